@@ -1,11 +1,11 @@
 """Run the declared analyses (`analysis/*.yaml`) of all datasets every night, one after the other.
 
-A killed run continues at its last iteration with the rows that it had read. What a page or a query shows as
-`analysis.<name>` is the last published result.
+A killed run continues at its last iteration with the rows that it had read. Pages and queries show the last published
+result as `analysis.<name>`.
 
 **Reads** published tables. **Writes** the tables `analysis.<name>`, each run a version. **Guarantee**: readers see a
-result whole, with the versions that it was made of. **After a crash** the retry continues the run. **Does not** change
-a table of a dataset, or take part in a stream's publication.
+complete result, with the versions of its sources. **After a crash** the retry continues the run. **Does not** change a
+table of a dataset, or take part in a stream's publication.
 """
 
 from airflow.sdk import DAG, CronTriggerTimetable

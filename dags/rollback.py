@@ -1,4 +1,4 @@
-"""Roll back a plan of a dataset: readers get the state from before it, at the current batch.
+"""Roll back a plan of a dataset: readers get the state from before the plan, advanced to the current batch.
 
 Default: the last applied plan. A release is rolled back by moving the publication, a backfill or replay by reverting
 its rows. Records that a replay inserted into bronze stay: removing them would lose records.

@@ -39,9 +39,9 @@ def discard_unfinished(path: Path) -> None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to append to it, one process at a time; what was written is on disk at the end."""
+    """Open a file to append to it, one process at a time; the content is forced to disk at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The lock is a file of its own: an editor replaces the one that is appended to.
+    # The lock is a separate file: an editor may replace the file itself.
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with path.open("ab") as file:

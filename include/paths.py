@@ -80,12 +80,12 @@ def patch_in_progress_path(settings: Settings, dataset: str, release: str) -> Pa
 
 
 def derived_run_path(settings: Settings, dataset: str, release: str) -> Path:
-    """The run of a derived dataset that is not finished: its number and the versions of its sources."""
+    """The unfinished run of a derived dataset: its number and the versions of its sources."""
     return release_path(settings, dataset, release) / "run.json"
 
 
 def shadow_publication_path(settings: Settings, dataset: str, release: str) -> Path:
-    """What a release of a derived dataset would publish, while another one is published."""
+    """The publication of an unpublished release of a derived dataset."""
     return release_path(settings, dataset, release) / "shadow_publication.json"
 
 
@@ -96,7 +96,7 @@ def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> 
 
 def decision_log_path(settings: Settings, dataset: str) -> Path:
     """Decisions of people about a dataset's rejected records."""
-    # The name that states of earlier versions have.
+    # The file name of earlier versions.
     return warehouse(settings) / folder_name("dataset", dataset) / "amendments.jsonl"
 
 
@@ -166,7 +166,7 @@ def removed_data_path(settings: Settings, dataset: str) -> Path:
 
 
 def console_path(settings: Settings) -> Path:
-    """Folder of what the console keeps: its port, and the log of actions."""
+    """Folder of the console: its port, and the log of actions."""
     return settings.state / "console"
 
 
@@ -196,12 +196,12 @@ def metrics_path(settings: Settings) -> Path:
 
 
 def openlineage_path(settings: Settings) -> Path:
-    """Folder of what is known of the OpenLineage events that were sent."""
+    """Folder of the cursors of sent OpenLineage events."""
     return settings.state / "openlineage"
 
 
 def reading_lock_path(settings: Settings, dataset: str) -> Path:
-    """The file that jobs lock while they read versions of a dataset's tables that must stay readable."""
+    """The file that jobs lock while they read versions of a dataset's tables that must not be deleted."""
     return settings.state / "leases" / f"{dataset}.reading"
 
 

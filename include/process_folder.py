@@ -54,6 +54,6 @@ def _is_held(lock: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        # Held, or not readable for us: a folder of somebody else's is left alone.
+        # Held, or not readable for us: folders of other users stay.
         return True
     return False

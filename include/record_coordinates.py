@@ -1,7 +1,7 @@
-"""Columns of silver and rejected that name the Kafka record of a row."""
+"""The columns of silver and rejected that name the Kafka record of a row; its position is partition and offset."""
 
-PLACE = ("_partition", "_offset")
-RECORD = ("_topic", *PLACE)
-RANK = ("_batch_id", *PLACE)
+POSITION = ("_partition", "_offset")
+RECORD = ("_topic", *POSITION)
+RANK = ("_batch_id", *POSITION)
 """The earliest of several records with one identity is the event (spark_jobs/layers/adr-0001)."""
 COORDINATES = (*RECORD, "_timestamp", "_batch_id")

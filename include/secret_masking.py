@@ -1,4 +1,4 @@
-"""Masks secrets in text and values before they are printed or written: passwords, tokens, JAAS, credentials in URLs."""
+"""Masks secrets before texts and values are printed or written: passwords, tokens, JAAS, credentials in URLs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ SLOW, FAST = 75, 300
 # Megabytes; a larger volume is not one that this script made.
 LARGEST_VOLUME = 8000
 # With them the container is over its limit while the driver lives, and below it when the driver is gone.
-EATERS = "for i in $(seq 40); do python -S -c \"import time; x = b'x' * (60 << 20); time.sleep(20)\" & done; wait"
+MEMORY_HOGS = "for i in $(seq 40); do python -S -c \"import time; x = b'x' * (60 << 20); time.sleep(20)\" & done; wait"
 STREAMING = ("kafka", "postgres", "runner")
 CORE = (
     *STREAMING,
@@ -68,18 +68,18 @@ class NotEqual(Terminal):
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens, and how fast events are sent meanwhile."""
+    """A fault: how to inject it, and how fast events are sent meanwhile."""
 
     name: str
-    happen: Callable[[], None]
+    inject: Callable[[], None]
     rate: int = FAST
 
     def survive(self, site: StackSite, load: Load) -> None:
-        """Let it happen under load; then wait, audit, compare, and print the recovery time."""
+        """Inject the fault under load; then wait, audit, compare, and print the recovery time."""
         began = time.monotonic()
         with load.days(self.rate):
             time.sleep(5)
-            self.happen()
+            self.inject()
             over = time.monotonic()
             await_published(site)
             recovered = time.monotonic() - over
@@ -186,7 +186,7 @@ def pause(site: StackSite, service: str) -> None:
 def hit_memory_limit(site: StackSite) -> None:
     """Fill the runner's container with small processes until the kernel kills its largest one: the driver's JVM."""
     before = restarts(site)
-    site.compose("exec", "-T", "--detach", "runner", "bash", "-c", EATERS)
+    site.compose("exec", "-T", "--detach", "runner", "bash", "-c", MEMORY_HOGS)
     await_that(lambda: restarts(site) > before, "the driver was killed for want of memory", 180)
 
 

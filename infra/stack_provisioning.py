@@ -23,8 +23,8 @@ def provisioning_problems(clone: Path, stack: Mapping[str, Any]) -> Iterator[str
     services = stack["services"]
     mounts = {name: mounted_files(clone, service) for name, service in services.items()}
     config = loaded(mounts.get(PROMETHEUS, {}), CONFIG)
-    yield from (f"{PROMETHEUS}: scrapes {target}, {why}" for target, why in strangers(services, scraped(config)))
-    yield from (f"{PROMETHEUS}: alerts {target}, {why}" for target, why in strangers(services, alerted(config)))
+    yield from (f"{PROMETHEUS}: scrapes {target}, {why}" for target, why in unknown_targets(services, scraped(config)))
+    yield from (f"{PROMETHEUS}: alerts {target}, {why}" for target, why in unknown_targets(services, alerted(config)))
     for name in config.get("rule_files", []):
         if str(PurePosixPath(CONFIG).parent / name) not in mounts[PROMETHEUS]:
             yield f"{PROMETHEUS}: rule file {name} is not mounted next to its configuration"
@@ -34,7 +34,7 @@ def provisioning_problems(clone: Path, stack: Mapping[str, Any]) -> Iterator[str
 def grafana_problems(services: Mapping[str, Any], mounts: Mapping[str, Path]) -> Iterator[str]:
     """Yield what is wrong with Grafana's data sources and dashboards."""
     sources = [source for text in below(mounts, DATASOURCES) for source in yaml.safe_load(text)["datasources"]]
-    found = strangers(services, [urlsplit(source["url"]).netloc for source in sources])
+    found = unknown_targets(services, [urlsplit(source["url"]).netloc for source in sources])
     yield from (f"{GRAFANA}: asks {target}, {why}" for target, why in found)
     if sum(bool(source.get("isDefault")) for source in sources) != 1:
         yield f"{GRAFANA}: not exactly one data source is the default, which the dashboards use"
@@ -75,7 +75,7 @@ def static_targets(groups: list[dict[str, Any]]) -> list[str]:
     return [target for group in groups for static in group["static_configs"] for target in static["targets"]]
 
 
-def strangers(services: Mapping[str, Any], targets: list[str]) -> Iterator[tuple[str, str]]:
+def unknown_targets(services: Mapping[str, Any], targets: list[str]) -> Iterator[tuple[str, str]]:
     """Yield addresses that no service has, with the reason."""
     for target in targets:
         host, _, port = target.partition(":")

@@ -115,7 +115,7 @@ class GrownHistory:
         self.ledger = open_writer(self.settings)
         self.compaction = AutomaticCompaction()
         # A batch stands for a second; made as fast as it goes, all commits would be of the last five minutes.
-        self.moving = AutomaticHistory(clock=lambda: float(self.batches), age=timedelta(), next_look=0.0)
+        self.moving = AutomaticHistory(clock=lambda: float(self.batches), age=timedelta(), next_check=0.0)
 
     @property
     def commits(self) -> int:

@@ -1,10 +1,10 @@
 """Runs an analysis over published tables: pins its sources, iterates, publishes the result.
 
 Reads: published tables, once, when a run begins. Writes: the run's folder, the table `analysis.<name>`, and which
-version readers see. Guarantee: readers see a result whole, with the versions of its sources; a run is published
+version readers see. Guarantee: readers see a complete result, with the versions of its sources; a run is published
 once.
-After a crash: the next call continues at the last iteration with the rows as they were read.
-Does not: take part in the stream's publication; a result is as old as its run.
+After a crash: the next call continues at the last iteration, with the rows that the run has read.
+Does not: take part in the stream's publication.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graph algorithms as SQL: each iteration makes the next state from the last one, until nothing changes.
+"""Graph algorithms as SQL: each iteration computes the next state from the last one, until nothing changes.
 
 Doubles are added up in their order, so that a sum does not depend on the order of the rows.
 """

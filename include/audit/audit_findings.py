@@ -9,6 +9,8 @@ from enum import StrEnum
 import numpy as np
 import polars as pl
 
+from include.reading.published_tables import layer_order
+
 
 class FindingKind(StrEnum):
     """How two layers differ."""
@@ -83,6 +85,4 @@ def _continues(last: Finding, finding: Finding) -> bool:
 
 
 def _position(finding: Finding) -> tuple[int, str, int]:
-    order = ("bronze", "silver", "rejected", "gold")
-    layer = order.index(finding.layer) if finding.layer in order else len(order)
-    return (layer, finding.table, -1 if finding.partition is None else finding.partition)
+    return (*layer_order(finding.table), -1 if finding.partition is None else finding.partition)

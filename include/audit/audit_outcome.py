@@ -1,4 +1,4 @@
-"""The outcome of the last audit of each dataset, kept for who looks later: the console, metrics.
+"""The outcome of the last audit of each dataset, stored for the console and the metrics.
 
 Reads / Writes: `audits/<dataset>.json` in the state folder.
 """
@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from include.audit.balance import COUNTS, DatasetAudit
 from include.audit.verified_history import history_file
 from include.paths import audit_path
+from include.reading.published_tables import RECORD_LAYERS
 from include.settings import Settings
 from include.state.json_file import JsonFile
 
-LAYERS = ("kafka", "bronze", "silver", "rejected")
+COUNTED_LAYERS = ("kafka", *RECORD_LAYERS)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def outcome_file(settings: Settings, dataset: str) -> JsonFile[AuditOutcome]:
 
 
 def record_outcomes(settings: Settings, audits: Iterable[DatasetAudit], now: datetime) -> None:
-    """Replace the outcomes of these datasets, and what is verified of them; one without a publication has none."""
+    """Store the outcomes of these datasets and what was verified; a dataset without a publication has no outcome."""
     for audit in audits:
         if audit.batch is not None:
             # What was found is reported in any case, also on a full disk.
@@ -57,7 +58,7 @@ def record_outcomes(settings: Settings, audits: Iterable[DatasetAudit], now: dat
 def _record_verified(settings: Settings, audit: DatasetAudit, now: datetime) -> None:
     reached, before = audit.scope.reached, audit.scope.verified
     if audit.balanced and reached is not None:
-        # Another audit that ended meanwhile may have found what this one took as verified.
+        # Another audit that ended meanwhile may have found an error in what this one assumed as verified.
         if before is None or history_file(settings, audit.dataset).read_if_valid() == before:
             records = {str(part.partition): {name: getattr(part, name) for name in COUNTS} for part in audit.partitions}
             verified = replace(reached, at=now.astimezone(UTC), records=records, lost=audit.lost)
@@ -86,7 +87,7 @@ def outcome_of(audit: DatasetAudit, now: datetime) -> AuditOutcome:
 
 def total_records(audit: DatasetAudit) -> dict[str, int]:
     """Return the records of each layer, summed over partitions."""
-    return {layer: sum(getattr(part, layer) for part in audit.partitions) for layer in LAYERS}
+    return {layer: sum(getattr(part, layer) for part in audit.partitions) for layer in COUNTED_LAYERS}
 
 
 def last_outcome(settings: Settings, dataset: str) -> AuditOutcome | None:

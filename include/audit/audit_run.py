@@ -67,7 +67,7 @@ def audit_dataset(
     progress: Progress = lambda _: None,
     scope: Scope = lambda *_: EVERYTHING,
 ) -> DatasetAudit:
-    """Audit one dataset against its current publication; `scope` finds what is read.
+    """Audit one dataset against its current publication; `scope` decides which records are compared.
 
     Raises AuditUnavailable when no broker answers. A damaged file, a missing topic or a missing snapshot of the
     release is a finding. A gold table whose declaration DuckDB cannot evaluate is listed in `unchecked`.
@@ -82,7 +82,7 @@ def audit_dataset(
         return DatasetAudit(name, publication.release, publication.batch, (), findings=(why,))
     tables = PinnedTables(tables_of(settings, publication))
     decided = decided_records(settings, name).items()
-    fixes = {place: record.payload for place, record in decided if record.payload is not None}
+    fixes = {position: record.payload for position, record in decided if record.payload is not None}
     topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
     progress(f"{name}: what came since the last audit")
     found = scope(publication, tables, topic)

@@ -47,7 +47,7 @@ from include.audit.silver_findings import (
     repeated_findings,
     split_findings,
 )
-from include.audit.verified_history import LAYERS, AuditScope
+from include.audit.verified_history import AuditScope
 from include.catalog.dataset import Dataset
 from include.catalog.gold_refresh import REFRESH_KEY, RefreshState, read_refresh_state
 from include.catalog.payload_format import JSON
@@ -55,13 +55,13 @@ from include.catalog.pipeline import Gold, refresh_interval
 from include.clients.delta_log import newest_metadata
 from include.reading.memory_database import memory_database
 from include.reading.publication import Publication, PublishedTable
-from include.reading.published_tables import PinnedTables
+from include.reading.published_tables import RECORD_LAYERS, PinnedTables
 from include.schemas.payload_text import define_payload_text
 from include.schemas.writer_schemas import WriterSchemas
 
 Progress = Callable[[str], None]
 MEMORY = "3GB"
-COUNTS = ("kafka", *LAYERS, "expired", "removed")
+COUNTS = ("kafka", *RECORD_LAYERS, "expired", "removed")
 COMPARED_AGAIN = 1_000
 """Offsets before the verified end that each audit compares with Kafka again."""
 PARTITIONS_AT_A_TIME = 2
@@ -73,9 +73,8 @@ EVERYTHING = AuditScope()
 class PartitionBalance:
     """Records of one partition in each layer, up to the published end offset.
 
-    `kafka`: records that Kafka still has, or had when an audit before verified them; `expired`: rows of bronze whose
-    records Kafka has deleted, so that only the offset ranges can be checked; `later`: offsets in Kafka after the
-    published end.
+    `kafka`: records that Kafka has, or had when an earlier audit verified them; `expired`: rows of bronze whose
+    records Kafka has deleted (only their offset ranges are checked); `later`: offsets in Kafka after the published end.
     """
 
     partition: int
@@ -96,8 +95,8 @@ class DatasetAudit:
 
     `unchecked`: tables that were not checked, because DuckDB could not recompute them or because a table that they are
     compared with is damaged; all others were. `lost`: offsets that Kafka expired before they were read, accepted by
-    `headrace repair`. `kept_from`: by layer the first batch that has not expired. `files`: the files of each table,
-    verified by checksum. `deep`: what was recomputed from bronze; its findings are among `findings`.
+    `headrace repair`. `first_unexpired`: the first batch of each layer that has not expired. `files`: those of each
+    table, verified by checksum. `deep`: what was recomputed from bronze; its findings are among `findings`.
     """
 
     dataset: str
@@ -110,7 +109,7 @@ class DatasetAudit:
     lost: tuple[CommittedRange, ...] = ()
     files: tuple[FileCheck, ...] = ()
     deep: DeepAudit | None = None
-    kept_from: Mapping[str, int] = field(default_factory=dict)
+    first_unexpired: Mapping[str, int] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     """Of a derived dataset: the tables that its run used, with their batches."""
     scope: AuditScope = EVERYTHING
@@ -123,7 +122,7 @@ class DatasetAudit:
 
 
 def with_deep_audit(audit: DatasetAudit, deep: DeepAudit) -> DatasetAudit:
-    """Add what a deep audit found; a table that only DuckDB could not recompute is checked by it."""
+    """Add the findings of a deep audit, which also checks the tables that DuckDB could not recompute."""
     unchecked = [skipped for skipped in audit.unchecked if not (skipped.expression and skipped.table in deep.rows)]
     findings = tuple(merge_findings([*audit.findings, *deep.findings]))
     return replace(audit, findings=findings, unchecked=(*unchecked, *deep.unchecked), deep=deep)
@@ -170,7 +169,7 @@ def dataset_audit(
     for table in tables.tables:
         progress(f"{name}: files of {table}")
         audited.check_files(table)
-    layers = bronze, silver, rejected = [f"{layer}.{name}" for layer in LAYERS]
+    layers = bronze, silver, rejected = [f"{layer}.{name}" for layer in RECORD_LAYERS]
     with _database(audited, layers, scope.batch) as database:
         register_fixes(database, fixes)
         define_payload_text(database, schemas, dataset.contract.format != JSON)
@@ -202,14 +201,14 @@ def dataset_audit(
         tuple(audited.unchecked.values()),
         tuple(counted.lost),
         tuple(audited.files),
-        kept_from=counted.aged.kept if counted.aged.complete else {},
+        first_unexpired=counted.aged.kept if counted.aged.complete else {},
         scope=scope,
     )
 
 
 @dataclass
 class _AuditedTables:
-    """The result so far. `damaged`: tables that cannot be read; what needs them is not checked, all else is."""
+    """The result so far. `damaged`: tables that cannot be read; only checks that need one of them are left out."""
 
     tables: PinnedTables
     scope: AuditScope
@@ -279,7 +278,7 @@ def _bronze_findings(
     counted.lost = [*scope.lost, *lost_ranges(metadata)]
     before = [CommittedRange(scope.batch, int(partition), 0, end, 0) for partition, end in scope.ends.items()]
     yield from range_findings([*before, *ranges, *lost_ranges(metadata)], publication.offsets, table)
-    layers = {layer: tables.table(f"{layer}.{publication.dataset}") for layer in LAYERS}
+    layers = {layer: tables.table(f"{layer}.{publication.dataset}") for layer in RECORD_LAYERS}
     counted.aged = aged = expired_batches(layers, ranges)
     if aged.complete and scope.verified is None:
         yield from expiry_findings(layers, aged, ranges)
@@ -291,11 +290,12 @@ def _bronze_findings(
 
     def of_partition(partition: int) -> list[Finding]:
         end = publication.offsets[partition]
-        # A broker that lost its newest records and used their offsets again has others before the verified end.
+        # A broker that lost its newest records may have reused offsets below the verified end.
         first = max(scope.end(partition) - COMPARED_AGAIN, aged.ends.get(partition, 0), topic.starts.get(partition, 0))
-        return list(_kafka_findings(tables, table, topic, partition, first, end, scope.end(partition), counted, ended))
+        return list(comparison.findings(partition, first, end, scope.end(partition)))
 
     ended = Event()
+    comparison = _KafkaComparison(tables.arrow(table), table, topic, counted, ended)
     with ThreadPoolExecutor(PARTITIONS_AT_A_TIME, "kafka") as pool:
         try:
             yield from chain.from_iterable(pool.map(of_partition, sorted(counted.expired)))
@@ -309,32 +309,29 @@ def _rows_before(database: Any, partition: int, offset: int) -> int:
     return int(database.execute(sql, [partition, offset]).fetchall()[0][0])
 
 
-def _kafka_findings(
-    tables: PinnedTables,
-    table: str,
-    topic: Topic,
-    partition: int,
-    start: int,
-    end: int,
-    verified: int,
-    counted: _KafkaCounts,
-    ended: Event,
-) -> Iterator[Finding]:
-    """Compare Kafka's records of a partition from `start` to the published `end` with bronze, chunk by chunk.
+@dataclass(frozen=True)
+class _KafkaComparison:
+    """Compares Kafka's records with the rows of bronze and counts them; stops once the audit has `ended`."""
 
-    Those before offset `verified` are counted already. Stops once the audit has `ended`.
-    """
-    rows = tables.arrow(table)
-    log_end = topic.ends.get(partition, 0)
-    if log_end < end:
-        detail = f"published up to {end}, but Kafka's log ends at {log_end}"
-        yield Finding(FindingKind.surplus, table, end - log_end, detail, partition, log_end, end)
-    counted.kafka[partition] = 0
-    for chunk in topic.records(partition, start, min(end, log_end)):
-        if ended.is_set():
-            return
-        counted.kafka[partition] += chunk.records.filter(pl.col("offset") >= verified).height
-        yield from record_findings(chunk, bronze_frame(rows, partition, chunk.start, chunk.end), table)
+    bronze: Any
+    table: str
+    topic: Topic
+    counted: _KafkaCounts
+    ended: Event
+
+    def findings(self, partition: int, start: int, end: int, verified: int) -> Iterator[Finding]:
+        """Compare offsets [start, end) of a partition, chunk by chunk; those before `verified` are counted already."""
+        log_end = self.topic.ends.get(partition, 0)
+        if log_end < end:
+            detail = f"published up to {end}, but Kafka's log ends at {log_end}"
+            yield Finding(FindingKind.surplus, self.table, end - log_end, detail, partition, log_end, end)
+        self.counted.kafka[partition] = 0
+        for chunk in self.topic.records(partition, start, min(end, log_end)):
+            if self.ended.is_set():
+                return
+            self.counted.kafka[partition] += chunk.records.filter(pl.col("offset") >= verified).height
+            rows = bronze_frame(self.bronze, partition, chunk.start, chunk.end)
+            yield from record_findings(chunk, rows, self.table)
 
 
 def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold, first: int) -> None:
@@ -368,7 +365,7 @@ def _batch_findings(table: PublishedTable, gold: Gold, refreshed: RefreshState) 
 
 
 def _refresh_state(tables: PinnedTables, name: str) -> RefreshState:
-    """Return how far a table is refreshed, by its own commits: a publication could say less than it has."""
+    """Return how far a table is refreshed, from its own commits, which may be ahead of the publication."""
     table = tables.table(name)
     return read_refresh_state(newest_metadata(table.path, table.version, REFRESH_KEY))
 

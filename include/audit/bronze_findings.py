@@ -82,7 +82,7 @@ def _ranges_of(commit: Mapping[str, Any]) -> Iterator[CommittedRange]:
 
 
 def lost_ranges(metadata: Iterable[Mapping[str, Any]]) -> list[CommittedRange]:
-    """Return the ranges that Kafka expired before they were read, and whose loss `headrace repair` was to accept."""
+    """Return the ranges that Kafka expired before they were read; `headrace repair` accepted their loss."""
     return [
         CommittedRange(int(commit["batches"][0]), int(partition), int(start), int(end), 0)
         for commit in metadata

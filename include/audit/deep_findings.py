@@ -12,7 +12,7 @@ from include.audit.gold_findings import UncheckedTable
 
 @dataclass(frozen=True)
 class DeepAudit:
-    """The tables recomputed from bronze: `records` of it were used, `rows` were compared by table.
+    """The tables recomputed from bronze: the `records` used, the `rows` compared by table.
 
     `repair` is the command that recomputes the batches with findings; empty without findings.
     """

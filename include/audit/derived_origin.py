@@ -1,4 +1,4 @@
-"""From a row of a derived table back to the rows of its sources, and on to records: by grain, as `touched_by` says."""
+"""From a row of a derived table to the rows of its sources and their records, found by grain through `touched_by`."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ from touching group by _partition, _batch_id order by _batch_id, _partition
 
 @dataclass(frozen=True)
 class SourceOrigin:
-    """The rows of a source that touch a grain: how many; of silver their records; of gold the first SHOWN_ROWS.
-
-    `below`: what made each of these rows of gold, down to the records of a topic.
+    """The rows of a source that touch a grain: their number, for silver their records, for gold the first SHOWN_ROWS.
+    `below`: the origin of each of these rows of gold, down to the records of a topic.
     """
 
     table: str
@@ -53,7 +52,7 @@ class SourceOrigin:
 
 @dataclass(frozen=True)
 class DerivedOrigin:
-    """Rows of one grain of a derived table, and what made them, by source."""
+    """The rows of one grain of a derived table, and their origins by source."""
 
     table: PublishedTable
     rows: tuple[Mapping[str, Any], ...]
@@ -63,7 +62,7 @@ class DerivedOrigin:
 def origin_of(
     settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str], limit: int = 0
 ) -> RowOrigin | DerivedOrigin:
-    """Return what made the rows of gold that `keys` name, derived or not. Raises TableUnknown, OriginRefused."""
+    """Return the origin of the rows of gold that `keys` name, derived or not. Raises TableUnknown, OriginRefused."""
     publication = find_publication(settings, reading.table(table).dataset)
     if publication is not None and publication.is_derived:
         return derived_origin(settings, reading, table, keys)
@@ -71,7 +70,7 @@ def origin_of(
 
 
 def derived_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str]) -> DerivedOrigin:
-    """Return what made the rows of a derived table that `keys` (column → text) name. Raises OriginRefused."""
+    """Return the origin of the rows of a derived table that `keys` (column → text) name. Raises OriginRefused."""
     published = reading.table(table)
     pipeline = released_derived(settings, published.dataset, published.release).pipeline
     gold = next(gold for gold in pipeline.gold if gold.name == table.removeprefix(GOLD_LAYER))
@@ -94,7 +93,7 @@ def derived_origin(settings: Settings, reading: PinnedTables, table: str, keys: 
 
 
 def _with_below(settings: Settings, reading: PinnedTables, source: SourceOrigin) -> SourceOrigin:
-    """Return a source with what made its rows; without it where a row is not named by itself."""
+    """Return a source with the origins of its rows; without them where keys do not identify a row."""
     if not source.rows:
         return source
     columns = _key_columns(settings, reading.table(source.table))

@@ -1,7 +1,8 @@
-"""What has expired by the declared age (`retention`): batches that are not compared, and whether their counts agree.
+"""Batches that have expired by the declared age (`retention`) and are not compared, and whether their counts agree.
 
-Expiry removes whole batches, the oldest first, so the tables are compared from a batch on. The owner's commits name
-the rows that expired: bronze's must be those that its batches had, and silver's and rejected's together as many.
+Expiry removes whole batches, the oldest first, so the tables are compared from a batch on. The owner's commits name the
+rows that expired: bronze's must equal the rows of its batches, and those of silver and rejected together must be as
+many.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.audit.bronze_findings import CommittedRange
 from include.clients.delta_log import commits
-from include.reading.expired_batches import kept_from
+from include.reading.expired_batches import first_unexpired_batch
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import PublishedVersionGone
 
@@ -24,7 +25,7 @@ COORDINATES = {"bronze": 'partition, "offset"', "silver": "_partition, _offset",
 
 @dataclass(frozen=True)
 class ExpiredBatches:
-    """By layer the first batch that has not expired; and of batches that have, bronze's rows and end by partition."""
+    """The first unexpired batch of each layer; rows and end offsets of bronze's expired batches, by partition."""
 
     kept: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[int, int] = field(default_factory=dict)
@@ -53,7 +54,7 @@ def expired_batches(layers: Mapping[str, PublishedTable], ranges: Sequence[Commi
 
 def _kept_from(table: PublishedTable) -> int:
     try:
-        return kept_from(table)
+        return first_unexpired_batch(table)
     except PublishedVersionGone:
         # The table is named as damaged, and nothing is compared with it.
         return 0

@@ -1,4 +1,4 @@
-"""Are the files of a table those that its commits added? Each file's size and checksum, and whether it can be read."""
+"""Compares a table's files with its commits: presence, size, checksum, and whether each can be read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AT_A_TIME = 2
 class FileCheck:
     """The files of one table: `files` verified by checksum; `unverifiable`: written by a version without checksums.
 
-    `earlier`: files that were there at the last balanced audit and have not been touched since; they are not read.
+    `earlier`: files that the last balanced audit verified and that are unmodified since; they are not read.
     """
 
     table: str
@@ -121,5 +121,5 @@ def _remedy(table: PublishedTable) -> str:
 
 
 def first_line(error: Any) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     return str(getattr(error, "what", error)).partition("\n")[0]

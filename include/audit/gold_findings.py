@@ -35,7 +35,7 @@ from include.errors import Terminal
 from include.sql_quoting import duckdb_expression, sql_identifier
 
 ROWS, GRAIN = "rows of the query", ""
-# What DuckDB spells or orders otherwise than Spark SQL, for the expressions and queries of declarations.
+# Differences between DuckDB and Spark SQL in spelling and order, for the expressions and queries of declarations.
 DIALECT = """
 create or replace macro to_date(moment) as cast(moment as date);
 set default_null_order = 'nulls_first_on_asc_last_on_desc'
@@ -56,7 +56,7 @@ EVALUATION_ERRORS = (
 class GoldCheck:
     """One gold table compared: rows published, grains recomputed from silver.
 
-    `batch`: the last one that it has, if its refresh leaves it behind the publication.
+    `batch`: its last batch, if its refresh leaves it behind the publication.
     `expired`: further rows whose records have expired from silver, in part or all; they cannot be recomputed.
     """
 
@@ -110,9 +110,9 @@ def gold_check(
 ) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
     """Recompute a gold table from the view `silver` and compare it with the view `published`, row by row.
 
-    `database` is a DuckDB connection in UTC. Of a table on close the rows that are closed at `refreshed` are
-    expected. Only declared columns are compared; grains with records of batches before `first`, which have expired, are
-    not. Returns UncheckedTable, and no findings, when DuckDB cannot evaluate the declaration.
+    `database` is a DuckDB connection in UTC. A table with `on_close` is expected to have the rows that are closed at
+    `refreshed`. Only declared columns are compared; grains with records of batches before `first`, which have expired,
+    are not. Returns UncheckedTable, and no findings, when DuckDB cannot evaluate the declaration.
     """
     table, silver = f"gold.{gold.name}", columns_of(database, "silver")
     database.execute(DIALECT)
@@ -158,7 +158,7 @@ def _expected(gold: Gold, refreshed: RefreshState | None) -> str:
 
 
 def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]]]:
-    """Return, of the columns that differ, those whose difference proves nothing: expression, unproven constructs."""
+    """Return the differing columns whose difference proves nothing, as expression and unproven constructs."""
     if not differing:
         return {}
     # sqlglot takes half a second to import: only an audit that found a difference needs it.

@@ -28,7 +28,7 @@ def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Me
         # One division after an exact sum: DuckDB's own avg adds up doubles.
         return f"cast(sum({expression}) as double) / nullif(count({expression}), 0)"
     if function in PLACED:
-        return _placed(measure, expression, duckdb_expression(measure.by, silver))
+        return _in_order(measure, expression, duckdb_expression(measure.by, silver))
     if function == "top_k" and measure.weight:
         return _heaviest(measure, expression, duckdb_expression(measure.weight, silver))
     if function == "top_k":
@@ -55,11 +55,11 @@ def is_wrong_sql(measure: Measure, gold: str, expected: str, scale: int | None) 
     return f"({differs}) and not coalesce({near}, false)" if near else differs
 
 
-def _placed(measure: Measure, expression: str, by: str) -> str:
+def _in_order(measure: Measure, expression: str, by: str) -> str:
     choose = "arg_min" if measure.function in EARLIEST else "arg_max"
-    place = f"struct_pack(a := {by}, b := _partition, c := _offset)"
+    order_key = f"struct_pack(a := {by}, b := _partition, c := _offset)"
     # Of a struct, since a value that is null would be passed over.
-    return f"({choose}(struct_pack(v := {expression}), {place}) filter (where {by} is not null)).v"
+    return f"({choose}(struct_pack(v := {expression}), {order_key}) filter (where {by} is not null)).v"
 
 
 def _top(measure: Measure, expression: str) -> str:

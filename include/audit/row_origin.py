@@ -1,4 +1,4 @@
-"""From a row of gold back to the Kafka records that made it: by its grain, in published silver."""
+"""From a row of gold to the Kafka records from which it was computed: by its grain, in published silver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOLD_LAYER = "gold."
 
 
 class OriginRefused(Terminal):
-    """The row of gold is not named, or not by itself; `table` is its table."""
+    """The keys do not name exactly one row of gold; `table` is its table."""
 
     def __init__(self, table: str, why: str, keys: Sequence[str]) -> None:
         named = " ".join(f"--key {key}=…" for key in keys)
@@ -54,7 +54,7 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class RowOrigin:
-    """Rows of gold of one grain (by column), the topic, and the records of silver that made them."""
+    """The rows of gold of one grain (by column), the topic, and the records of silver from which they were computed."""
 
     table: PublishedTable
     topic: str
@@ -64,7 +64,7 @@ class RowOrigin:
 
 
 def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str], limit: int) -> RowOrigin:
-    """Return what made the rows of gold that `keys` (column → text) name, with up to `limit` records.
+    """Return the origin of the rows of gold that `keys` (column → text) name, with up to `limit` records.
 
     Raises TableUnknown, OriginRefused.
     """
@@ -125,7 +125,7 @@ def rows_with_keys(database: Any, gold: Gold, table: str, keys: Mapping[str, str
 
 
 def _origin_conditions(gold: Gold, row: Mapping[str, Any], silver: Sequence[str]) -> list[tuple[str, list[Any]]]:
-    """Return what the rows of silver satisfy that made a row of gold: SQL conditions with their values."""
+    """Return the SQL conditions, with their values, of the rows of silver from which a row of gold was computed."""
     window, session = gold_window(gold), gold_session(gold)
     found = [(f"{sql_identifier(name)} is not distinct from ?", [row[name]]) for name in grain_columns(gold)]
     if window is not None and row[window.name] is not None:

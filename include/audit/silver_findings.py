@@ -85,9 +85,9 @@ def orphan_findings(
     """Yield rejected duplicates without a winner in silver.
 
     The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
-    identity is read from its fix, or else from its payload in bronze (`payload_text`). One whose winner is of a batch
-    before `first`,
-    which have expired from silver, is not judged. `members`: the names that columns have in the payload, if others.
+    identity is read from its fix, or else from its payload in bronze (`payload_text`). A duplicate whose winner is in a
+    batch before `first`, and so expired from silver, is skipped. `members`: the names that columns have in the payload,
+    if others.
     """
     orphans = database.sql(_orphans(database, pipeline, first, members)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record with its identity"

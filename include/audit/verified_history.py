@@ -1,10 +1,10 @@
-"""What the last balanced audit verified, so that the next one reads only what came since (docs/architecture.md §4).
+"""What the last balanced audit verified, so that the next one reads only newer records (docs/architecture.md §4).
 
 Reads / Writes: `audits/<dataset>.verified.json` in the state folder.
-Guarantee: batches count as verified only while bronze, silver and rejected hold exactly the rows that were verified.
-A file that has its size and time of change is taken as unchanged; of any other the rows are read and digested, so that
-files which compaction replaced by others with the same rows stay verified.
-After a crash: the file of the last balanced audit is there, or none, and the next audit is a full one.
+Guarantee: batches count as verified only while bronze, silver and rejected hold exactly the rows that were verified. A
+file with the same size and modification time counts as unchanged. The rows of all other files are read and digested, so
+that rows stay verified when compaction rewrites them.
+After a crash: the file is that of the last balanced audit; without a file the next audit is a full one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from include.clients.table_files import add_actions
 from include.paths import verified_history_path
 from include.reading.memory_database import memory_database
 from include.reading.publication import Publication
-from include.reading.published_tables import PinnedTables, open_table
+from include.reading.published_tables import RECORD_LAYERS, PinnedTables, open_table
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
 from include.state.json_file import JsonFile
 
-LAYERS = ("bronze", "silver", "rejected")
 MEMORY = "1GB"
 REQUESTED = "requested"
 
@@ -71,9 +70,8 @@ class VerifiedHistory:
 
 @dataclass(frozen=True)
 class AuditScope:
-    """What an audit reads: what came after `verified`, or everything, because of `why_all`.
-
-    `reached`: what is verified once the audit finds it balanced; None when a file cannot be read.
+    """What an audit reads: the records after `verified`, or all, because of `why_all`. `reached`: what counts as
+    verified if the audit is balanced; None when a file cannot be read.
     """
 
     verified: VerifiedHistory | None = None
@@ -122,17 +120,17 @@ def history_file(settings: Settings, dataset: str) -> JsonFile[VerifiedHistory]:
 
 
 def full_scope(publication: Publication, tables: PinnedTables, topic: Topic) -> AuditScope:
-    """Return the scope of an audit that reads everything, whatever was verified before."""
+    """Return the scope of an audit that reads all records."""
     return replace(audit_scope(None, publication, tables, topic), why_all=REQUESTED)
 
 
 def audit_scope(
     history: VerifiedHistory | None, publication: Publication, tables: PinnedTables, topic: Topic
 ) -> AuditScope:
-    """Return what an audit of `publication`, whose tables these are, has to read after what was verified before."""
+    """Return what an audit of `publication` and its tables has to read, given what was verified before."""
     known = history.files if history else {}
     batch = -1 if history is None else history.batch
-    layers = [f"{layer}.{publication.dataset}" for layer in LAYERS]
+    layers = [f"{layer}.{publication.dataset}" for layer in RECORD_LAYERS]
     try:
         files = {name: _current_files(tables, name, known.get(name, {})) for name in tables.tables}
         changed = [name for name in layers if not _digest_new(tables, name, files[name], known.get(name, {}), batch)]
@@ -152,7 +150,7 @@ def audit_scope(
 
 
 def _why_all(history: VerifiedHistory | None, reached: VerifiedHistory, changed: list[str]) -> str:
-    """Return why nothing of the history can be taken as verified, "" if it can."""
+    """Return why nothing of the history counts as verified, "" if it does."""
     if history is None:
         return "no balanced audit before"
     if history.release != reached.release:
@@ -170,7 +168,7 @@ def _why_all(history: VerifiedHistory | None, reached: VerifiedHistory, changed:
 
 
 def _current_files(tables: PinnedTables, name: str, known: VerifiedFiles) -> dict[str, VerifiedFile]:
-    """Return a table's files; those that are as `known` with their digest, the others with none."""
+    """Return a table's files: unchanged ones with the digest in `known`, others without a digest."""
     table = tables.table(name)
     found = {}
     for path in map(unquote, add_actions(open_table(table))["path"].to_pylist()):

@@ -32,7 +32,7 @@ Measure = Callable[[LogLine], Iterable[Measurement]]
 Baseline = Annotated[
     Path | None, typer.Option("--baseline", metavar="FILE", exists=True, help="Compare with this earlier result.")
 ]
-Runs = Annotated[int, typer.Option(min=1, help="Runs, each with a new broker and driver, the datasets in turn.")]
+Runs = Annotated[int, typer.Option(min=1, help="Runs; each has a new broker and driver and measures all datasets.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Keep the state folders of the runs.")]
 WarmUp = Annotated[int, typer.Option(min=2_000, help="Events before anything but the cold start is measured.")]
 Events = Annotated[int, typer.Option(min=1, help="Events of a drain.")]
@@ -93,7 +93,7 @@ def run(
 
 @app.command()
 def peers(
-    names: Annotated[list[str] | None, typer.Argument(help="Which peers; all if not given.", metavar="[PEER]…")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Peers; all if not given.", metavar="[PEER]…")] = None,
     runs: Runs = 5,
     warm_up: WarmUp = 3_000_000,
     events: Events = 2_000_000,
@@ -114,7 +114,7 @@ def show(
     result: Annotated[Path, typer.Argument(exists=True, metavar="FILE", help="A result that bench wrote.")],
     baseline: Baseline = None,
 ) -> None:
-    """Show a result again, on request compared with another."""
+    """Show a stored result, optionally compared with another."""
     console = Console()
     console.print(as_text(read_result(result), read_result(baseline) if baseline else None), highlight=False)
 

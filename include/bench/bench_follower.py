@@ -26,7 +26,7 @@ Ends = Mapping[int, int]
 
 
 class BenchFailed(Terminal):
-    """The measured stream is lost or stalled: there is no figure."""
+    """The measured stream is lost or stalled, so there is no result."""
 
     def __init__(self, why: str, settings: Settings, dataset: str) -> None:
         log = log_path(settings, stream_name(dataset))

@@ -1,4 +1,4 @@
-"""Whether the figures of a session count: everything that was sent is in the tables, once, and gold is right.
+"""Whether the results of a session are valid: every sent record is in the tables once, and gold is correct.
 
 Counts and an order-independent hash come from what was sent, views from the workload's oracle, balance from the audit.
 """
@@ -26,7 +26,7 @@ MOST_FINDINGS = 5
 
 
 def audited(session: BenchSession) -> tuple[Figures, list[str]]:
-    """Audit the dataset, and again after what was verified; return what both took, and what is wrong."""
+    """Run a full audit, then an incremental one; return the seconds of both, and what is wrong."""
     session.log("audit: is every record accounted for? …")
     first, seconds = _timed_audit(session, full_scope)
     again, seconds_again = _timed_audit(session, partial(audit_scope, first.scope.reached))

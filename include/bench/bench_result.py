@@ -50,7 +50,7 @@ class Measurement(BaseModel):
 
 
 class BenchResult(BaseModel):
-    """All runs of one command."""
+    """The results of all runs of one command."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

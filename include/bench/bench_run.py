@@ -60,7 +60,7 @@ def measured_runs(options: RunOptions, log: LogLine) -> Iterator[Measurement]:
 
 
 def measured_session(options: RunOptions, run: int, dataset: str, log: LogLine) -> list[Measurement]:
-    """Measure in a new session. What is wrong at its end makes all of its figures invalid."""
+    """Measure in a new session. A problem found at its end invalidates all of its figures."""
     with warm_session(dataset, options.warm_up, options.keep, log) as session:
         found = {(Mode.cold, "2,000 events in the topic"): {"seconds": session.cold}}
         found |= {(step.mode, step.setting): step.measure(session) for step in steps(options)}

@@ -10,7 +10,7 @@ from include.bench.bench_result import BenchResult, Measurement
 
 Key = tuple[str, str, str, str]
 NEITHER = frozenset({"records"})
-"""Figures that are no better when they are higher or lower."""
+"""Figures for which neither higher nor lower is better."""
 HIGHER_IS_BETTER = ("events/s", "records/s")
 
 
@@ -37,7 +37,7 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """Return `same` while the spreads overlap, else `better` or `worse`; `other` for what is neither.
+        """Return `same` while the spreads overlap, else `better` or `worse`; `other` for a figure of NEITHER.
 
         A single run has no spread: `one run` decides nothing.
         """
@@ -51,7 +51,7 @@ class Ratio:
 
 
 def is_higher_better(figure: str) -> bool:
-    """Return whether more of a figure is better: of rates; not of seconds."""
+    """Return whether a higher value is better: true for rates, false for seconds."""
     return figure.startswith(HIGHER_IS_BETTER)
 
 

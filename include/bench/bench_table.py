@@ -94,7 +94,7 @@ def _side_by_side(title: str, measured: Mapping[str, Mapping[str, Spread]]) -> T
 
 
 def times(ours: Spread | None, theirs: Spread | None) -> str:
-    """Return how many times the median of another system the platform reaches; empty when one is not known."""
+    """Return the platform's median as a multiple of another system's; "" when one is not known."""
     return f"{ours.median / theirs.median:.2f}" if ours and theirs and theirs.median else ""
 
 

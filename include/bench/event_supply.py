@@ -47,7 +47,7 @@ class EventSupply:
             yield taken
 
     def block_rows(self) -> int:
-        """Return how many deliveries are left in the block that has begun, or are in the next one."""
+        """Return the number of deliveries left in the current block, or in the next one."""
         if not self._rest:
             self._rest.append(self._made())
         return self._rest[0].height
@@ -58,7 +58,7 @@ class EventSupply:
         return first + block * max(0, -(-(at_least - first) // block))
 
     def prepare(self, count: int) -> None:
-        """Make the next `count` deliveries now, so that making them does not disturb a measurement."""
+        """Generate the next `count` deliveries now, so that generating them does not disturb a measurement."""
         while sum(frame.height for frame in self._rest) < min(count, MOST_PREPARED):
             self._rest.append(self._made())
 

@@ -21,8 +21,8 @@ QUANTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
 
 
 @dataclass
-class Stretch:
-    """A time of sending at a steady rate; `figures` are known when it has ended."""
+class SteadyPhase:
+    """A phase of sending at a steady rate; `figures` are set at its end."""
 
     sender: OpenLoop
     figures: Figures = field(default_factory=dict)
@@ -33,28 +33,28 @@ def measure_latency(session: BenchSession, rate: float, seconds: float) -> Figur
     session.log(f"latency: {rate:,.0f} events/s for {seconds:.0f} s, open loop …")
     events = round(rate * seconds)
     session.supply.prepare(events)
-    with sending(session, session.supply.frames(events), rate) as stretch:
-        stretch.sender.finish()
-    return stretch.figures
+    with sending(session, session.supply.frames(events), rate) as phase:
+        phase.sender.finish()
+    return phase.figures
 
 
 @contextmanager
-def sending(session: BenchSession, frames: Iterable[pl.DataFrame], rate: float) -> Iterator[Stretch]:
-    """Send in an open loop during the block, then until all is published; the stretch gets its figures."""
+def sending(session: BenchSession, frames: Iterable[pl.DataFrame], rate: float) -> Iterator[SteadyPhase]:
+    """Send in an open loop during the block, then wait until all is published; sets the figures of the phase."""
     before, follower = session.readable_ends(), session.follower()
-    stretch = Stretch(OpenLoop(session.target, frames, rate))
+    phase = SteadyPhase(OpenLoop(session.target, frames, rate))
     with follower.following():
-        stretch.sender.start()
+        phase.sender.start()
         try:
-            yield stretch
+            yield phase
         finally:
-            stretch.sender.stop()
-        stretch.sender.finish()
+            phase.sender.stop()
+        phase.sender.finish()
     after = session.readable_ends()
     follower.follow(lambda: follower.reached(after))
     waited = waiting_seconds(appended(session.settings, session.dataset, before, after), follower.publications)
-    stretch.figures |= {f"{name}, s": at for name, at in quantiles(waited).items()}
-    stretch.figures |= {"records": float(len(waited)), "producer behind, s": stretch.sender.behind}
+    phase.figures |= {f"{name}, s": at for name, at in quantiles(waited).items()}
+    phase.figures |= {"records": float(len(waited)), "producer behind, s": phase.sender.behind}
 
 
 def appended(settings: Settings, dataset: str, before: Ends, after: Ends) -> pl.DataFrame:

@@ -51,7 +51,7 @@ LOG_LINES = 5
 
 
 class PeerEnded(Terminal):
-    """A peer's process ended before it had done its work; the other systems are measured all the same."""
+    """A peer's process ended before its drain was complete; the other systems are still measured."""
 
     def __init__(self, line: str, log_file: Path) -> None:
         tail = " | ".join(log_file.read_text(errors="replace").splitlines()[-LOG_LINES:])
@@ -142,7 +142,7 @@ def _peer_job(session: BenchSession, peer: str, warm_up: TopicSpan, measured: To
 
 
 def measure_peer(session: BenchSession, module: str, job: PeerJob, sent: SentRecords) -> tuple[Figures, list[str]]:
-    """Run a peer's process; return the figures of its drain, and what is wrong in its tables or was its end."""
+    """Run a peer's process; return the figures of its drain, and problems with its tables or its exit."""
     log_file = Path(job.folder) / "log"
     with log_file.open("w") as errors:
         process = subprocess.Popen(
@@ -158,7 +158,7 @@ def measure_peer(session: BenchSession, module: str, job: PeerJob, sent: SentRec
     try:
         _await_line(process, READY, log_file)
         before, began = tree_cpu(process.pid) | broker_cpu(session.settings), time.monotonic()
-        _go_on(process)
+        _resume(process)
         _await_line(process, DONE, log_file)
         seconds = time.monotonic() - began
         used = used_between(before, tree_cpu(process.pid) | broker_cpu(session.settings))
@@ -171,9 +171,9 @@ def measure_peer(session: BenchSession, module: str, job: PeerJob, sent: SentRec
     return figures, _problems(Path(job.folder) / "tables", sent)
 
 
-def _go_on(process: subprocess.Popen[str]) -> None:
+def _resume(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
-    # A peer that ended says why in its log: what waits for its next line raises it.
+    # A peer that has ended states the reason in its log; the wait for its next line raises it.
     with suppress(BrokenPipeError):
         process.stdin.write("go\n")
         process.stdin.flush()

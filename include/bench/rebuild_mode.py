@@ -30,12 +30,12 @@ Act = Callable[[Settings, PlanRecord, str], PlanRecord]
 
 
 def measure_rebuild(session: BenchSession, rate: float, seconds: float) -> Figures:
-    """Measure at `rate` events/s: first `seconds` without, then for as long as a release is built, then its moves."""
+    """Measure at `rate` events/s: `seconds` without a build, then during one, then promotion and rollback."""
     quiet = measure_latency(session, rate, seconds)
     session.log(f"rebuild: a release over {session.sent.accepted:,} rows, stream at {rate:,.0f} events/s …")
     session.supply.prepare(round(rate * seconds))
     began, rows = time.monotonic(), session.sent.accepted
-    with sending(session, session.supply.frames(round(rate * LONGEST_STREAM)), rate) as stretch:
+    with sending(session, session.supply.frames(round(rate * LONGEST_STREAM)), rate) as phase:
         changed = changed_folder(session)
         record = plan_release(changed, session.dataset, ReleaseParameters(), getpass.getuser(), datetime.now(UTC))
         planned = time.monotonic() - began
@@ -43,7 +43,7 @@ def measure_rebuild(session: BenchSession, rate: float, seconds: float) -> Figur
         built = time.monotonic() - began
     session.await_published()
     session.log("rebuild: promoted and rolled back under a polling reader …")
-    p95, during = quiet["p95, s"], stretch.figures["p95, s"]
+    p95, during = quiet["p95, s"], phase.figures["p95, s"]
     figures = {
         "records": float(rows),
         "seconds to approved": built,

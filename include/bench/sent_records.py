@@ -51,7 +51,7 @@ class SentRecords:
             self.blocks.append(shift)
 
     def since(self, before: SentRecords) -> SentRecords:
-        """Return what was sent after an earlier state of this."""
+        """Return the records sent since an earlier snapshot."""
         return SentRecords(
             self.dataset,
             self.records - before.records,

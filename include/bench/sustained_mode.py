@@ -24,14 +24,14 @@ SETTLING_SHARE = 0.25
 """Of a trial, before its measuring time."""
 SAMPLE_SECONDS = 0.5
 BEHIND = 1.0
-"""Seconds that the producer may be behind its schedule: what it cannot send is no rate of the stream."""
+"""Seconds that the producer may be behind its schedule: a rate that it cannot send is not measured."""
 PRECISION = 0.05
 """The search ends when the next rate would differ by less than this share."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A rate, the trend of the lag (records a second), whether the rate was held, and by whom it was not."""
+    """A rate, the trend of the lag (records per second), and how far the producer was behind its schedule."""
 
     rate: float
     slope: float
@@ -50,7 +50,7 @@ class Trial:
 
 
 def measure_sustained(session: BenchSession, lowest: float, highest: float, seconds: float) -> Figures:
-    """Search between two rates, with trials of `seconds`; the rate is 0 when not even the lowest is held."""
+    """Search between two rates, with trials of `seconds`; the rate is 0 when the lowest is not sustained."""
     session.log(f"sustained: {lowest:,.0f} to {highest:,.0f} events/s, trials of {seconds:.0f} s …")
     held = highest_held(lambda rate: _reported(session, try_rate(session, rate, seconds)), lowest, highest)
     return {"events/s held": held.rate if held else 0.0, "lag trend, records/s": held.slope if held else 0.0}

@@ -38,7 +38,7 @@ class Components(Declared):
 
 
 class Closure(Declared):
-    """All pairs of which the first reaches the second, and over how many edges; columns `source` and `target`."""
+    """All pairs of nodes where the first reaches the second, with the number of edges; columns `source`, `target`."""
 
     algorithm: Literal["closure"]
     query: str
@@ -83,7 +83,7 @@ class Analysis:
 
 
 class AnalysisUnknown(Terminal):
-    """The dataset declares no such analysis; `known` are those it does."""
+    """The dataset declares no such analysis; `known` are the declared ones."""
 
     def __init__(self, dataset: str, name: str, known: list[str]) -> None:
         listed = ", ".join(known) or f"none; declare one in {dataset}/{ANALYSES}/{name}.yaml"

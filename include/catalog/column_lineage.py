@@ -36,7 +36,7 @@ VALUE = "value"
 
 
 class TableNotDeclared(Terminal):
-    """No folder declares such a table; `known` are those that some folder does."""
+    """No folder declares such a table; `known` are the declared ones."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(f"no folder declares a table {name!r}", f"declared are: {', '.join(known) or 'none'}")
@@ -196,7 +196,7 @@ def _order(gold: AdditiveGold | LatestGold, silver: str) -> Iterator[ColumnOrigi
 
 
 def _expression(table: str, text: str, use: Use | None = None) -> Iterator[ColumnOrigin]:
-    """Yield the columns of an SQL expression over one table; `use`: what becomes of its values."""
+    """Yield the columns of an SQL expression over one table; `use`: how its values are used."""
     from sqlglot import exp
 
     if not text or text == "*":

@@ -13,7 +13,7 @@ Use = Literal[
 ]
 """How a value depends on a column. The first three pass its values on; the others only select values or rows."""
 DIRECT: tuple[Use, ...] = ("identity", "transformation", "aggregation")
-"""In the order of what counts when one follows another."""
+"""In order of precedence when one use follows another."""
 
 
 @dataclass(frozen=True, order=True)
@@ -30,7 +30,7 @@ Origins = tuple[ColumnOrigin, ...]
 
 @dataclass(frozen=True)
 class TableColumns:
-    """The origins of a table's columns, and of its rows: what decides which rows there are."""
+    """The origins of a table's columns, and of its rows: the columns that decide which rows it has."""
 
     columns: Mapping[str, Origins] = field(default_factory=dict)
     rows: Origins = ()

@@ -61,7 +61,7 @@ class Column:
 
     @property
     def member(self) -> str:
-        """The name that the field has in the record's JSON object: the column's own unless another is declared."""
+        """The field's name in the record's JSON object: the column's own unless another is declared."""
         return self.physical_name or self.name
 
 
@@ -176,7 +176,7 @@ class _Latency(Declared):
 
 
 class _OtherLevel(Declared, extra="allow"):
-    """A promise that nothing watches."""
+    """A promise that no one monitors."""
 
     property: str
 
@@ -284,7 +284,7 @@ def _rules(
 
 
 def _column(document: Document, key: Key, found: _Property) -> Column:
-    """Return a column; what cannot be used of it is a problem of the document."""
+    """Return a column; each invalid part of it becomes a problem of the document."""
     options, kind, place = found.logicalTypeOptions, found.logicalType, (*key, "logicalTypeOptions")
     facts: dict[str, Any] = {}
     for bound in ("minimum", "maximum"):
@@ -350,7 +350,7 @@ def _file_findings(file: _ContractFile) -> Iterator[Finding]:
 
 
 def _member_findings(properties: list[_Property]) -> Iterator[Finding]:
-    """Yield the names in the JSON object that cannot be used, or that two columns have."""
+    """Yield the field names in the JSON object that are invalid, or that two columns share."""
     members = [found.physicalName or found.name for found in properties]
     for n, found in enumerate(properties):
         key: Key = ("schema", 0, "properties", n, "physicalName")
@@ -361,7 +361,7 @@ def _member_findings(properties: list[_Property]) -> Iterator[Finding]:
 
 
 def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Finding]:
-    """Yield what cannot hold of a column's values, though each key has its type."""
+    """Yield contradictions between the keys of a column whose types are valid."""
     options = (*key, "logicalTypeOptions")
     given = found.logicalTypeOptions.model_fields_set
     for bound in ("minimum", "maximum"):

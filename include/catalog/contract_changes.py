@@ -1,4 +1,4 @@
-"""What a changed contract means to those who write records and those who read tables, and which version it deserves."""
+"""What a changed contract means for producers and readers, and which version number it requires."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPATIBLE, ADDITIVE, BREAKING = "compatible", "additive", "breaking"
 KINDS = (COMPATIBLE, ADDITIVE, BREAKING)
 VERSION = re.compile(r"^(\d+)\.(\d+)\.(\d+)$")
 STRICTER = "records that were accepted may be rejected"
-KINDER = "records that were rejected may be accepted"
+LOOSER = "records that were rejected may be accepted"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ContractChange:
 
 
 def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
-    """Return what differs between two contracts of a dataset, the gravest first; wording alone is not a difference."""
+    """Return the changes between two contracts of a dataset, the most severe first; wording alone is no change."""
     found = [*_columns(base, fresh), *_rules(base, fresh), *_levels(base, fresh)]
     if base.format != fresh.format:
         why = f"{base.format} → {fresh.format}: records of the format before are rejected, those in bronze too"
@@ -39,7 +39,7 @@ def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
 
 
 def most_severe(changes: Iterable[ContractChange]) -> str | None:
-    """Return the kind of the gravest change; None without one."""
+    """Return the kind of the most severe change; None without one."""
     return max((change.kind for change in changes), key=KINDS.index, default=None)
 
 
@@ -97,7 +97,7 @@ def _column(old: Column, new: Column) -> Iterator[ContractChange]:
     for part, is_stricter in STRICTER_WHEN.items():
         was, now = getattr(old, part), getattr(new, part)
         if was != now:
-            kind, why = (BREAKING, STRICTER) if is_stricter(was, now) else (ADDITIVE, KINDER)
+            kind, why = (BREAKING, STRICTER) if is_stricter(was, now) else (ADDITIVE, LOOSER)
             yield ContractChange(old.name, kind, f"{part} {_value_text(was)} → {_value_text(now)}: {why}")
 
 
@@ -119,7 +119,7 @@ STRICTER_WHEN: Mapping[str, Callable[[Any, Any], bool]] = {
     "future": lambda was, now: now < was,
     "past": lambda was, now: now is not None and (was is None or now < was),
 }
-"""Of what is declared of a column: when it rejects what it accepted. A changed pattern may, so it counts as such."""
+"""By constraint of a column: whether a change makes it stricter. A changed pattern may be, so it counts as stricter."""
 
 
 def _rules(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
@@ -142,7 +142,7 @@ def _rule(old: Rule | None, new: Rule | None) -> tuple[str, str]:
     if new is not None and new.action == REJECT:
         return BREAKING, f"{how}: {STRICTER}"
     if old is not None and old.action == REJECT:
-        return ADDITIVE, f"{how}: {KINDER}"
+        return ADDITIVE, f"{how}: {LOOSER}"
     return COMPATIBLE, f"{how}: it rejects nothing"
 
 

@@ -130,7 +130,7 @@ def typed_rule(
 
 
 def rule_findings(rules: Iterable[tuple[Key, Rule]]) -> Iterator[Finding]:
-    """Yield the rules whose name cannot be used, and those that one name and column do not tell apart."""
+    """Yield the rules with an invalid name, and those that share name and column with another."""
     rules = list(rules)
     by_column: dict[tuple[str, ...], list[tuple[Key, str]]] = {}
     for key, rule in rules:

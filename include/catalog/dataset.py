@@ -45,7 +45,7 @@ class ReleaseUnknown(Terminal):
 
 
 class IsDerived(Terminal):
-    """The dataset is derived: the command needs a topic, a contract or silver of its own. `origins`: those it is of."""
+    """The dataset is derived: it has no topic, contract or silver. `origins`: the datasets it is derived from."""
 
     def __init__(self, name: str, origins: Sequence[str] = ()) -> None:
         instead = f"--dataset {' or '.join(origins)} in the same command" if origins else "headrace lineage"
@@ -58,7 +58,7 @@ class IsDerived(Terminal):
 
 @dataclass(frozen=True)
 class ReleaseStart:
-    """Where a release begins: of the batches before `batch` it has what release `base` has, in these table versions."""
+    """Where a release begins: it inherits the batches before `batch` from release `base`, at these table versions."""
 
     base: str
     batch: int
@@ -96,7 +96,7 @@ def misnamed_folders(settings: Settings) -> list[Problem]:
 
 
 def _folder_names(settings: Settings) -> list[str]:
-    """Return the folders with a file of a dataset; one that lacks the others is refused when it is read."""
+    """Return the folders that have a file of a dataset; an incomplete one is refused when it is read."""
     files = ("pipeline.yaml", "contract.yaml", "silver.py")
     return sorted({path.parent.name for file in files for path in settings.datasets.glob(f"*/{file}")})
 

@@ -1,4 +1,4 @@
-"""The cases of a dataset: `cases/NAME.jsonl` are records, `cases/NAME.expected.json` what must become of them.
+"""The cases of a dataset: `cases/NAME.jsonl` has records, `cases/NAME.expected.json` the expected results.
 
 `rejected` names the reasons of each rejected line; `gold`, if given, the rows of each table. `headrace try` runs them.
 """
@@ -26,14 +26,14 @@ class CaseUnreadable(Terminal):
 
 
 class ExpectedCase(BaseModel):
-    """What must become of a case's records: reasons by line, rows by gold table."""
+    """The expected results of a case: reasons by line, rows by gold table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     rejected: dict[str, list[str]] = {}
     gold: dict[str, list[dict[str, Any]]] | None = None
 
     def differences(self, rejected: Mapping[str, Sequence[str]], gold: Mapping[str, Sequence[Any]]) -> list[str]:
-        """Return what is not as expected, one sentence each."""
+        """Return the differences from the expected results, one sentence each."""
         lines = sorted({*self.rejected, *rejected}, key=lambda line: (len(line), line))
         found = [
             f"line {line}: expected {_verdict(self.rejected.get(line))}, is {_verdict(rejected.get(line))}"
@@ -52,12 +52,12 @@ def case_files(folder: Path) -> list[Path]:
 
 
 def expected_path(case: Path) -> Path:
-    """Return the file of what must become of a case's records."""
+    """Return the file of a case's expected results."""
     return case.with_suffix(".expected.json")
 
 
 def expected_case(case: Path) -> ExpectedCase | None:
-    """Return what must become of a case's records, None when nothing is declared. Raises CaseUnreadable."""
+    """Return a case's expected results, None without a file. Raises CaseUnreadable."""
     path = expected_path(case)
     try:
         return ExpectedCase.model_validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""All checks of declared folders, without Spark: for `contract check`, before processes start and plans are made."""
+"""All checks of declared folders, without Spark: for `contract check`, before processes start or plans are created."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def derived_findings(
 
 
 def _expiring_sources(settings: Settings, pipeline: DerivedPipeline) -> Iterator[Finding]:
-    """Yield the sources that lose records with age: grains that are computed from them again would lose them too."""
+    """Yield the sources that lose records with age: recomputed grains would lose these records too."""
     for source, table in pipeline.sources.items():
         layer, _, dataset = table.partition(".")
         retention = _mapping(settings.datasets / dataset / "pipeline.yaml").get("retention")
@@ -150,7 +150,7 @@ def _quality_findings(gold: DerivedGold) -> Iterator[Finding]:
 
 
 def _output_names(gold: DerivedGold) -> list[str]:
-    """Return the names of the query's columns; none when the text alone does not tell."""
+    """Return the names of the query's columns; none when the text alone does not show them."""
     try:
         trees = parsed_statements(gold.query)
     except SqlglotError:
@@ -205,7 +205,7 @@ def _query_problems(gold: DerivedGold, sources: tuple[str, ...]) -> Iterator[str
 
 
 def _declared_tables(settings: Settings) -> list[tuple[str, str]]:
-    """Return the tables that all folders declare, each with its dataset; a derived dataset has no silver."""
+    """Return all declared tables, each with its dataset; a derived dataset has no silver."""
     found = [(f"silver.{name}", name) for name in dataset_names(settings)]
     files = [settings.datasets / name / "pipeline.yaml" for name in dataset_names(settings)]
     files += [settings.datasets / name / DERIVED for name in derived_names(settings)]

@@ -94,7 +94,7 @@ def as_query(gold: DerivedGold) -> QueryGold:
 
 
 def as_dataset(derived: DerivedDataset) -> Dataset:
-    """Return what comparisons and checkpoints need: the gold tables, and a contract with the rules of each."""
+    """Return it as a dataset for comparisons and checkpoints: the gold tables, and a contract with their rules."""
     gold, nothing = tuple(as_query(each) for each in derived.pipeline.gold), timedelta()
     pipeline = Pipeline("", 0, "", nothing, (), nothing, gold, (), derived.pipeline.retention)
     rules = {f"gold.{each.name}": each.quality for each in derived.pipeline.gold}
@@ -110,7 +110,7 @@ def derived_names(settings: Settings) -> list[str]:
 
 
 def all_dataset_names(settings: Settings) -> list[str]:
-    """Return the names of all folders that a driver can run: of topics, and derived ones."""
+    """Return the names of all datasets that have a driver: those with a topic, and derived ones."""
     return sorted({*dataset_names(settings), *derived_names(settings)})
 
 
@@ -147,7 +147,7 @@ def derived_in_order(settings: Settings) -> list[DerivedDataset]:
 
 
 def origin_datasets(settings: Settings, name: str) -> list[str]:
-    """Return the datasets with a topic that a derived dataset is made of, sorted. Raises DeclarationRefused."""
+    """Return the datasets with a topic from which a derived dataset is computed, sorted. Raises DeclarationRefused."""
     sources = {each.name: set(each.pipeline.sources.values()) for each in derived_in_order(settings)}
     derived = {f"gold.{gold.name}": each.name for each in derived_in_order(settings) for gold in each.pipeline.gold}
     tables = sources[name]
@@ -178,7 +178,7 @@ def released_derived(settings: Settings, name: str, release: str) -> DerivedData
 
 
 def release_retention(settings: Settings, name: str, release: str) -> Retention:
-    """Return how long what is no longer used stays, as a release of any dataset declares it; raises ReleaseUnknown."""
+    """Return the `retention` that a release of any dataset declares; raises ReleaseUnknown."""
     is_derived = (snapshot_path(settings, name, release) / DERIVED).is_file()
     read = released_derived if is_derived else released_dataset
     return read(settings, name, release).pipeline.retention
@@ -192,7 +192,7 @@ def declared_contract(settings: Settings, name: str) -> Contract:
 
 
 def released_contract(settings: Settings, name: str, release: str) -> Contract:
-    """Return the contract of a release of any dataset; of a derived one it has rules of gold tables alone."""
+    """Return the contract of a release of any dataset; a derived one has only rules of gold tables."""
     if (snapshot_path(settings, name, release) / DERIVED).is_file():
         return as_dataset(released_derived(settings, name, release)).contract
     return released_dataset(settings, name, release).contract

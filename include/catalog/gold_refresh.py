@@ -1,4 +1,4 @@
-"""When a gold table is brought up to date: `refresh` of `pipeline.yaml`, and how far a table is refreshed.
+"""When a gold table is refreshed (`refresh` of `pipeline.yaml`), and how far it is refreshed.
 
 `every_run`: each run merges its rows. `every 1 minute`: the rows of several runs are merged at once, after the
 interval. `on_close`: a window or session appears when the watermark has passed it, and changes when late rows come.
@@ -93,14 +93,14 @@ class Closing:
 
 @dataclass(frozen=True)
 class SessionClosing:
-    """The sessions of a table on close: which of them are closed."""
+    """Which sessions of a table with `on_close` are closed."""
 
     session: Session
     closed: Closing
 
 
 def closing(timed: Window | Session, watermark: datetime | None) -> Closing:
-    """Return what a watermark closes: windows that end at or before it, and sessions which no later row can join."""
+    """Return what a watermark closes: windows that end at or before it, and sessions that no later row can join."""
     if isinstance(timed, Session):
         return Closing(timed.end, before(watermark, timed.gap) if watermark else None)
     return Closing(timed.name, first_open(timed, watermark) if watermark else None)

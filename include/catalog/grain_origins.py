@@ -1,4 +1,4 @@
-"""What a query over several sources makes its grain of: by source, the expressions that equal a column of the grain.
+"""The origins of a query's grain: for each source the expressions that equal a column of the grain.
 
 A column of the result is followed through subqueries and common table expressions; what a join or condition equates
 with it equals it too. What is computed in another way (an aggregate, a coalesce) has no known origin.

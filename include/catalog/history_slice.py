@@ -1,4 +1,4 @@
-"""A slice of history: which records a backfill or a replay does again, and where they are read."""
+"""A slice of history: which records a backfill or a replay recomputes, and where it reads them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Span:
 class Slice:
     """Records to recompute: those of `spans`; with `since` and `until`, only events in [since, until).
 
-    An event lies there by its event time, or by the column of any gold window. A record that breaks the contract has
-    no trustworthy time, so all of these in the spans belong to the slice.
+    An event lies there by its event time, or by the column of any gold window. A record that breaks the contract has no
+    trustworthy time, so all such records in the spans belong to the slice.
     """
 
     spans: Sequence[Span]

@@ -41,7 +41,7 @@ def derived_edges(derived: DerivedDataset) -> Iterator[LineageEdge]:
 
 
 def described_gold(gold: Gold) -> str:
-    """Return kind and grain of a gold table in words."""
+    """Describe kind and grain of a gold table."""
     window, session = gold_window(gold), gold_session(gold)
     grain = list(grain_columns(gold))
     if window is not None:

@@ -1,7 +1,7 @@
 """Measures of additive gold: what `pipeline.yaml` declares of each.
 
 A measure of one expression is declared as `{sum: litres}`; one with parameters as `{top_k: {value: place, k: 3}}`.
-Every measure merges: the same rows give the same value, whatever their batches were and in whatever order they came.
+Every measure merges: the same rows give the same value, however they were batched and ordered.
 """
 
 from __future__ import annotations

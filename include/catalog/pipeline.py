@@ -122,7 +122,7 @@ class ReferenceTable:
 
 @dataclass(frozen=True, config=CONFIG)
 class Retention:
-    """How long what is no longer used stays: `versions`, files of table versions that newer ones have replaced;
+    """How long unused data is kept: `versions`, files of table versions that newer ones have replaced;
     `releases`, tables and snapshots of retired, cancelled and rejected releases; `plans`, rows and comparisons of ended
     plans; `logs`, logs of its processes since the last write; `removed`, what `headrace repair` moved away.
 

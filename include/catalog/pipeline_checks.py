@@ -141,14 +141,14 @@ def _time_findings(gold: Gold) -> Iterator[Finding]:
 
 
 def _column_list_findings(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding for an empty list, and for each name that the list has already."""
+    """Yield a finding for an empty list, and for each repeated name."""
     if not names:
         yield key, "must name at least one column"
     yield from _duplicate_findings(key, names)
 
 
 def _duplicate_findings(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding for each name that the list has already."""
+    """Yield a finding for each repeated name."""
     for n, name in enumerate(names):
         if name in names[:n]:
             yield (*key, n), f"{name!r} occurs twice"

@@ -30,7 +30,7 @@ ASCII_CLASSES = re.compile(rf"(?:{SHARED}|\\[dws]|\[\^?(?:[^][\\&^]|\\[][\\^&dws
 r"""Also `\d`, `\w`, `\s`, for a pattern that Java alone evaluates, where they are ASCII."""
 UNBOUNDED_GROUP = re.compile(r"(?<!\\)\)(?:[*+]|\{\d+,\})(?!\+)")
 FEW = 9
-"""As many repetitions of something ambiguous are harmless."""
+"""Up to this many repetitions of an ambiguous item are harmless."""
 MANY = 255
 """A quantifier with a greater bound counts as unbounded: three of them try 16 million ways."""
 DEEPEST = 1_000
@@ -84,7 +84,7 @@ def _item_depth(kind: Any, value: Any) -> int:
 
 
 def _ambiguous_chain(items: Sequence[Any]) -> Iterator[str]:
-    """Yield a reason when three quantifiers of a sequence can share one text, whatever stands between them.
+    """Yield a reason when three quantifiers of a sequence can match one text, whatever is between them.
 
     A pattern that does not begin with ^ is tried at each place of the text, as if it began with a quantifier. What
     the sequence ends with cannot fail, so it is not tried again.

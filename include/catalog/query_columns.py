@@ -22,7 +22,7 @@ CLAUSES: tuple[tuple[str, Use], ...] = (
 def query_columns(sql: str, tables: Mapping[str, Sequence[str]], dialect: str = "spark") -> TableColumns:
     """Return the origins of a query's columns over these tables and their columns.
 
-    No origins where the query's text does not tell them: an unknown column, an unnested array.
+    A column has no origins where the text does not show them: an unknown column, an unnested array.
     """
     try:
         tree = _parsed(sql, dialect)
@@ -44,7 +44,7 @@ def _parsed(sql: str, dialect: str) -> Any:
 
 
 def _nested(schema: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Return the tables as sqlglot wants them: `gold.route_days` below `gold`."""
+    """Return the tables in the form of sqlglot's schema: `gold.route_days` below `gold`."""
     found: dict[str, Any] = {}
     for name, columns in schema.items():
         layer, _, table = name.rpartition(".")
@@ -81,14 +81,14 @@ def _expression_origins(expression: Any, scope: Any, use: Use | None = None) -> 
 
 
 def _source_of(column: Any, scope: Any) -> Any:
-    """Return the table or scope of a column. One that no schema has is of the only one, if there is one."""
+    """Return the table or scope of a column; an unknown column belongs to the only source, if there is just one."""
     if not column.table and len(scope.selected_sources) == 1:
         return next(iter(scope.selected_sources.values()))[1]
     return scope.sources.get(column.table)
 
 
 def _row_origins(scope: Any) -> Iterator[ColumnOrigin]:
-    """Yield what decides which rows a scope and those below it have."""
+    """Yield the columns that decide which rows a scope and its inner scopes have."""
     for below in scope.traverse():
         if not below.is_udtf:
             yield from _clause_origins(below)

@@ -1,7 +1,8 @@
 """Whether a gold query computes each grain from the rows of that grain alone.
 
 A run recomputes the grains that it touched: the query's view `silver` has their rows and no others. A query that looks
-at several grains at once (a running total over days, a `limit`) would give other rows in the stream than in a rebuild.
+at several grains at once (a running total over days, a `limit`) would give different rows in the stream and in a
+rebuild.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How long records must stay so that their expiry changes no answer: what `retention` may declare.
+"""The shortest `retention` of records for which their expiry changes no result.
 
-A record that arrives finds its duplicates in silver. Silver may therefore expire only rows of which no accepted record
-can be a duplicate any more: the contract's `past` and `future` limit the distance between event time and arrival.
+A record that arrives finds its duplicates in silver. Silver may therefore expire only rows that no later record can
+duplicate: the contract's `past` and `future` limit the distance between event time and arrival.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHORTEST_BRONZE = timedelta(hours=1)
 
 
 def retention_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding]:
-    """Yield where the ages at which records expire would change what later records give."""
+    """Yield the ages of expiry that would change how later records are classified."""
     retention, key = pipeline.retention, ("retention", "silver")
     if retention.bronze is not None and retention.bronze < SHORTEST_BRONZE:
         yield ("retention", "bronze"), "must be at least 1 hour: the stream reads its records from bronze"

@@ -24,7 +24,7 @@ class TableChange:
 
 
 def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
-    """Return what differs between two releases, table by table; effects of silver on gold are not listed."""
+    """Return the differences between two releases by table; effects of silver on gold are not listed."""
     found: list[TableChange] = []
     if _differs(base, fresh, ["contract.yaml"]):
         found += _contract_changes(base, fresh)
@@ -38,7 +38,7 @@ def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
 
 
 def _contract_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
-    """Return what a changed contract changes in silver and rejected."""
+    """Return the effects of a changed contract on silver and rejected."""
     found = contract_changes(base.contract, fresh.contract)
     if not found:
         return [TableChange("silver and rejected", "changed", "contract.yaml changed, its rules did not")]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 RECORD = ""
-"""Stands for the record in place of the name of a reference table."""
+"""Denotes the record instead of a reference table."""
 Named = tuple[str, str]
 """RECORD or the name of a reference table, and one of its columns."""
 NAMING = ("alias", "name")
@@ -80,7 +80,7 @@ class _SilverText:
                 yield from self.names(self.variables[each.id], table, depth + 1)
 
     def root(self, node: ast.expr, depth: int = 0) -> str | None:
-        """Return whose rows a chain of calls begins with; None for a chain that begins with no table."""
+        """Return the table with which a chain of calls begins; None for a chain without one."""
         while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
             node = node.func if isinstance(node, ast.Call) else node.value
         if not isinstance(node, ast.Name):

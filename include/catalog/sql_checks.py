@@ -110,22 +110,22 @@ def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> 
 
 def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str, set[str] | None]]:
     """Yield key, SQL and known columns of each expression of a gold table."""
-    place: Key = ("gold", gold.name)
+    path: Key = ("gold", gold.name)
     if gold.partition:
-        yield (*place, "partition"), gold.partition, set(row_columns(gold))
-    yield from (((*place, "keys", n), name, silver) for n, name in enumerate(gold.keys))
+        yield (*path, "partition"), gold.partition, set(row_columns(gold))
+    yield from (((*path, "keys", n), name, silver) for n, name in enumerate(gold.keys))
     if isinstance(gold, AdditiveGold):
         for measure in gold.measures:
             for key, expression in measure_expressions(measure):
-                yield (*place, "measures", measure.name, *key), expression, silver
+                yield (*path, "measures", measure.name, *key), expression, silver
     if isinstance(gold, LatestGold):
-        yield from (((*place, "order_by", n), name, silver) for n, name in enumerate(gold.order_by))
-        yield from (((*place, "columns", name), expression, silver) for name, expression in gold.columns)
+        yield from (((*path, "order_by", n), name, silver) for n, name in enumerate(gold.order_by))
+        yield from (((*path, "columns", name), expression, silver) for name, expression in gold.columns)
     if (window := gold_window(gold)) is not None:
-        yield (*place, "window", "column"), window.column, silver
+        yield (*path, "window", "column"), window.column, silver
     if (session := gold_session(gold)) is not None:
-        yield (*place, "session", "column"), session.column, silver
-    yield (*place, "touched_by" if isinstance(gold, QueryGold) else "where"), row_condition(gold), silver
+        yield (*path, "session", "column"), session.column, silver
+    yield (*path, "touched_by" if isinstance(gold, QueryGold) else "where"), row_condition(gold), silver
 
 
 def _expression_findings(key: Key, expression: str, known: set[str] | None) -> Iterator[Finding]:
@@ -187,7 +187,7 @@ def duckdb_translation(expression: str) -> str:
 def parsed_statements(sql: str) -> list[Any]:
     """Return the statements of a text; raises SqlglotError."""
     kinds = [token.token_type for token in sqlglot.tokenize(sql, read="spark")]
-    # The parser forgives a parenthesis that some functions leave open.
+    # The parser accepts an unclosed parenthesis after some functions.
     if kinds.count(TokenType.L_PAREN) != kinds.count(TokenType.R_PAREN):
         raise ParseError("parentheses are not balanced")
     try:
@@ -223,7 +223,7 @@ def _unknown_functions(tree: Any) -> Iterator[str]:
 
 
 def _silver_columns(pipeline: Pipeline, contract: Contract, silver: Path) -> set[str] | None:
-    """Return the names that silver's columns may have; None when `silver.py` makes up names as it runs."""
+    """Return the possible names of silver's columns; None when `silver.py` computes names at run time."""
     known = {column.name for column in contract.columns} | set(COORDINATES)
     known |= {name for table in pipeline.reference for name, _ in table.columns}
     try:

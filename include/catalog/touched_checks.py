@@ -1,6 +1,6 @@
-"""Whether `touched_by` names the grains that a derived query puts the rows of each source into, as far as SQL shows.
+"""Checks that `touched_by` names the grains to which a derived query assigns the rows of each source.
 
-A row of a source is part of the grain that the query computes for it. Where the query's text shows that grain as an
+The query assigns each row of a source to a grain. Where the query's text shows that grain as an
 expression over the source, `touched_by` must be that expression, or an array that has it.
 """
 
@@ -19,14 +19,14 @@ from include.catalog.yaml_declarations import Finding
 
 
 def grain_mismatches(gold: DerivedGold) -> Iterator[Finding]:
-    """Yield the expressions of `touched_by` that name other grains than the query puts the rows into."""
+    """Yield the expressions of `touched_by` that name other grains than those to which the query assigns the rows."""
     for source, column, branch in _expressions_by_branch(gold):
         if why := _mismatch(gold, source, column, branch):
             yield ("touched_by", source, column), why
 
 
 def unproven_expressions(gold: DerivedGold) -> list[str]:
-    """Return source and column of the expressions that are neither proven right nor wrong, as `weather.hour`."""
+    """Return source and column (`weather.hour`) of the expressions that are neither proven right nor wrong."""
     found = [
         f"{source}.{column}"
         for source, column, branch in _expressions_by_branch(gold)

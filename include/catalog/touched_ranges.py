@@ -1,4 +1,4 @@
-"""In which range of a source's column the rows lie that touch a grain, as far as `touched_by` shows it.
+"""The range of a source column in which the rows that touch a grain lie, as far as `touched_by` shows it.
 
 An expression shifts its column: `date_trunc('hour', at)` by up to an hour back, `at + interval 1 hour` by an hour. The
 bounds of the files of a source exclude those whose rows cannot touch the grains of a run.

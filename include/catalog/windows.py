@@ -212,7 +212,7 @@ def _start(window: Window, position: int) -> Start:
 
 
 def _local_time(zone: str, moment: datetime) -> datetime:
-    """Return what clocks of a zone show, as if it were UTC; the ends of the calendar where they cannot show it."""
+    """Return the local time of a zone as if it were UTC; the ends of the calendar where there is none."""
     try:
         return moment.astimezone(ZoneInfo(zone)).replace(tzinfo=UTC)
     except OverflowError:
@@ -220,7 +220,7 @@ def _local_time(zone: str, moment: datetime) -> datetime:
 
 
 def _moment(window: Window, wall: datetime, choose: Callable[[datetime, datetime], datetime]) -> datetime:
-    """Return when clocks show `wall`; `choose` is for hours that they repeat or skip: the earlier or later moment."""
+    """Return the moment of a local time; `choose` selects the earlier or later one of repeated or skipped hours."""
     zone = ZoneInfo(window.time_zone)
     try:
         return choose(*(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1)))

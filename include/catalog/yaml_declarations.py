@@ -27,7 +27,7 @@ from include.errors import Terminal
 
 T = TypeVar("T")
 Key = tuple[str | int, ...]
-"""The place of a value in a file: names and list positions, outermost first."""
+"""The path of a value in a file: names and list positions, outermost first."""
 Finding = tuple[Key, str]
 """A key and what is wrong with its value."""
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -131,7 +131,7 @@ class Document:
             self.refuse((*key, *error.key), error.why)
 
     def check(self, findings: Iterable[Finding]) -> None:
-        """Note findings that only a folder that is being declared is held to."""
+        """Note findings that apply only to a folder that is being declared."""
         if self.strict:
             for key, why in findings:
                 self.refuse(key, why)
@@ -262,7 +262,7 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def finding(error: Mapping[str, Any], document: Any, model: object) -> Finding:
-    """Return an error of pydantic with the key as `document` has it, which was read as `model`."""
+    """Return an error of pydantic with its key in `document`, which was read as `model`."""
     key, kind = _key_in_file(error["loc"], document), error["type"]
     if kind == "missing":
         return (*key, error["loc"][-1]), "is required and missing"

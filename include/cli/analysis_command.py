@@ -27,7 +27,7 @@ def run(
     name: Annotated[str, typer.Argument(help="The analysis: a file analysis/NAME.yaml.")],
     json_: AsJson = False,
 ) -> None:
-    """Run an analysis over what is published now, or continue a killed run, and publish its result."""
+    """Run an analysis over the published tables, or continue a killed run, and publish its result."""
 
     settings, console = load_settings(), Console(stderr=True, soft_wrap=True)
     declared_dataset(settings, dataset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -13,12 +13,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from include.audit.audit_outcome import record_outcomes
 from include.audit.audit_run import requested_audits
 from include.audit.balance import EVERYTHING, DatasetAudit, Progress, with_deep_audit
 from include.audit.deep_findings import deep_audit
-from include.audit.gold_findings import ExpressionNotEvaluable, UncheckedTable
+from include.audit.gold_findings import ExpressionNotEvaluable, GoldCheck, UncheckedTable
 from include.audit.kafka_records import AuditUnavailable, open_topic
 from include.audit.verified_history import REQUESTED
 from include.cli.exit_codes import FAILED
@@ -37,7 +38,7 @@ SHOWN_FINDINGS = 20
 
 
 def audit(
-    dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. (default: all)")] = None,
     as_json: AsJson = False,
     deep: Annotated[
         bool,
@@ -45,7 +46,9 @@ def audit(
     ] = False,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Also what the last balanced audit verified, and is unchanged; --deep implies it."),
+        typer.Option(
+            "--full", help="Compare all records, also those that the last balanced audit verified. --deep implies it."
+        ),
     ] = False,
 ) -> None:
     """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited."""
@@ -124,39 +127,55 @@ def print_audits(audits: list[DatasetAudit]) -> None:
     console = wide_console()
     for each in audits:
         console.print(_balance_table(each) if each.partitions else _without_topic(each), highlight=False)
-        origin = "its sources" if each.sources else "silver"
-        for check in each.gold:
-            wrong = any(finding.table == check.table for finding in each.findings)
-            verdict = f"[red]differs from {origin}[/]" if wrong else f"equal to its recomputation from {origin}"
-            behind = "" if check.batch is None else f", up to batch {check.batch} by its refresh"
-            older = f"; {check.expired:,} rows of expired records not compared" if check.expired else ""
-            counts = f"{check.rows:,} rows, {check.grains:,} grains"
-            console.print(f"  {check.table}: {counts}, {verdict}{behind}{older}", highlight=False)
-        for layer, batch in each.kept_from.items():
-            if batch:
-                console.print(f"  {layer}: batches before {batch:,} have expired (retention)", highlight=False)
-        for skipped in each.unchecked:
-            expression = f" (in {skipped.expression!r})" if skipped.expression else ""
-            text = f"  {skipped.table}: not checked, {skipped.reason}{expression}"
-            console.print(text, style="yellow", highlight=False, markup=False)
-        if scope := _scope_line(each):
-            console.print(f"  {scope}", highlight=False)
-        if each.files:
-            earlier = sum(files.earlier for files in each.files)
-            verified, rest = sum(files.files for files in each.files), sum(files.unverifiable for files in each.files)
-            without = f"; {rest:,} not verifiable (written without a checksum)" if rest else ""
-            unchanged = f"; {earlier:,} unchanged since" if earlier else ""
-            console.print(f"  files: {verified:,} verified by checksum{without}{unchanged}", highlight=False)
-        if each.deep is not None:
-            rows, records = sum(each.deep.rows.values()), each.deep.records
-            text = (
-                f"  recomputed from {records:,} records of bronze up to batch {each.deep.batch}: {rows:,} rows compared"
-            )
-            console.print(text, highlight=False)
-        for lost in each.lost:
-            where = f"partition {lost.partition} offsets [{lost.start}, {lost.end})"
-            console.print(f"  {where}: never read, Kafka had expired them; accepted", style="yellow", markup=False)
+        for line in _detail_lines(each):
+            console.print(Text("  ").append_text(line))
         print_findings(console, each)
+    _print_result(console, audits)
+
+
+def _detail_lines(audit: DatasetAudit) -> Iterator[Text]:
+    """Yield what was compared besides the records: gold, expired batches, files, a deep audit; and what was not."""
+    for check in audit.gold:
+        yield _gold_line(audit, check)
+    for layer, batch in audit.first_unexpired.items():
+        if batch:
+            yield Text(f"{layer}: batches before {batch:,} have expired (retention)")
+    for skipped in audit.unchecked:
+        expression = f" (in {skipped.expression!r})" if skipped.expression else ""
+        yield Text(f"{skipped.table}: not checked, {skipped.reason}{expression}", "yellow")
+    if scope := _scope_line(audit):
+        yield Text(scope)
+    if audit.files:
+        yield _file_line(audit)
+    if audit.deep is not None:
+        records, rows = audit.deep.records, sum(audit.deep.rows.values())
+        until = f"up to batch {audit.deep.batch}"
+        yield Text(f"recomputed from {records:,} records of bronze {until}: {rows:,} rows compared")
+    for lost in audit.lost:
+        where = f"partition {lost.partition} offsets [{lost.start}, {lost.end})"
+        yield Text(f"{where}: never read, Kafka had expired them; accepted", "yellow")
+
+
+def _gold_line(audit: DatasetAudit, check: GoldCheck) -> Text:
+    origin = "its sources" if audit.sources else "silver"
+    is_wrong = any(finding.table == check.table for finding in audit.findings)
+    line = Text(f"{check.table}: {check.rows:,} rows, {check.grains:,} grains, ")
+    line.append(f"differs from {origin}" if is_wrong else f"equal to its recomputation from {origin}", "red" * is_wrong)
+    if check.batch is not None:
+        line.append(f", up to batch {check.batch} by its refresh")
+    return line.append(f"; {check.expired:,} rows of expired records not compared") if check.expired else line
+
+
+def _file_line(audit: DatasetAudit) -> Text:
+    line = Text(f"files: {sum(each.files for each in audit.files):,} verified by checksum")
+    if unverifiable := sum(each.unverifiable for each in audit.files):
+        line.append(f"; {unverifiable:,} not verifiable (written without a checksum)")
+    if earlier := sum(each.earlier for each in audit.files):
+        line.append(f"; {earlier:,} unchanged since")
+    return line
+
+
+def _print_result(console: Console, audits: list[DatasetAudit]) -> None:
     first = next((finding for each in audits for finding in each.findings), None)
     if first is not None:
         finding = escape(first.sentence())

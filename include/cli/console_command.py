@@ -14,7 +14,7 @@ from include.settings import InvalidSetting, Settings, load_settings
 
 def console(
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port. [default: HEADRACE_CONSOLE_PORT, or a free one]")
+        int | None, typer.Option(min=0, max=65535, help="Port. (default: HEADRACE_CONSOLE_PORT, or a free one)")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; other than loopback needs a log-in.")] = LOOPBACK,
     add_user: Annotated[
@@ -22,7 +22,7 @@ def console(
         typer.Option(metavar="NAME", help="Add a user to HEADRACE_CONSOLE_PASSWORDS, or change the password; exit."),
     ] = None,
 ) -> None:
-    """Serve pages that show streams, tables, plans and quality, for decisions after a log-in; `up` starts one too."""
+    """Serve the console: streams, tables, plans, quality; logged-in users decide on plans. `up` starts it too."""
 
     settings = load_settings()
     if add_user is not None:

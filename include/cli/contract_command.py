@@ -28,14 +28,14 @@ def contracts() -> None:
 
 @app.command()
 def check(
-    dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset. (default: all)")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check all files of the datasets, and compare contracts with the published ones; exit 1 when one is not valid."""
 
     checks = check_contracts(load_settings(), dataset)
     if not checks:
-        Console(stderr=True).print("there are no datasets: include/datasets/README.md shows how to make one")
+        Console(stderr=True).print("there are no datasets: include/datasets/README.md shows how to add one")
     if as_json:
         typer.echo(json.dumps([asdict(each) | {"valid": each.is_valid} for each in checks], indent=1))
     else:
@@ -47,7 +47,7 @@ def check(
 
 @app.command()
 def rules(
-    dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset. (default: all)")] = None,
 ) -> None:
     """List the rules of contracts, what each validates and its action; then all known expectations."""
 

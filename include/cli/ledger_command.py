@@ -23,8 +23,8 @@ app = typer.Typer(no_args_is_help=True, help="The ledger: an index of the Delta 
 
 @app.command()
 def show(
-    dataset: Annotated[str | None, typer.Option(help="only this dataset")] = None,
-    last: Annotated[int, typer.Option(min=1, help="batches per dataset")] = 10,
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="Batches per dataset.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show the last batches with their offset ranges."""
@@ -91,7 +91,7 @@ def rebuilt_table(rebuilt: RebuildResult) -> Table:
 
 
 def verdict(rebuilt: RebuildResult) -> list[str]:
-    """Return the result of the rebuild as sentences."""
+    """Describe the result of the rebuild."""
     lines = [f"{rebuilt.commits:,} commits read."]
     if rebuilt.set_aside:
         lines.append(f"The old file was damaged; it was moved to {rebuilt.set_aside}.")

@@ -25,7 +25,7 @@ COMMANDS = {
     ),
     "demo-workloads": LazyCommand(
         "include.workloads.demo_workloads_command:demo_workloads",
-        "Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle's.",
+        "Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle.",
     ),
     "airflow": LazyCommand(
         "include.cli.airflow_command:airflow",
@@ -37,7 +37,7 @@ COMMANDS = {
     ),
     "produce": LazyCommand(
         "include.producers.produce_command:produce",
-        "Send a feed's events to its topic, on request with duplicate, late, reordered, corrupt records; or a file's.",
+        "Send a feed's events to its topic, optionally with duplicate, late, reordered, corrupt records; or a file's.",
     ),
     "new": LazyCommand(
         "include.cli.new_command:new",
@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "try": LazyCommand(
         "include.cli.try_command:try_sample",
-        "Show what contract, silver.py and gold make of records: accepted, rejected by line and reason, rows of gold.",
+        "Run a folder's contract, silver.py and gold over sample records: accepted, rejected with reasons, gold rows.",
     ),
     "doctor": LazyCommand(
         "include.cli.doctor_command:doctor",
@@ -65,7 +65,7 @@ COMMANDS = {
     ),
     "console": LazyCommand(
         "include.cli.console_command:console",
-        "Serve pages that show streams, tables, plans and quality, for decisions after a log-in; `up` starts one too.",
+        "Serve the console: streams, tables, plans, quality; logged-in users decide on plans. `up` starts it too.",
     ),
     "wait": LazyCommand(
         "include.cli.status_command:wait",
@@ -81,7 +81,7 @@ COMMANDS = {
     ),
     "explain": LazyCommand(
         "include.cli.origin_command:explain",
-        "Show the Kafka records that made a row of gold: partitions, offsets and batches, on request payloads.",
+        "Show the Kafka records behind a row of gold: partitions, offsets and batches, optionally payloads.",
     ),
     "lineage": LazyCommand(
         "include.cli.origin_command:lineage",
@@ -92,7 +92,7 @@ COMMANDS = {
     ),
     "metrics": LazyCommand(
         "include.cli.metrics_command:metrics",
-        "Serve figures of streams, tables, plans and processes for Prometheus, at /metrics; `up` may start it too.",
+        "Serve metrics of streams, tables, plans, processes for Prometheus; `up` does so with HEADRACE_METRICS=on.",
     ),
     "alerts": LazyCommand(
         "include.cli.metrics_command:alerts",
@@ -100,7 +100,7 @@ COMMANDS = {
     ),
     "openlineage": LazyCommand(
         "include.cli.openlineage_command:openlineage",
-        "Send what streams, plans and analyses do as OpenLineage events; `up` does so too when a receiver is set.",
+        "Send the runs of streams, plans and analyses as OpenLineage events; `up` does so too when a receiver is set.",
     ),
     "audit": LazyCommand(
         "include.cli.audit_command:audit",
@@ -188,7 +188,7 @@ def main() -> None:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
     except RuntimeError as error:
-        # What DuckDB makes of Ctrl-C.
+        # DuckDB raises this for Ctrl-C.
         if str(error) != "Query interrupted":
             raise
         sys.exit(INTERRUPTED)

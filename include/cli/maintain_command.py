@@ -24,7 +24,7 @@ from include.settings import load_settings
 
 
 def maintain(
-    dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Only this dataset. (default: all)")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compact all tables, delete old files, releases and plan rows, trim logs; exit 1 when a dataset was skipped.

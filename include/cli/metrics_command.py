@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def metrics(
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port. [default: HEADRACE_METRICS_PORT, or a free one]")
+        int | None, typer.Option(min=0, max=65535, help="Port. (default: HEADRACE_METRICS_PORT, or a free one)")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = LOOPBACK,
     once: Annotated[bool, typer.Option("--once", help="Print the figures and exit.")] = False,
 ) -> None:
-    """Serve figures of streams, tables, plans and processes for Prometheus, at /metrics; `up` may start it too."""
+    """Serve metrics of streams, tables, plans, processes for Prometheus; `up` does so with HEADRACE_METRICS=on."""
 
     from include.metrics.metrics_server import OneAtATime, serve
 

@@ -22,11 +22,11 @@ def new(
     dataset: Annotated[str, typer.Argument(help="The name of the new dataset: its folder and its tables.")],
     sample: Annotated[
         Path | None,
-        typer.Option("--from", parser=sample_file, metavar="FILE", help="Infer it from a file of JSON lines."),
+        typer.Option("--from", parser=sample_file, metavar="FILE", help="Infer the dataset from a file of JSON lines."),
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option(help="The dataset's topic; without --from, infer the dataset from it. [default: DATASET]"),
+        typer.Option(help="The dataset's topic; without --from, infer the dataset from it. (default: DATASET)"),
     ] = None,
 ) -> None:
     """Write the folder of a new dataset, inferred from a sample: contract, pipeline, silver.py, gold, a case.

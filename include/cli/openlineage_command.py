@@ -18,12 +18,14 @@ def openlineage(
     once: Annotated[bool, typer.Option("--once", help="Send what is due and exit.")] = False,
     export: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write what the folders declare instead, an event a line; -: print it."),
+        typer.Option(
+            metavar="FILE", help="Write the declared jobs to a file instead, one event per line; - prints them."
+        ),
     ] = None,
 ) -> None:
-    """Send what streams, plans and analyses do as OpenLineage events; `up` does so too when a receiver is set.
+    """Send the runs of streams, plans and analyses as OpenLineage events; `up` does so too when a receiver is set.
 
-    The receiver is HEADRACE_OPENLINEAGE_URL, such as a Marquez, or HEADRACE_OPENLINEAGE_FILE.
+    The receiver is HEADRACE_OPENLINEAGE_URL, for instance Marquez, or HEADRACE_OPENLINEAGE_FILE.
     """
 
     settings, console = load_settings(), Console(soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`headrace explain` and `headrace lineage`: a row of gold back to its Kafka records; how tables and columns derive."""
+"""`headrace explain` and `headrace lineage`: a row of gold and its Kafka records; the lineage of tables and columns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def explain(
     records: Annotated[int, typer.Option(min=0, help="List so many of the records, with payloads.")] = 0,
     json_: AsJson = False,
 ) -> None:
-    """Show the Kafka records that made a row of gold: partitions, offsets and batches, on request payloads."""
+    """Show the Kafka records behind a row of gold: partitions, offsets and batches, optionally payloads."""
 
     keys, settings, reading = dict(map(parsed_key, key or ())), load_settings(), pinned()
     found = origin_of(settings, reading, table, keys, records)
@@ -60,7 +60,7 @@ def explain(
 
 def lineage(
     table: Annotated[
-        str | None, typer.Argument(help="Show of what each of its columns is made: gold.carrier_hours.")
+        str | None, typer.Argument(help="Show the columns from which each column of this table is computed.")
     ] = None,
     json_: AsJson = False,
 ) -> None:
@@ -100,7 +100,7 @@ def _tree(name: str, edges: Sequence[LineageEdge], by: str = "") -> Tree:
     tree = Tree(Text.assemble((name, "bold"), f"  {by}" if by else ""))
     for edge in edges:
         if edge.source == name:
-            # Below a reference table silver stands without its gold, which its topic shows.
+            # Below a reference table silver is shown without its gold, which is shown below the topic.
             tree.add(_tree(edge.target, [] if name.startswith(REFERENCE) else edges, edge.by))
     return tree
 

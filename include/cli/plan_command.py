@@ -38,7 +38,7 @@ from include.plans.stage_results import Applied, Compared, Stage
 from include.settings import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")
-ID = typer.Argument(metavar="ID", help="a plan, as `headrace plan list` names it")
+ID = typer.Argument(metavar="ID", help="The plan's id, see `headrace plan list`.")
 YES = typer.Option("--yes", help="Approve without a confirmation.")
 THRESHOLD = typer.Option(
     "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
@@ -158,7 +158,7 @@ def compare(plan: Annotated[str, ID]) -> None:
 
 @app.command()
 def rollback(plan: Annotated[str, ID]) -> None:
-    """Publish the state from before the plan again, as current as it is now."""
+    """Publish the state from before the plan, advanced to the current batch."""
 
     with _work(plan) as (console, settings, record):
         _print_stage(console, plan_stages.roll_back(settings, record, current_user()))

@@ -46,7 +46,7 @@ def report(
     until: Annotated[
         datetime | None, typer.Option("--to", parser=utc_time, metavar="TIME", help="Validated before, UTC.")
     ] = None,
-    release: Annotated[str | None, typer.Option(help="Runs of this release. [default: the published one]")] = None,
+    release: Annotated[str | None, typer.Option(help="Runs of this release. (default: the published one)")] = None,
     page: Annotated[
         Path | None,
         typer.Option(parser=output_file, metavar="FILE", help="Also write an HTML page with a plot per rule."),
@@ -93,7 +93,7 @@ def report_table(found: QualityReport) -> Table:
 
 @app.command()
 def run(
-    dataset: Annotated[str | None, typer.Option(help="Only this dataset. [default: all published datasets]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset. (default: all published datasets)")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the table rules of the published tables; exit 1 when a rule with action hold or fail fails."""
@@ -142,6 +142,6 @@ def drift(
     table = Table("column", "measure", "before", "now", "first (batch/partition/offset)", header_style="bold", box=None)
     for warning in found:
         at = warning.first
-        place = "" if at is None else f"{at.batch}/{at.partition}/{at.offset}"
-        table.add_row(*map(Text, (warning.column, warning.measure, warning.before, warning.now, place)))
+        position = "" if at is None else f"{at.batch}/{at.partition}/{at.offset}"
+        table.add_row(*map(Text, (warning.column, warning.measure, warning.before, warning.now, position)))
     Console().print(table if found else f"{dataset}: no drift since batch {since_batch}")

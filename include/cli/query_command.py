@@ -19,8 +19,8 @@ from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import AsJson
 from include.reading import pinned
 from include.reading.plain_values import is_numeric, json_value, text_value
-from include.reading.published_sql import QueryResult, layer_order, run_query
-from include.reading.published_tables import TableStats
+from include.reading.published_sql import QueryResult, run_query
+from include.reading.published_tables import TableStats, layer_order
 from include.reading.watched_query import ResultChange, watched_changes
 from include.settings import load_settings
 
@@ -40,10 +40,10 @@ def query(
     sql: Annotated[str, typer.Argument(help="One SELECT over bronze.x, silver.x, rejected.x, gold.y; - reads stdin.")],
     format: Annotated[Format, typer.Option(help="json and csv hold every row and digit.")] = Format.table,
     limit: Annotated[
-        int | None, typer.Option(min=0, help=f"Maximum number of rows. [default: {SHOWN_ROWS} in a table, else all]")
+        int | None, typer.Option(min=0, help=f"Maximum number of rows. (default: {SHOWN_ROWS} in a table, else all)")
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Run it again with each publication, and print the rows that changed.")
+        bool, typer.Option("--watch", help="Run the query again after each publication, and print the changed rows.")
     ] = False,
 ) -> None:
     """Query the published tables in SQL (DuckDB, UTC), all pinned to the versions of one publication.

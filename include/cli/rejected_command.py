@@ -35,7 +35,7 @@ from include.settings import load_settings
 PAYLOAD_WIDTH = 80
 app = typer.Typer(no_args_is_help=True, help="Records that are not in silver: list, fix, discard, reinstate.")
 
-Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this dataset. [default: all]")]
+Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this dataset. (default: all)")]
 Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 Column = Annotated[str | None, typer.Option(help="Only records in which this column broke a rule.")]
 Status = Annotated[
@@ -53,7 +53,9 @@ def list_rejected(
     dataset: Dataset = None,
     reason: Reason = None,
     column: Column = None,
-    disposition: Annotated[Literal["invalid", "duplicate"] | None, typer.Option(help="Only these records.")] = None,
+    disposition: Annotated[
+        Literal["invalid", "duplicate"] | None, typer.Option(help="Only invalid records, or only duplicates.")
+    ] = None,
     status: Status = None,
     since: Since = None,
     until: Until = None,
@@ -108,7 +110,7 @@ def show_rejected(
 
 @app.command("summary")
 def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None:
-    """Count rejected records by disposition and reason; one that broke several rules counts under each."""
+    """Count rejected records by disposition and reason; a record that broke several rules counts under each."""
 
     reading = pinned()
     counts = [

@@ -16,9 +16,11 @@ from include.strict_values import MAX_OFFSET
 app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
 DATASET = typer.Option("--dataset", help="The dataset with the changed folder.")
 BATCH = typer.Option(
-    "--from-batch", min=0, max=MAX_OFFSET, metavar="N", help="First bronze batch to recompute. [default: all]"
+    "--from-batch", min=0, max=MAX_OFFSET, metavar="N", help="First bronze batch to recompute. (default: all)"
 )
-SINCE = typer.Option("--from-timestamp", parser=utc_time, metavar="TIME", help="The same, by Kafka time, UTC.")
+SINCE = typer.Option(
+    "--from-timestamp", parser=utc_time, metavar="TIME", help="First Kafka time to recompute, UTC, instead of a batch."
+)
 
 
 @app.callback()

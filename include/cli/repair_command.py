@@ -1,4 +1,4 @@
-"""`headrace repair`: what a driver cannot start from, and the index of identities."""
+"""`headrace repair`: state from which a driver cannot start, and the index of identities."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from include.state.owner_requests import OwnerRequest, RequestKind
 
 
 def repair(
-    dataset: Annotated[str, typer.Argument(help="the dataset whose driver is refused")],
-    yes: Annotated[bool, typer.Option("--yes", help="repair without a confirmation")] = False,
+    dataset: Annotated[str, typer.Argument(help="The dataset whose driver does not start.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Repair without a confirmation.")] = False,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="continue without records that Kafka expired before they were read")
+        bool,
+        typer.Option("--accept-loss", help="Continue without the records that Kafka expired before they were read."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show the diagnosis and the repair")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the diagnosis and the repair.")] = False,
     identities: Annotated[
-        bool, typer.Option("--identities", help="only rebuild the index of identities from silver; a stream may run")
+        bool, typer.Option("--identities", help="Only rebuild the index of identities from silver; the stream may run.")
     ] = False,
 ) -> None:
     """Roll back tables that lost commits, replace an unusable checkpoint, rebuild the index of identities.
 
-    A new checkpoint starts at bronze's end. No record is skipped or duplicated; what is replaced is kept. Exit
-    0: sound or repaired, 1: damaged and not repaired, 2: refused. Bronze has the offsets of accepted losses for audit
-    and status. --identities is executed by the stream between two runs, or by a job without one.
+    A new checkpoint starts where bronze ends, so no record is skipped or duplicated. Replaced files are kept. With
+    --accept-loss the next commit of bronze names the lost offsets, and audit and status show them. The stream executes
+    --identities between two runs; without a stream a job does. Exit 0: sound or repaired; 1: damaged; 2: refused.
     """
 
     if yes and dry_run:

@@ -41,8 +41,8 @@ UNKNOWN = "?"
 
 def status(
     as_json: AsJson = False,
-    watch: Annotated[bool, typer.Option(help="refresh every second, until Ctrl-C")] = False,
-    check: Annotated[bool, typer.Option(help="exit 1 when a process is not running")] = False,
+    watch: Annotated[bool, typer.Option(help="Refresh every second, until Ctrl-C.")] = False,
+    check: Annotated[bool, typer.Option(help="Exit 1 when a process is not running.")] = False,
 ) -> None:
     """Show processes, batches, rates, lag, rows per layer and rejected records by reason."""
 
@@ -296,9 +296,9 @@ def seconds(given: str | float) -> float:
 
 
 def wait(
-    caught_up: Annotated[bool, typer.Option("--caught-up", help="until gold holds everything in Kafka")] = False,
+    caught_up: Annotated[bool, typer.Option("--caught-up", help="Wait until gold holds everything in Kafka.")] = False,
     timeout: Annotated[float, typer.Option(parser=seconds, metavar="SECONDS", help="Give up after this time.")] = 300.0,
-    dataset: Annotated[list[str] | None, typer.Option(help="only this dataset; may be repeated")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Only this dataset; repeatable.")] = None,
 ) -> None:
     """Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help."""
 

@@ -21,13 +21,12 @@ COUNTS = ("current", "replaced", "log", "deletable")
 
 
 def storage(
-    dataset: Annotated[str | None, typer.Argument(help="Only this dataset. [default: the whole state folder]")] = None,
+    dataset: Annotated[str | None, typer.Argument(help="Only this dataset. (default: the whole state folder)")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.
 
-    What is not used stays as long as `retention` of pipeline.yaml or derived.yaml says; then the stream deletes it
-    (`next`).
+    Unused data is kept for the `retention` of pipeline.yaml or derived.yaml; then the stream deletes it (`next`).
     """
 
     parts = disk_use(load_settings(), dataset)

@@ -1,4 +1,4 @@
-"""`headrace try`: what a dataset's folder makes of a sample, without a broker."""
+"""`headrace try`: run a dataset's folder over a sample, without a broker."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def try_sample(
     dataset: Annotated[str, typer.Argument(help="The dataset, by its folder as it is now.")],
     sample: Annotated[
         Path | None,
-        typer.Argument(parser=sample_file, help="Records, one a line. [default: the cases of the folder]"),
+        typer.Argument(parser=sample_file, help="Records, one a line. (default: the cases of the folder)"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One object per sample.")] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Write what the cases give now as what is expected of them.")
+        bool, typer.Option("--accept", help="Store the results of the cases as their expected results.")
     ] = False,
 ) -> None:
-    """Show what contract, silver.py and gold make of records: accepted, rejected by line and reason, rows of gold.
+    """Run a folder's contract, silver.py and gold over sample records: accepted, rejected with reasons, gold rows.
 
     It needs no broker and changes no table. Without SAMPLE it runs the folder's cases (cases/*.jsonl) and exits 1 when
-    one gives something else than its .expected.json.
+    a result differs from its .expected.json.
     """
 
     settings = load_settings()

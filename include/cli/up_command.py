@@ -29,7 +29,7 @@ NEXT_IN_AIRFLOW = (
     "streams run without Airflow. Unpause stream__<dataset> to let Airflow request and watch one, and audit, maintain, "
     "quality__<dataset>, backfill__<dataset> for their schedules; release, replay and rollback need no switch"
 )
-NAMES = typer.Argument(help="Datasets. [default: all]", show_default=False)
+NAMES = typer.Argument(help="Datasets. (default: all)", show_default=False)
 
 
 def print_progress(console: Console, line: str) -> None:

@@ -1,7 +1,7 @@
 """The actions of users in the console: one line for each attempt and each outcome, in the state folder.
 
 Reads / Writes: `console/actions.jsonl`.
-Guarantee: an action is on disk before it begins. A line that a crash cut off was not written.
+Guarantee: an action is on disk before it begins. An incomplete last line counts as not written.
 """
 
 from __future__ import annotations

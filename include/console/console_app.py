@@ -1,6 +1,6 @@
 """The console's server as one FastAPI application: routes, headers, errors as pages.
 
-Reads: what its pages read.  Writes: nothing but decisions on plans by who is logged in, and the log of actions.
+Reads: what its pages read.  Writes: decisions on plans by logged-in users, and the log of actions; nothing else.
 Guarantee: no page loads anything from elsewhere; requests with another host's name are refused.
 """
 
@@ -65,7 +65,7 @@ def healthy() -> Response:
 
 
 async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Refuse other hosts' names, and everybody who is not logged in where others than this machine can come."""
+    """Refuse other host names, and users who are not logged in if other machines can reach the server."""
     host = request.app.state.host
     if not is_own_name(request.url.hostname or "", host):
         return PlainTextResponse("this console has another name", 421, headers=HEADERS)
@@ -81,7 +81,7 @@ async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Res
 
 
 def is_own_name(name: str, host: str) -> bool:
-    """Whether a request may name the server so: on loopback only by names of this machine (DNS rebinding)."""
+    """Whether a request may use this host name: on loopback only names of this machine (DNS rebinding)."""
     return name in LOCAL_NAMES or not is_loopback(host)
 
 
@@ -112,7 +112,7 @@ async def unknown_page(request: Request, error: Any) -> Response:
 
 
 async def wrong_value(request: Request, error: Any) -> Response:
-    """Return the page for an address with a value that is none."""
+    """Return the page for an address with an invalid value."""
     first = error.errors()[0]
     name, value = first["loc"][-1], str(first.get("input"))[:80]
     what = f"{value!r} is not a value of {name}: {first['msg']}"

@@ -106,7 +106,7 @@ _releases: dict[Path, Dataset] = {}
 
 
 def release_of(settings: Settings, name: str, release: str) -> Dataset:
-    """Return the snapshot of a release, whose content never changes. Raises ReleaseUnknown, IsDerived."""
+    """Return the dataset as a release's snapshot declares it (cached). Raises ReleaseUnknown, IsDerived."""
     place = snapshot_path(settings, name, release)
     if place not in _releases:
         _releases[place] = released_dataset(settings, name, release)
@@ -114,7 +114,7 @@ def release_of(settings: Settings, name: str, release: str) -> Dataset:
 
 
 def described_dataset(settings: Settings, name: str, release: str | None) -> Dataset:
-    """Return the dataset as its release has it; as its folder declares it, without a release or its snapshot."""
+    """Return the dataset as its release declares it, or as its folder does when there is no snapshot."""
     with suppress(ReleaseUnknown):
         if release is not None:
             return release_of(settings, name, release)
@@ -245,7 +245,7 @@ def _rule_cells(table: str, rule: Rule) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class SampleLine:
-    """A rejected record: place, time, status, what it broke, and its payload (cut when it is long)."""
+    """A rejected record: position, time, status, the broken rules, and its payload (shortened)."""
 
     place: str
     rejected_at: str

@@ -19,7 +19,7 @@ LONGEST_NAME = 24
 
 @dataclass(frozen=True)
 class LineageNode:
-    """A topic or a table at `x`, `y`; `link` is its page, "" for what has none."""
+    """A topic or a table at `x`, `y`; `link` is its page, "" without one."""
 
     name: str
     label: str

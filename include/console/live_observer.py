@@ -1,4 +1,4 @@
-"""What all pages show of the present: observed by one thread, so that no page waits for Kafka or reads the history.
+"""The current state that all pages show, observed by one thread: no page waits for Kafka or reads the history.
 
 Reads: what `headrace status` reads, the ledger's new runs, open plans.  Writes: nothing.
 """
@@ -164,7 +164,7 @@ class LiveObserver:
             self._stop.wait(0.0 if self._behind else IDLE_PAUSE if idle else PAUSE)
 
     def _advance_histories(self) -> None:
-        """Read what is new in the ledger, for a second at most: a long history appears bit by bit."""
+        """Read new rows of the ledger, for a second at most; a long history is read in several steps."""
         until, self._behind = time.monotonic() + HISTORY_SECONDS, False
         for name, totals in self.ledger.totals().items():
             history, more = self._histories.setdefault(name, StreamHistory(name)), True

@@ -85,7 +85,7 @@ async def _events(request: Request, observer: LiveObserver, render: Callable[[],
 
 
 def _rendered(render: Callable[[], str]) -> str | None:
-    """Return the part; None when it cannot be rendered now, as when a plan was removed."""
+    """Return the part; None when it cannot be rendered, for instance because a plan was removed."""
     try:
         return render()
     except HeadraceError:

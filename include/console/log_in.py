@@ -51,7 +51,7 @@ class UserRefused(Terminal):
 
 @dataclass(frozen=True)
 class UserSession:
-    """Somebody who is logged in; `csrf` must come with every form that changes something."""
+    """A logged-in user; every form that changes something must contain `csrf`."""
 
     user: str
     csrf: str

@@ -1,4 +1,4 @@
-"""What every page has in common: navigation, who is logged in, and headers that keep a browser from loading more."""
+"""The parts that all pages share: navigation, the logged-in user, headers that forbid loading other content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINKS = (
     ("/storage", "Storage"),
     ("/sql", "SQL"),
 )
-# Nothing of a page comes from elsewhere, and no text in it can become a script or a style.
+# A page loads nothing from other hosts, and no text in it can run as a script or a style.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",

@@ -1,4 +1,4 @@
-"""Routes of plans: list, one plan, and the decisions of who is logged in."""
+"""Routes of plans: the list, one plan, and the decisions of logged-in users."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def plan_part(console: Console, plan: str, session: UserSession | None) -> dict[
 
 @routes.post("/plans/{plan}/{decision}")
 async def decide(request: Request, plan: str, decision: str) -> Response:
-    """Begin a decision of who is logged in, and return to the plan's page. Raises FormRefused and those of `submit`."""
+    """Begin a decision of the user, and return to the plan's page. Raises FormRefused and those of
+    `submit`."""
     console = console_of(request)
     session, _ = await checked_form(request)
     address = request.client.host if request.client else ""

@@ -11,8 +11,8 @@ from typing import Any
 
 from include.errors import HeadraceError, Transient
 from include.reading.plain_values import is_numeric, text_value
-from include.reading.published_sql import QueryLimits, layer_order, limited_query
-from include.reading.published_tables import PinnedTables, pinned
+from include.reading.published_sql import QueryLimits, limited_query
+from include.reading.published_tables import PinnedTables, layer_order, pinned
 from include.settings import Settings
 
 LIMITS = QueryLimits(seconds=10.0)

@@ -28,7 +28,7 @@ class RunLine:
 
 @dataclass(frozen=True)
 class RunsView:
-    """A page of runs; `older` and `newer` are the queries of the pages next to it, "" where there is none."""
+    """A page of runs; `older` and `newer` are the queries of the adjacent pages, "" where there is none."""
 
     release: str
     runs: Sequence[RunLine]

@@ -1,4 +1,4 @@
-"""Routes to log in and out, and the check that a form which changes something comes from our own page."""
+"""Routes to log in and out, and the check that a form that changes something comes from one of our pages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def log_in(request: Request) -> Response:
     try:
         token = await run_in_threadpool(console.access.log_in, user, fields.get("password", ""), address)
     except TooManyTries as error:
-        # Not logged: somebody who guesses must not fill the disk.
+        # Not logged: guesses must not fill the disk.
         return page(request, "log_in", "", "Log in", status=429, to=to, problem=error.what)
     except PasswordFileUnusable as error:
         token, problem = None, error.what

@@ -14,8 +14,7 @@ from include.console.dataset_view import release_of
 from include.console.display_values import UNKNOWN, short, size, whole
 from include.console.query_view import QueryRows, limited_rows
 from include.reading.publication import PublishedTable
-from include.reading.published_sql import layer_order
-from include.reading.published_tables import PinnedTables, PublishedVersionGone, pinned
+from include.reading.published_tables import PinnedTables, PublishedVersionGone, layer_order, pinned
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
 
@@ -55,14 +54,14 @@ class PublishedTableView:
 
 
 class VersionMemory:
-    """Keeps what was computed of table versions, which never change."""
+    """Caches results computed from table versions, which never change."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Any] = {}
         self._lock = Lock()
 
     def get(self, table: PublishedTable, what: str, compute: Callable[[], Any]) -> Any:
-        """Return what was computed of this version, computed now if it is the first time."""
+        """Return the cached result of this version; the first call computes it."""
         key = (str(table.path), table.version, what)
         if key not in self._known:
             found = compute()

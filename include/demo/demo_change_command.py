@@ -48,7 +48,7 @@ from include.state.broker_address import bootstrap_servers
 from include.state.process_states import WORKING_STATES
 from include.status.process_status import observe_stream
 
-DEATHS = 2
+KILLS = 2
 
 
 def demo_change() -> None:
@@ -180,7 +180,7 @@ def _audit(console: Console, settings: Settings) -> bool:
 
 def _kill_driver(settings: Settings, killed: list[int]) -> None:
     """Kill the stream's driver, and again after the runner has restarted it; return after the last restart."""
-    for _ in range(DEATHS):
+    for _ in range(KILLS):
         pid = _running_driver(settings, killed)
         if pid is not None:
             with suppress(ProcessLookupError):

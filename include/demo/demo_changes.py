@@ -26,7 +26,7 @@ DATASET = "flights"
 RULE = '.withColumn("scheduled_departure", F.from_utc_timestamp("scheduled_departure", "America/New_York"))'
 ANCHOR = "        accepted.withColumn("
 DAYS = (datetime(2013, 6, 10, tzinfo=UTC), datetime(2013, 6, 13, tzinfo=UTC))
-# The repetition after the demo's year begins 371 days later; no table has its events yet.
+# The repetition after the demo's year begins 371 days later; no table has its events before.
 NEXT_YEAR = "2014-01-07"
 RATE = 200
 NIGHT_DEPARTURES = Question(

@@ -13,7 +13,7 @@ from include.doctor.machine_checks import run_checks
 from include.errors import Terminal
 from include.settings import Settings
 
-# Every folder that Headrace makes in a state folder; the demo's own is removed last: it marks a removal as unfinished.
+# Every folder that Headrace creates in a state folder; the demo's own is removed last: it marks an unfinished removal.
 STATE_FOLDERS = (
     "run",
     "logs",
@@ -57,7 +57,7 @@ class DemoBusy(DemoRefused):
 
 
 class ForeignFiles(DemoRefused):
-    """The folder holds files that Headrace did not make; `found` are some of them."""
+    """The folder has files that Headrace did not create; `found` are some of them."""
 
     def __init__(self, state: Path, found: list[str]) -> None:
         super().__init__(
@@ -129,7 +129,7 @@ def require_own_state(settings: Settings) -> None:
 
 
 def made_by_headrace(entry: Path) -> bool:
-    """Return whether name and type of an entry of a state folder are those of Headrace."""
+    """Return whether Headrace creates an entry of this name and type in a state folder."""
     if entry.is_symlink():
         return False
     folder = entry.name in STATE_FOLDERS or entry.name == DEMO_FOLDER

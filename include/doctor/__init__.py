@@ -1,1 +1,1 @@
-"""Is this machine fit to run Headrace: one plain function per question."""
+"""Checks whether this machine can run Headrace: one plain function per check."""

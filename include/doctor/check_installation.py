@@ -1,4 +1,4 @@
-"""Checks of what is installed and set: Python, packages, jars, a second Spark, settings."""
+"""Checks of the installation and the settings: Python, packages, jars, a second Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPARK = "4.2.0"
 
 
 def check_python(version: tuple[int, int, int], prefix: str, clone: Path) -> CheckResult:
-    """Python 3.11, and the clone's own environment."""
+    """Check that Python is 3.11 and of the clone's own environment."""
     found = f"{'.'.join(map(str, version))} in {prefix}"
     if version[:2] != PYTHON:
         return failed("python", found, "make setup   (with Python 3.11 on PATH)")
@@ -26,7 +26,7 @@ def check_python(version: tuple[int, int, int], prefix: str, clone: Path) -> Che
 
 
 def check_packages(version_of: Callable[[str], str | None]) -> CheckResult:
-    """pyspark is the version that the jars are made for; pyspark-client, where there is one, is equal."""
+    """Check that pyspark, and pyspark-client if installed, have the version for which the jars are built."""
     spark, client = version_of("pyspark"), version_of("pyspark-client")
     found = f"pyspark {spark or 'missing'}{f', pyspark-client {client}' if client else ''}"
     if spark != SPARK or client not in (None, spark):
@@ -35,7 +35,7 @@ def check_packages(version_of: Callable[[str], str | None]) -> CheckResult:
 
 
 def check_jars(jars: Path, locked: Sequence[Jar]) -> CheckResult:
-    """Every locked jar is there with the locked hash."""
+    """Check that every locked jar is present with the locked hash."""
     missing = [jar.coordinate for jar in locked if not jar.path_in(jars).is_file()]
     if missing:
         return failed("jars", f"{len(missing)} of {len(locked)} missing in {jars}, first {missing[0]}", "make setup")
@@ -48,19 +48,19 @@ def check_jars(jars: Path, locked: Sequence[Jar]) -> CheckResult:
 
 
 def check_pyspark_python(environ: Mapping[str, str], executable: str) -> CheckResult:
-    """Spark's Python workers run this Python: another one has other packages, or none."""
+    """Check that Spark's Python workers run this Python: another one has other packages, or none."""
     chosen = environ.get("PYSPARK_PYTHON")
     if not chosen:
         return passed("PYSPARK_PYTHON", "not set: Spark takes this Python")
     path = shutil.which(chosen, path=environ.get("PATH"))
-    # Not resolved: a virtual environment's Python is a link to the one it was made from.
+    # Not resolved: a virtual environment's Python is a link to its base Python.
     if path and os.path.abspath(path) == os.path.abspath(executable):
         return passed("PYSPARK_PYTHON", path)
     return failed("PYSPARK_PYTHON", f"{chosen}, not {executable}", "unset PYSPARK_PYTHON")
 
 
 def check_second_spark(environ: Mapping[str, str], spark: Path, scripts: Path) -> CheckResult:
-    """No other Spark is found before ours; `spark` is our pyspark's folder, `scripts` our environment's bin."""
+    """Check that no other Spark precedes ours; `spark` is our pyspark's folder, `scripts` our environment's bin."""
     name = "second Spark"
     home = environ.get("SPARK_HOME")
     if home and Path(home).resolve() != spark.resolve():
@@ -78,12 +78,12 @@ def check_second_spark(environ: Mapping[str, str], spark: Path, scripts: Path) -
 
 
 def holds_pyspark(place: str) -> bool:
-    """Tell whether a PYTHONPATH entry would bring a pyspark of its own."""
+    """Return whether a PYTHONPATH entry contains another pyspark."""
     return bool(place) and ((Path(place) / "pyspark" / "__init__.py").exists() or "pyspark" in Path(place).name)
 
 
 def check_settings(load: Callable[[], Settings]) -> tuple[CheckResult, Settings | None]:
-    """The settings are valid; also returns them, None when they are not."""
+    """Check that the settings are valid; also return them, None when they are not."""
     try:
         settings = load()
     except InvalidSetting as error:

@@ -40,7 +40,7 @@ class Mount(NamedTuple):
 
 
 def check_java(find: Callable[[Mapping[str, str]], Java], environ: Mapping[str, str]) -> CheckResult:
-    """Java is there, new enough, and JAVA_HOME, when set, is the one."""
+    """Check that Java is installed and new enough, and that JAVA_HOME, if set, names it."""
     try:
         java = find(environ)
     except JavaMissing as error:
@@ -50,7 +50,7 @@ def check_java(find: Callable[[Mapping[str, str]], Java], environ: Mapping[str, 
 
 
 def check_disk(free: int, folder: Path) -> CheckResult:
-    """Enough room on the state folder's file system."""
+    """Check for enough space on the state folder's file system."""
     found = f"{free / GB:.1f} GB free for {folder}"
     remedy = f"make room, or set HEADRACE_STATE to a folder with more than {GOOD_DISK / GB:.0f} GB"
     if free < LEAST_DISK:
@@ -59,7 +59,7 @@ def check_disk(free: int, folder: Path) -> CheckResult:
 
 
 def check_memory(available: int) -> CheckResult:
-    """Enough memory for a broker and a driver or two."""
+    """Check for enough memory for a broker and one or two drivers."""
     found = f"{available / GB:.1f} GB available"
     if available >= GOOD_MEMORY:
         return passed("memory", found)
@@ -67,7 +67,7 @@ def check_memory(available: int) -> CheckResult:
 
 
 def check_heaps(settings: Settings, memory: int) -> CheckResult:
-    """The configured heaps of the broker and one driver fit into the machine's memory (bytes)."""
+    """Check that the heaps of the broker and one driver fit into the machine's memory (bytes)."""
     found = f"driver {settings.driver_memory}, broker {settings.broker_memory}, machine {memory / (1 << 30):.1f} GiB"
     if heap_bytes(settings.driver_memory) + heap_bytes(settings.broker_memory) <= memory:
         return passed("heaps", found)
@@ -75,7 +75,7 @@ def check_heaps(settings: Settings, memory: int) -> CheckResult:
 
 
 def check_spark_master(settings: Settings) -> list[CheckResult]:
-    """The master of a standalone Spark cluster answers; nothing without one, a warning for one that is not tried."""
+    """Check that the master of a standalone Spark cluster answers; other masters are not tried: a warning."""
     if not settings.spark_master:
         return []
     if not settings.spark_master.startswith(STANDALONE):
@@ -89,7 +89,7 @@ def check_spark_master(settings: Settings) -> list[CheckResult]:
 
 
 def check_writable(state: Path) -> CheckResult:
-    """The state folder can be made and written."""
+    """Check that the state folder can be created and written."""
     try:
         state.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=state) as probe:
@@ -102,7 +102,7 @@ def check_writable(state: Path) -> CheckResult:
 
 
 def check_filesystem(state: Path, mounts: Iterable[Mount]) -> CheckResult:
-    """Return whether the state folder is on a persistent local file system."""
+    """Check that the state folder is on a persistent local file system."""
     mount = mount_of(state, mounts)
     if mount is None:
         return warning("file system", f"unknown for {state}", "make sure that it is a local disk")
@@ -115,7 +115,7 @@ def check_filesystem(state: Path, mounts: Iterable[Mount]) -> CheckResult:
 
 
 def mount_of(path: Path, mounts: Iterable[Mount]) -> Mount | None:
-    """The mount that a path lies on: the longest that leads to it, the last mounted of equals."""
+    """Return the mount of a path: the longest matching mount point, the last mounted of equal ones."""
     leading = [mount for mount in mounts if path.is_relative_to(mount.mountpoint)]
     return max(reversed(leading), key=lambda mount: len(mount.mountpoint)) if leading else None
 
@@ -123,7 +123,7 @@ def mount_of(path: Path, mounts: Iterable[Mount]) -> Mount | None:
 def check_port(
     port: int, broker: ProcessStatus, is_free: Callable[[int], bool], holder: Callable[[int], str]
 ) -> CheckResult:
-    """The configured broker port is free, or held by our broker."""
+    """Check that the configured broker port is free, or used by our broker."""
     if broker.state is ProcessState.RUNNING:
         return passed("port", f"our broker is at {broker.detail}")
     if port == 0:

@@ -1,4 +1,4 @@
-"""A check's answer."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class CheckResult:
 
 
 def passed(check: str, found: str) -> CheckResult:
-    """A finding that needs nothing."""
+    """Return the result of a passed check."""
     return CheckResult(check, Verdict.OK, found)
 
 
 def warning(check: str, found: str, remedy: str) -> CheckResult:
-    """A finding that does not stop the work."""
+    """Return a warning, which does not prevent Headrace from working."""
     return CheckResult(check, Verdict.WARN, found, remedy)
 
 
 def failed(check: str, found: str, remedy: str) -> CheckResult:
-    """A finding with which Headrace cannot work, or not rightly."""
+    """Return a failure, with which Headrace cannot work correctly."""
     return CheckResult(check, Verdict.FAIL, found, remedy)

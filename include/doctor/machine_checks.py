@@ -1,4 +1,4 @@
-"""All checks with the facts of this machine."""
+"""Runs all checks on this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from include.status.process_status import observe_broker
 
 
 def run_checks() -> list[CheckResult]:
-    """Return the results of every check; those that need valid settings are left out when the settings are not."""
+    """Return the results of all checks; without valid settings, of those that need none."""
     findings = installation_findings()
     finding, settings = check_settings(load_settings)
     findings.append(finding)
@@ -47,7 +47,7 @@ def run_checks() -> list[CheckResult]:
 
 
 def installation_findings() -> list[CheckResult]:
-    """The checks that need no settings."""
+    """Return the results of the checks that need no settings."""
     return [
         check_java(find_java, os.environ),
         check_python(sys.version_info[:3], sys.prefix, CLONE),
@@ -59,7 +59,7 @@ def installation_findings() -> list[CheckResult]:
 
 
 def state_findings(settings: Settings) -> list[CheckResult]:
-    """The checks of the folders and the port that the settings name."""
+    """Return the results of the checks of the folders and the port that the settings name."""
     return [
         check_jars(settings.jars, read_jar_list(LOCK, hashed=True)),
         check_heaps(settings, psutil.virtual_memory().total),
@@ -72,7 +72,7 @@ def state_findings(settings: Settings) -> list[CheckResult]:
 
 
 def installed_version(package: str) -> str | None:
-    """Version of an installed package; None without it."""
+    """Return the version of a package, None when it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -80,16 +80,16 @@ def installed_version(package: str) -> str | None:
 
 
 def spark_folder() -> Path:
-    """Folder of the pyspark that an import would take."""
+    """Return the folder of the pyspark that an import finds."""
     spec = importlib.util.find_spec("pyspark")
     return Path(spec.origin).parent if spec and spec.origin else Path(sys.prefix)
 
 
 def existing(path: Path) -> Path:
-    """The path, or its nearest ancestor that exists."""
+    """Return the path, or its nearest existing ancestor."""
     return next(place for place in (path, *path.parents) if place.exists())
 
 
 def mounts() -> list[Mount]:
-    """What is mounted, in the order of mounting."""
+    """Return the mounts in the order of mounting."""
     return [Mount(part.mountpoint, part.fstype) for part in psutil.disk_partitions(all=True)]

@@ -1,4 +1,4 @@
-"""Run a command that ends with its parent and within a time limit; nothing of it is left afterwards (Linux).
+"""Run a command that ends with its parent and within a time limit, without leaving processes behind (Linux).
 
     python -m include.host.job_guard PARENT LIMIT GRACE RECORD COMMAND ...
 

@@ -1,4 +1,4 @@
-"""Where a process is: the kernel that numbers it. A pid means something in one boot and one pid namespace only."""
+"""The place of a process: boot and pid namespace, since a pid is unique only within these."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def this_boot() -> str:
 
 @lru_cache(maxsize=1)
 def this_place() -> str:
-    """Return `boot/pid namespace` of this process; "" when the system does not tell."""
+    """Return `boot/pid namespace` of this process; "" when the system does not provide them."""
     try:
         return f"{this_boot()}/{os.stat('/proc/self/ns/pid').st_ino}" if this_boot() else ""
     except OSError:
@@ -37,5 +37,5 @@ def host_name() -> str:
 
 
 def process_label() -> str:
-    """Return this process for people: `pid 12 on runner`."""
+    """Return a readable name of this process: `pid 12 on runner`."""
     return f"pid {os.getpid()} on {host_name()}"

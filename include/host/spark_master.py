@@ -1,4 +1,4 @@
-"""Whether the master of a Spark cluster answers; Spark itself would try for a minute, and then stop the session."""
+"""Checks that the master of a Spark cluster answers; Spark itself tries for a minute and then stops the session."""
 
 from __future__ import annotations
 

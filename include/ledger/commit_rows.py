@@ -27,7 +27,7 @@ Metadata = Mapping[str, Any]
 
 
 class Row(NamedTuple):
-    """One row, or the half of one that this commit knows, of one of the ledger's tables."""
+    """A row of one of the ledger's tables, or the part of it that this commit provides."""
 
     table: Table
     values: Values
@@ -119,7 +119,7 @@ def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
     return [
         Row(runs, run | values),
         *(Row(reasons, key | {"reason": str(reason), "rows": int(rows)}) for reason, rows in by_reason),
-        # Commits of before rules could warn have none.
+        # Commits from before rules could warn have none.
         *(_warning(key, name, counts) for name, counts in sorted(meta.get("warnings", {}).items())),
     ]
 

@@ -107,7 +107,7 @@ class DatasetTotals:
 
 @dataclass(frozen=True)
 class Verification:
-    """A range of event time [since, until) of which a plan found equal what batches up to `batch` had made."""
+    """A range of event time [since, until) that a plan recomputed and found equal, as of batch `batch`."""
 
     plan: str
     since: datetime
@@ -128,14 +128,14 @@ class LedgerReader:
             return [batch for name in names for batch in _last_batches(connection, name, count)]
 
     def totals(self) -> dict[str, DatasetTotals]:
-        """Return rows per layer, rejected by reason and last batches of every dataset, all from one look."""
+        """Return rows per layer, rejected by reason and last batches of every dataset, from one transaction."""
         with self._question() as connection:
             return _all_totals(connection)
 
     def event_times(
         self, dataset: str, release: str, after: int = -1
     ) -> tuple[list[tuple[int, str]], list[Verification]]:
-        """Return each run's last batch and greatest event times (JSON by partition), and what is verified.
+        """Return each run's last batch and greatest event times (JSON by partition), and the verified ranges.
 
         Only runs whose last batch is greater than `after`.
         """
@@ -280,7 +280,7 @@ def _release_totals(
 
 
 def _verified(connection: Connection, dataset: str, release: str) -> list[Verification]:
-    """A correction at the same batch came before or after: then what that batch has made does not count as verified."""
+    """A correction at the same batch may be older or newer, so what that batch changed does not count as verified."""
     c, k = verifications.c, corrections.c
     ours = (c.dataset == dataset) & (c.release == release)
     later = (k.dataset == dataset) & (k.release == release) & (k.batch == c.batch)

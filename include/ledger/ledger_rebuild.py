@@ -1,4 +1,4 @@
-"""The whole ledger again from the Delta logs and the publication files, in one transaction.
+"""Rebuilds the ledger from the Delta logs and the publication files, in one transaction.
 
 Reads: every commit file of every table in the warehouse. Writes: the ledger alone.
 Guarantee: readers see the old ledger or the new one; running drivers wait or continue without it and enter the rest.
@@ -150,7 +150,7 @@ def _difference(before: Rows, after: Rows) -> Difference:
 
 
 def set_aside(file: Path) -> Path:
-    """Move a damaged SQLite file and its companions away, keeping them for a look; return the file's new place."""
+    """Move a damaged SQLite file and its companions aside for inspection; return the file's new path."""
     number = 1
     while (aside := file.with_name(f"{file.name}.damaged-{number}")).exists():
         number += 1

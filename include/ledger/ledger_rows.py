@@ -1,4 +1,4 @@
-"""Rows into the database, inside a transaction of the caller: what live writer and rebuild have in common."""
+"""Writes rows into the database inside a transaction of the caller; shared by the live writer and the rebuild."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver's end of the ledger: commits and publications are entered, idempotently, one transaction per call."""
+"""The driver's writer of the ledger: enters commits and publications, idempotently, one transaction per call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LedgerWriter:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # Tables and folders that this process has compared with the ledger; from then on only changes are read.
+        # Tables and folders that this process has compared with the ledger; later calls read only changes.
         self.compared: set[str] = set()
 
     def project(self, path: str, commits: Sequence[Commit]) -> int:

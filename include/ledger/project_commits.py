@@ -1,4 +1,4 @@
-"""Entering every commit that the ledger does not have yet: after each run, after a crash, after an outage."""
+"""Enters the commits that the ledger lacks: after each run, after a crash, after an outage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class Projected:
-    """What one look entered: commits, published batches, and tables whose log begins later than the ledger needs.
+    """What one call entered: commits, published batches, and tables whose log begins later than the ledger needs.
 
     `cleaned` maps such a table's path to the first version its log still has.
     """
@@ -52,7 +52,7 @@ def project_dataset(writer: LedgerWriter, settings: Settings, dataset: str) -> P
 
 def insert_dataset(connection: Connection, settings: Settings, dataset: str, compared: set[str]) -> Projected:
     """Do what `project_dataset` does in a transaction of the caller; tables in `compared` are not compared again."""
-    # The publication first: whatever it has passed is in the logs that are read after it.
+    # The publication first: all batches that it covers are in the logs that are read after it.
     publication = find_publication(settings, dataset)
     paths = table_paths(settings, dataset)
     _refuse_lost_bronze(connection, settings, dataset)

@@ -1,4 +1,4 @@
-"""Which batches were published, as it follows from the entered commits and the publication's batch alone.
+"""The published batches, derived from the entered commits and the publication's batch alone.
 
 The versions are those that the batch committed and the time is that of its last commit, so that a rebuild enters the
 same rows. (The publication file may name later versions of the same content, after a compaction.)
@@ -93,6 +93,6 @@ def _bronze_versions(connection: Connection, dataset: str, of: Sequence[int]) ->
 
 
 def _parts_of_paths(connection: Connection, before: str, after: str) -> set[str]:
-    """Return what stands between two texts in the paths of the entered tables: releases, or a release's gold tables."""
+    """Return the part between two texts in the paths of the entered tables: releases, or a release's gold tables."""
     paths = connection.execute(select(projected.c.path)).scalars()
     return {p.removeprefix(before).removesuffix(after) for p in paths if p.startswith(before) and p.endswith(after)}

@@ -1,4 +1,4 @@
-"""What rules have counted, run by run: the question behind reports of quality."""
+"""The counts of rules by run, for the reports of quality."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RuleWarnings:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """A refine run: its batches, when it was validated, records in, rejected by reason, and what rules warned of."""
+    """A refine run: its batches, when it was validated, records in, rejected by reason, and warnings by rule."""
 
     release: str
     first_batch: int

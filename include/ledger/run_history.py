@@ -1,4 +1,4 @@
-"""Runs and batches by key, a page or a step at a time: no question reads more rows than it returns."""
+"""Queries of runs and batches by key, page by page: no query reads more rows than it returns."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""OpenLineage events: what streams, plans, analyses and validations have recorded, sent once it is durable."""
+"""OpenLineage events of streams, plans, analyses and validations, sent once these are durably recorded."""

@@ -14,6 +14,7 @@ from include.catalog.lineage_graph import REFERENCE, described_gold
 from include.catalog.pipeline import Gold, QueryGold
 from include.catalog.query_columns import query_columns
 from include.lineage_events.event_naming import TOPIC
+from include.reading.published_tables import RECORD_LAYERS
 
 STREAMING, BATCH = "STREAMING", "BATCH"
 SPARK, DUCKDB = "spark", "duckdb"
@@ -44,7 +45,7 @@ def stream_job(dataset: str) -> DeclaredJob:
 def dataset_jobs(dataset: Dataset) -> tuple[DeclaredJob, ...]:
     """Return the jobs from a dataset's topic to its gold: ingest, refine, and one for each gold table."""
     name, columns = dataset.name, dataset_columns(dataset)
-    bronze, silver, rejected = (f"{layer}.{name}" for layer in ("bronze", "silver", "rejected"))
+    bronze, silver, rejected = (f"{layer}.{name}" for layer in RECORD_LAYERS)
     reference = tuple(f"{REFERENCE}{name}.{table.name}" for table in dataset.pipeline.reference)
     ingest = f"Writes every record of topic {dataset.pipeline.topic} to bronze, byte for byte."
     refine = "Parses and validates records by contract.yaml, finds duplicates, adds the columns of silver.py."

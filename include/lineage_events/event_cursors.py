@@ -1,4 +1,4 @@
-"""How far events were sent, by what they are about: one small file, replaced when events were delivered.
+"""The cursors of sent events by subject: one small file, replaced when events were delivered.
 
 Reads / Writes: `openlineage/cursors.json`.
 Guarantee: what a run covers is written before its first event is sent: after a crash the same run is sent again.

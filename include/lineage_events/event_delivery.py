@@ -29,7 +29,7 @@ Deliver = Callable[[Event], None]
 
 
 class EventsWait(Transient):
-    """The receiver does not take events now; they are sent later, in the same order."""
+    """The receiver does not accept events now; they are sent later, in the same order."""
 
     def __init__(self, receiver: str, why: str) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class EventRefused(Terminal):
 
 
 class NoReceiver(Terminal):
-    """No setting says where events go."""
+    """No setting names a receiver of events."""
 
     def __init__(self) -> None:
         super().__init__(

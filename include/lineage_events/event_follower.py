@@ -1,9 +1,9 @@
-"""Follows what is recorded and sends it: each look sends what is due, in order, and stops at what is not taken.
+"""Sends recorded changes as events: each poll sends those that are due, in order, until one is not accepted.
 
 Reads: publications, the ledger, Delta logs, plans, validations, run files.  Writes: `openlineage/cursors.json`.
-Guarantee: one follower for a state folder. Every publication, stage and validation is delivered at least once, from the
-first look on, in runs whose ids are the same each time. Nothing else waits for it.
-After a crash: the next check sends again what was not known to be delivered.
+Guarantee: one follower for a state folder. Every publication, stage and validation since the first poll is delivered at
+least once, in runs with stable ids. Nothing else waits for it.
+After a crash: the next poll sends again what is not known to be delivered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNKNOWN_BROKER = "localhost:9092"
 class EventFollower:
     """Sends events to `deliver`; `show` prints a line for people.
 
-    `noted`: the errors of the last look, which are not shown again.
+    `noted`: the errors of the last poll, which are not shown again.
     """
 
     settings: Settings
@@ -78,7 +78,7 @@ class EventFollower:
         return sending.delivered
 
     def _known(self, kafka: str) -> KnownTables:
-        """Return the memory of earlier looks, unless the brokers have another address."""
+        """Return the cache of earlier polls, unless the brokers have another address."""
         naming = event_naming(self.settings, kafka)
         if self.known is None or self.known.naming != naming:
             self.known = KnownTables(self.settings, self.ledger, naming, lambda error: self.noted.add(error))
@@ -96,7 +96,7 @@ def known_brokers(settings: Settings) -> str:
 
 @dataclass
 class _Sending:
-    """One look: the cursors, which it moves as events are delivered."""
+    """One poll: advances the cursors as events are delivered."""
 
     follower: EventFollower
     cursors: dict[str, EventCursor]

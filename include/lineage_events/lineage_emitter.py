@@ -28,7 +28,7 @@ Wait = Callable[[float], object]
 
 
 def follow(follower: EventFollower, seconds: float, wait: Wait, ended: Callable[[], bool]) -> None:
-    """Look again and again until `ended`; after an error with pauses that double up to a minute."""
+    """Poll until `ended`; after an error with pauses that double up to a minute."""
     pause, waiting = FIRST_PAUSE, ""
     while not ended():
         try:
@@ -47,7 +47,7 @@ def follow(follower: EventFollower, seconds: float, wait: Wait, ended: Callable[
 
 
 def report(follower: EventFollower, waiting: str) -> None:
-    """Say why events wait, in the log and in the process's status; "": they are taken again."""
+    """Report why events wait, in the log and in the process's status; "": they are accepted again."""
     follower.show(waiting or "events are taken again")
     state = ProcessState.WAITING if waiting else ProcessState.RUNNING
     reason = waiting.partition("\n")[0] or None

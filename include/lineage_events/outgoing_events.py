@@ -25,7 +25,7 @@ class Outgoing:
 
 
 def separately(show: Callable[[str], None], events: Iterator[Outgoing]) -> Iterator[Outgoing]:
-    """Yield what is due of one dataset; an error of it is shown, so that the others follow."""
+    """Yield the due events of one dataset; its errors are shown and do not affect other datasets."""
     try:
         yield from events
     except HeadraceError as error:
@@ -34,4 +34,4 @@ def separately(show: Callable[[str], None], events: Iterator[Outgoing]) -> Itera
 
 Cursors = Mapping[str, EventCursor]
 Feed = Callable[[KnownTables, Cursors], Iterator[Outgoing]]
-"""Yields what is due. The next one is taken when the last one is delivered."""
+"""Yields the due events; each is requested after the previous one was delivered."""

@@ -31,7 +31,7 @@ from include.reading.publication import PublishedTable, read_publication, tables
 from include.state.release_files import PatchDirection
 
 FOLLOWED = timedelta(days=30)
-"""For how long after it was applied a plan is checked for a rollback: the list must not grow for ever."""
+"""How long after its application a plan is checked for a rollback; a bound, so that the list does not grow forever."""
 STATES = {
     Stage.BUILT: RunState.RUNNING,
     Stage.COMPARED: RunState.RUNNING,
@@ -43,11 +43,11 @@ STATES = {
 
 @dataclass
 class PlanFeed:
-    """Follows plans; of the index only what was entered since the last look is read."""
+    """Follows plans; reads only the entries of the index since the last poll."""
 
     position: IndexPosition = IndexPosition()
     unwritten: Sequence[str] = ()
-    """Plans that had an entry at the last look, and no file yet."""
+    """Plans that had an entry, but no file yet, at the last poll."""
 
     def __call__(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
         """Yield the stages of plans that were not sent."""
@@ -56,7 +56,7 @@ class PlanFeed:
             yield from separately(known.show, _plan_events(known, key, cursors[key]))
 
     def _new_plans(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
-        """Yield a cursor for each new plan; before the first look only open plans are followed."""
+        """Yield a cursor for each new plan; the first poll follows only open plans."""
         entered, position = plans_entered_since(known.settings, self.position)
         names = sorted({*self.unwritten, *entered}, key=_series_and_number)
         is_first = "plans" not in cursors

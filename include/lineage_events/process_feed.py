@@ -1,4 +1,4 @@
-"""Runs of streams as processes: a driver starts, works, and ends, and says why when it failed."""
+"""Runs of streams as processes: a driver starts, works, and ends; a failure has its reason."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Figures for Prometheus, and the conditions that people are alerted of, with Prometheus and without."""
+"""Metrics for Prometheus, and alert conditions, evaluated with or without Prometheus."""

@@ -23,7 +23,7 @@ from include.state.file_locks import take_lock
 
 
 class AlertEvaluation:
-    """Evaluates again and again; `show` prints a line for people."""
+    """Evaluates repeatedly; `show` prints a line."""
 
     def __init__(self, settings: Settings, receiver: Deliver | None, show: Callable[[str], None]) -> None:
         self.settings, self.receiver, self.show = settings, receiver, show
@@ -43,7 +43,7 @@ class AlertEvaluation:
     def firing(self, now: datetime) -> int:
         """Evaluate and deliver; return how many alerts fire. Raises HeadraceError, OSError."""
         states = updated_states(self.states, self._collector.collect(), now)
-        # Kept in memory first: what was delivered is not delivered again when the file cannot be written.
+        # Updated in memory first: if the file cannot be written, delivered changes are not delivered again.
         self.states = deliver_due(states, now, self.receiver, self.show)
         states_file(self.settings).write(self.states)
         return sum(state.delivered and state.holds for state in self.states.alerts.values())

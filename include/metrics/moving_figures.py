@@ -1,6 +1,6 @@
-"""Figures that an exporter keeps between two looks: watermarks, how long they stand still, sizes of tables.
+"""Figures that an exporter keeps between scrapes: watermarks, how long they have not moved, sizes of tables.
 
-Each look reads only the runs since the last one, and a table's log only when its version has changed.
+Each scrape reads only the runs since the last one, and a table's log only when its version has changed.
 """
 
 from __future__ import annotations

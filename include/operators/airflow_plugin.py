@@ -1,8 +1,8 @@
 """What Airflow loads of Headrace besides the DAGs: pages in its web server, links to them, and `run_listener.py`.
 
-The pages are a plan's comparison, a dataset's Data Docs, and the way to the console.
+The pages are a plan's comparison, a dataset's Data Docs, and a redirect to the console.
 
-Reads: the plan's folder, the site of Data Docs, where the console is.  Writes: nothing.
+Reads: the plan's folder, the site of Data Docs, the console's address.  Writes: nothing.
 Guarantee: login is required; no script of a page runs, and data in it is text.
 Does not: change a plan; tasks do.
 """
@@ -69,7 +69,7 @@ def data_docs(dataset: str, page: str) -> FileResponse:
 
 @pages.get("/console")
 def console() -> RedirectResponse:
-    """Lead to the console, which has another port; 404 while the runner's does not run."""
+    """Redirect to the console, which has another port; 404 while it does not run."""
     from include.state.process_states import CONSOLE
     from include.state.run_files import is_alive, read_run_file
 

@@ -1,7 +1,7 @@
-"""What a person ends in Airflow ends here too: marking a run releases its stream, or cancels its plan.
+"""Marking a run in Airflow releases its stream, or cancels its plan.
 
-Reads: the message of Airflow's web server, which tells a person's mark from the end of a run. Writes: the request for
-the stream, the plan's events.
+Reads: the message of Airflow's web server, which distinguishes a person's mark from the end of a run. Writes: the
+request for the stream, the plan's events.
 Guarantee: it happens in the web server at the moment of the mark, also while triggerer, scheduler and workers are down.
 After a crash: a plan whose cancellation was interrupted stays open; `headrace plan cancel` or the next mark ends it.
 Does not: follow a run that ended by itself: a failed watch leaves its stream requested, a failed plan can continue.

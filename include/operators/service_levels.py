@@ -77,7 +77,7 @@ def health_line(health: StreamHealth) -> str:
 
 
 def _behind(health: StreamHealth) -> str:
-    """Return how much is missing: records in Kafka, or published batches of the sources."""
+    """Return the backlog: records in Kafka, or published batches of the sources."""
     if health.sources_behind is None:
         return "lag unknown" if health.lag_records is None else f"{health.lag_records:,} records"
     counts = [("all" if count is None else f"{count:,}", table) for table, count in health.sources_behind.items()]

@@ -49,14 +49,23 @@ class StreamWatch(BaseTrigger):
     released, so that it drains, unless it was requested again after `since`.
     """
 
-    def __init__(self, dataset: str, wish: str, since: str, lag_seconds: float, grace_seconds: float) -> None:
+    def __init__(
+        self,
+        dataset: str,
+        requester: str = "",
+        since: str = "",
+        lag_seconds: float = 0,
+        grace_seconds: float = 0,
+        **former: str,
+    ) -> None:
         super().__init__()
-        self.dataset, self.wish, self.since = dataset, wish, since
+        # Triggers that an earlier version stored call the requester `wish`.
+        self.dataset, self.requester, self.since = dataset, requester or former["wish"], since
         self.lag_seconds, self.grace_seconds = lag_seconds, grace_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments of this trigger."""
-        names = ("dataset", "wish", "since", "lag_seconds", "grace_seconds")
+        names = ("dataset", "requester", "since", "lag_seconds", "grace_seconds")
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -94,5 +103,5 @@ class StreamWatch(BaseTrigger):
         desired = desired_stream(settings, self.dataset)
         by_a_run = desired is not None and desired.by.startswith(f"stream__{self.dataset}/")
         if desired is None or not by_a_run or desired.since <= datetime.fromisoformat(self.since):
-            release_stream(settings, self.dataset, f"{self.wish}, stopped")
+            release_stream(settings, self.dataset, f"{self.requester}, stopped")
             self.log.info("%s: released; the stream drains", self.dataset)

@@ -26,7 +26,7 @@ from include.plans.plan import BACKFILL, PlanRecord
 from include.plans.plan_journal import planning_lock
 from include.plans.plan_lookup import find_plan
 from include.plans.stage_results import SliceBuilt
-from include.reading.expired_batches import kept_from
+from include.reading.expired_batches import first_unexpired_batch
 from include.reading.publication import tables_of
 from include.settings import Settings
 
@@ -68,7 +68,7 @@ def _refuse_expired_events(view: PublishedView, since: datetime) -> None:
     pipeline, columns = view.declared.pipeline, view.declared.contract.columns
     ahead = max((column.future for column in columns if column.name in time_columns(pipeline)), default=timedelta())
     silver = tables_of(view.settings, view.publication)[f"silver.{view.publication.dataset}"]
-    view.refuse_expired_times(before(since, ahead), kept_from(silver))
+    view.refuse_expired_times(before(since, ahead), first_unexpired_batch(silver))
 
 
 def _record_verified(settings: Settings, record: PlanRecord, found: Comparison) -> None:

@@ -19,7 +19,7 @@ from include.state.run_files import read_run_file, remove_run_file
 STOPPED = 3
 REQUEST_JOB = "request_job"
 FactsReporter = Callable[[Mapping[str, Any]], None]
-"""Gets the facts of each line that a job prints: `at`, `done`, `of`, …"""
+"""Receives the facts of each line that a job prints: `at`, `done`, `of`, …"""
 
 
 class JobFailed(Terminal):

@@ -1,7 +1,7 @@
 """Profiles of columns on both sides of a comparison: nulls, distinct values, bounds, sum, most frequent values.
 
-Only columns that are new, gone or retyped, or whose values differ, are profiled: which differ shows one pass over both
-tables, by hashes that do not depend on the order of the rows.
+Only columns that are new, removed or retyped, or whose values differ, are profiled. One pass over both tables finds the
+differing ones by hashes that do not depend on the order of the rows.
 """
 
 from __future__ import annotations

@@ -17,16 +17,14 @@ from include.planning.compare_tables import Rows, Side, key_columns, parquet_row
 from include.plans.plan import Plan
 from include.reading.memory_database import memory_database, spill_folder
 from include.reading.publication import Publication, read_publication, tables_of
-from include.reading.published_tables import open_dataset
-from include.record_coordinates import PLACE
+from include.reading.published_tables import layer_order, open_dataset
+from include.record_coordinates import POSITION
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
 
-LAYERS = ("bronze", "silver", "rejected", "gold")
-
 
 def release_sides(settings: Settings, published: Publication, built: Publication) -> tuple[Side, Side]:
-    """Return what was published and what was built, at one bronze batch; of tables on close what both have closed."""
+    """Return the published and the built side at one batch; `on_close` tables have the rows that both closed."""
 
     def side(publication: Publication) -> Side:
         tables = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
@@ -68,7 +66,7 @@ def slice_sides(settings: Settings, plan: Plan) -> tuple[Side, Side]:
     """Return the rows of a slice before and after its recomputation."""
     dataset = released_dataset(settings, plan.dataset, plan.release)
     folder = patch_path(settings, plan.dataset, plan.release, plan.id)
-    names = sorted((path.name for path in (folder / "after").iterdir()), key=_layer)
+    names = sorted((path.name for path in (folder / "after").iterdir()), key=layer_order)
 
     def side(state: str) -> Side:
         return Side(dataset, {name: parquet_rows(folder / state / name) for name in names})
@@ -86,7 +84,7 @@ def table_with_slice(
     before, after = sides
     dataset = before.dataset
     published = open_dataset(tables_of(settings, read_publication(settings, dataset.name))[name])
-    keys = PLACE if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
+    keys = POSITION if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
     selected = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
     return published, _replaced(published, before.tables[name], after.tables[name], keys, selected)
 
@@ -110,7 +108,3 @@ def _replaced(published: Rows, before: Rows, after: Rows, keys: Sequence[str], c
         return pd.dataset(folder)
     finally:
         database.close()
-
-
-def _layer(table: str) -> tuple[int, str]:
-    return LAYERS.index(table.partition(".")[0]), table

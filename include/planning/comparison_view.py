@@ -144,7 +144,7 @@ def _statistics(measures: Sequence[MeasureChange]) -> list[StatisticView]:
 
 
 def _profile_statistics(table: TableComparison) -> Iterator[StatisticView]:
-    """Yield what new and changed columns hold before and after, but what the sums have shown already."""
+    """Yield the profiles of new and changed columns before and after, without the statistics of the sums."""
     numeric = {measure.column for measure in table.measures}
     for change in table.profiles:
         if change.column in table.keys:

@@ -1,4 +1,4 @@
-"""Confirms a plan's last stage from the tables themselves, whatever its events say."""
+"""Confirms a plan's last stage from the tables, independently of its events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRANSACTION = {Stage.APPLIED: 1, Stage.ROLLED_BACK: 2}
 
 
 class NotConfirmed(Terminal):
-    """A plan's events record an outcome that the tables do not have; `why` is what is missing."""
+    """A plan's events record an outcome that the tables do not have; `why` names what is missing."""
 
     def __init__(self, plan: str, stage: Stage, why: str) -> None:
         super().__init__(f"plan {plan} is recorded as {stage}, but {why}", "headrace audit")

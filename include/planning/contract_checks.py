@@ -2,7 +2,7 @@
 
 A separate process evaluates them (include/quality/plan_quality_job.py): Great Expectations is slow to load. For a
 release, whole tables are evaluated. For a slice, row rules are evaluated on the resulting rows, and the others on the
-tables as they would become; an equal slice needs no evaluation.
+resulting tables; an equal slice needs no evaluation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """State of each grain and row of gold, from watermark and backfills: open, closed, corrected or verified.
 
-A row of an open grain is early, one of a closed grain is on time, and one of a corrected grain was so once. A session
+A row of an open grain is early, a row of a closed grain on time, a row of a corrected grain was on time once. A session
 is a grain of its own here. Reads: published gold, the ledger's runs and verifications. Tables of keys alone (latest)
 have no such states.
 """
@@ -34,8 +34,11 @@ LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class GrainState(StrEnum):
-    """OPEN: its window is not behind the watermark, or a later row may join its session; CLOSED: it is, or none may;
-    CORRECTED: it changed after that; VERIFIED: a backfill recomputed it since its last change and found it equal."""
+    """The state of a grain.
+
+    OPEN: its window ends after the watermark, or a later row may join its session. CLOSED: the watermark has passed it.
+    CORRECTED: it changed after it closed. VERIFIED: a backfill recomputed it after its last change and found it equal.
+    """
 
     OPEN = "open"
     CLOSED = "closed"
@@ -65,7 +68,7 @@ class GrainStates:
 
 @dataclass(frozen=True)
 class _PublishedGold:
-    """What decides on the states of a dataset's published gold."""
+    """The inputs of the states of a dataset's published gold."""
 
     tables: Mapping[str, PublishedTable]
     gold: Sequence[Gold]

@@ -15,7 +15,7 @@ AS_OF = "as-of"
 
 
 def _utc(value: object) -> object:
-    """A bare number would be taken for seconds since 1970, a time without a zone for local time."""
+    """A bare number would be read as seconds since 1970, a time without a zone as local time."""
     if isinstance(value, str):
         if not WRITTEN_OUT.match(value):
             raise ValueError("must be a time like 2013-06-10T00:00:00Z")

@@ -1,4 +1,4 @@
-"""What bronze and silver contain, from their Delta logs and statistics: what planning a slice needs.
+"""The content of bronze and silver, from their Delta logs and statistics, for planning a slice.
 
 Reads: commits and add actions of the published tables; of data files only offsets, and only where rows are missing.
 """

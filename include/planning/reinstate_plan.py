@@ -48,7 +48,9 @@ def plan_reinstate(settings: Settings, dataset: str, parameters: ReinstateParame
         request = PlanRequest(requested, who.by, who.at, parameters.threshold)
         record = create_slice_plan(view, REINSTATE, slice_, request)
     # After the plan exists and before it is built: without a plan, discarded records stay discarded.
-    append_decisions(settings, dataset, [decision(REINSTATED, place, batch, who) for place, batch in records.items()])
+    append_decisions(
+        settings, dataset, [decision(REINSTATED, position, batch, who) for position, batch in records.items()]
+    )
     return record
 
 

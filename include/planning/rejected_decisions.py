@@ -1,7 +1,7 @@
 """Decisions about rejected records: fix, discard, or reinstate by a plan that validates them again.
 
-A decision is written down before it acts. Reinstating is a replay of exactly these offsets from bronze, with the
-release that readers see: what keeps the contract now is appended, what does not stays, with its reasons of now.
+A decision is stored before it takes effect. Reinstating replays exactly these offsets from bronze with the published
+release: records that keep the contract now are added to silver, others stay rejected with their current reasons.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 
 from include.catalog.history_slice import BRONZE, Span, joined_spans
 from include.errors import Terminal
-from include.reading.decision_log import DISCARD, FIX, Coordinates, Decision, append_decisions, decided_records
+from include.reading.decision_log import DISCARD, FIX, Decision, Position, append_decisions, decided_records
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.reading.rejected_records import (
@@ -31,14 +31,14 @@ LARGEST = 1_048_576
 
 
 class NotRejected(Terminal):
-    """A record about which something was to be decided is not in `rejected`, or is a duplicate there."""
+    """A record to decide on is not in `rejected`, or is a duplicate there."""
 
-    def __init__(self, dataset: str, place: Coordinates, why: str) -> None:
+    def __init__(self, dataset: str, position: Position, why: str) -> None:
         super().__init__(
-            f"{dataset}: partition {place[0]} offset {place[1]} {why}; nothing was decided",
+            f"{dataset}: partition {position[0]} offset {position[1]} {why}; nothing was decided",
             f"headrace rejected list --dataset {dataset}",
         )
-        self.dataset, self.place = dataset, place
+        self.dataset, self.position = dataset, position
 
 
 class NothingSelected(Terminal):
@@ -69,63 +69,66 @@ class Author:
     why: str
 
 
-def fix(settings: Settings, dataset: str, payloads: Mapping[Coordinates, bytes], who: Author) -> int:
-    """Give records a payload that is validated instead of their own; return how many fixes are new.
+def fix(settings: Settings, dataset: str, payloads: Mapping[Position, bytes], who: Author) -> int:
+    """Store payloads that are validated instead of the records' own; return how many fixes are new.
 
     It is used when the records are reinstated or validated again. Raises NotRejected, FixRefused.
     """
-    for place, payload in payloads.items():
+    for position, payload in payloads.items():
         if not payload or len(payload) > LARGEST:
-            why = f"the payload for partition {place[0]} offset {place[1]} has {len(payload)} bytes (1 to {LARGEST})"
+            record = f"partition {position[0]} offset {position[1]}"
+            why = f"the payload for {record} has {len(payload)} bytes (1 to {LARGEST})"
             raise FixRefused(dataset, why)
-    batches = {place: _record(settings, dataset, place).batch for place in payloads}
+    batches = {position: _record(settings, dataset, position).batch for position in payloads}
     return append_decisions(
-        settings, dataset, [decision(FIX, place, batches[place], who, payloads[place]) for place in payloads]
+        settings,
+        dataset,
+        [decision(FIX, position, batches[position], who, payloads[position]) for position in payloads],
     )
 
 
 def discard(settings: Settings, dataset: str, selection: RejectedFilter, who: Author) -> int:
     """Decide that records stay rejected, whatever later code accepts; return how many decisions are new."""
-    places = selected_records(settings, dataset, selection, (OPEN, FIXED))
+    positions = selected_records(settings, dataset, selection, (OPEN, FIXED))
     return append_decisions(
-        settings, dataset, [decision(DISCARD, place, batch, who) for place, batch in places.items()]
+        settings, dataset, [decision(DISCARD, position, batch, who) for position, batch in positions.items()]
     )
 
 
 def selected_records(
     settings: Settings, dataset: str, selection: RejectedFilter, statuses: Iterable[str]
-) -> dict[Coordinates, int]:
+) -> dict[Position, int]:
     """Return the selected invalid records with one of these statuses, and their batches. Raises NothingSelected."""
     reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
     decided, allowed = decided_records(settings, dataset), set(statuses)
     invalid = replace(selection, disposition="invalid")
     found = {
-        place: batch
-        for place, batch in rejected_coordinates(reading, dataset, invalid, decided).items()
-        if status_of("invalid", decided.get(place)) in allowed
+        position: batch
+        for position, batch in rejected_coordinates(reading, dataset, invalid, decided).items()
+        if status_of("invalid", decided.get(position)) in allowed
     }
     if not found:
         raise NothingSelected(dataset)
     return found
 
 
-def record_spans(places: Iterable[Coordinates]) -> list[Span]:
+def record_spans(positions: Iterable[Position]) -> list[Span]:
     """Return the records as spans of bronze; adjacent ones are joined."""
-    return joined_spans(Span(partition, offset, offset + 1, BRONZE) for partition, offset in places)
+    return joined_spans(Span(partition, offset, offset + 1, BRONZE) for partition, offset in positions)
 
 
-def _record(settings: Settings, dataset: str, place: Coordinates) -> RejectedRecord:
+def _record(settings: Settings, dataset: str, position: Position) -> RejectedRecord:
     reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
-    partition, offset = place
+    partition, offset = position
     found = rejected_records(reading, dataset, RejectedFilter(offsets={partition: (offset, offset + 1)}))
     if not found:
-        raise NotRejected(dataset, place, "is not a rejected record that readers see")
+        raise NotRejected(dataset, position, "is not a rejected record that readers see")
     if found[0].status == DUPLICATE:
         winner = found[0].reasons[0].detail
-        raise NotRejected(dataset, place, f"is a duplicate of {winner} (batch/partition/offset)")
+        raise NotRejected(dataset, position, f"is a duplicate of {winner} (batch/partition/offset)")
     return found[0]
 
 
-def decision(act: str, place: Coordinates, batch: int, who: Author, payload: bytes | None = None) -> Decision:
+def decision(act: str, position: Position, batch: int, who: Author, payload: bytes | None = None) -> Decision:
     """Return a decision about one record."""
-    return Decision(act, *place, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)
+    return Decision(act, *position, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)

@@ -28,7 +28,7 @@ from include.plans.plan_journal import planning_lock, save_plan
 from include.plans.plan_lookup import find_plan, next_plan_id, plans_of_data
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
 from include.reading.bronze_ranges import first_batch_since
-from include.reading.expired_batches import kept_from
+from include.reading.expired_batches import first_unexpired_batch
 from include.reading.publication import Publication, find_publication, read_publication, tables_of
 from include.reference.reference_tables import validate_reference_tables
 from include.settings import Settings
@@ -193,7 +193,7 @@ def _requested(settings: Settings, publication: Publication, start: ReleaseStart
 def _expired_until(settings: Settings, publication: Publication) -> tuple[int, int]:
     """Return the first batches that have not expired from bronze and from silver."""
     tables = tables_of(settings, publication)
-    bronze, silver = (kept_from(tables[f"{layer}.{publication.dataset}"]) for layer in ("bronze", "silver"))
+    bronze, silver = (first_unexpired_batch(tables[f"{layer}.{publication.dataset}"]) for layer in ("bronze", "silver"))
     return bronze, silver
 
 
@@ -237,7 +237,7 @@ def retire_release(settings: Settings, record: PlanRecord) -> Retired:
 def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterator[str]:
     """Yield the releases of plans that may still be applied or rolled back: newer ones, and of the published release.
 
-    An older plan of other releases can be rolled back only after this one, which is not possible any more.
+    An older plan of other releases could be rolled back only after this one, which is no longer possible.
     """
     records = plans_of_data(settings, plan.dataset)
     for other in (record.plan for record in records if record.stage not in ENDED):
@@ -290,7 +290,7 @@ def publish_release(settings: Settings, plan: Plan, release: str) -> int:
 
 
 def _catch_up(settings: Settings, record: PlanRecord) -> None:
-    """Advance a release that was built long ago, so that the stream has at most one run left to do."""
+    """Advance a release that was built long ago, so that the stream has at most one run left."""
     plan, publication = record.plan, read_publication(settings, record.plan.dataset)
     behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
     if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:

@@ -1,6 +1,7 @@
 """What backfill, replay and reinstate plans share: a slice of history is recomputed, compared, and applied as a patch.
 
-Planning reads logs and few columns and touches no table. Offsets that are not ingested or in no source refuse the plan.
+Planning reads logs and few columns and touches no table. Offsets that are not ingested, or in no source, make planning
+fail.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from include.plans.plan_journal import save_plan
 from include.plans.plan_lookup import next_plan_id
 from include.plans.stage_results import Applied, RolledBack, SliceBuilt
 from include.reading.bronze_ranges import BatchOffsets
-from include.reading.expired_batches import complete_from
+from include.reading.expired_batches import first_complete_batch
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.reference.reference_tables import current_versions
@@ -109,7 +110,7 @@ class PublishedView:
     @cached_property
     def complete(self) -> int:
         """The first batch that has expired from none of bronze, silver and rejected."""
-        return complete_from(PinnedTables(tables_of(self.settings, self.publication)), self.publication.dataset)
+        return first_complete_batch(PinnedTables(tables_of(self.settings, self.publication)), self.publication.dataset)
 
     def refuse_expired(self, spans: Sequence[Span]) -> None:
         """Raise RangeRefused for records of batches that have expired: silver or bronze lacks what the slice needs."""
@@ -158,7 +159,7 @@ class PublishedView:
 
 
 def published_view(settings: Settings, dataset: str) -> PublishedView:
-    """Return what is published of a dataset. Raises DatasetUnknown, NothingPublished."""
+    """Return the published view of a dataset. Raises DatasetUnknown, NothingPublished."""
     refuse_unknown_dataset(settings, dataset)
     publication = read_publication(settings, dataset)
     tables = tables_of(settings, publication)

@@ -1,11 +1,11 @@
-"""Removes what ended plans leave: tables and snapshots of releases, rows and comparisons, as `retention` declares; and
-what `headrace repair` moved away.
+"""Removes the data of ended plans (tables and snapshots of releases, rows, comparisons) and the files that `headrace
+repair` moved aside, as `retention` declares.
 
 Reads: plans, publication, active releases. Writes: folders of the state, and rows of the ledger.
-Guarantee: a release stays that is published or active, or that a plan names which is open, applied or rolled back; so
-do the rows that reverting an applied slice needs. Plans and their events stay. A damaged plan keeps the data of its
-dataset, and no other's.
-After a crash: the next call finishes the removal. What is removed is moved first, so nobody reads a part of it.
+Guarantee: kept are releases that are published, active, or named by an open, applied or rolled back plan, and the rows
+that reverting an applied slice needs. Plans and their events are kept. A damaged plan blocks removal for its own
+dataset only.
+After a crash: the next call finishes the removal. Data is moved before it is deleted, so no reader finds a part of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from include.state.release_files import active_releases_file
 
 @dataclass(frozen=True)
 class EndedData:
-    """A folder or file that the policy `releases`, `plans` or `removed` removes, since when it is not needed, its size.
+    """A folder or file that the policy `releases`, `plans` or `removed` removes: since when it is unused, its size.
 
     `path` is relative to the state folder; `release` has a name when it is the folder of a release's tables.
     """
@@ -83,7 +83,7 @@ def move_ended(settings: Settings, dataset: str, now: datetime, within: float = 
 
 
 def pass_over(settings: Settings, dataset: str, plans: list[str], now: datetime, end: float) -> None:
-    """Take plans from a list until `end` (monotonic), at least one, and enter those that nothing is left of.
+    """Take plans from a list until `end` (monotonic), at least one, and mark those without data in the index.
 
     Raises NothingPublished, PlanUnreadable.
     """
@@ -119,7 +119,7 @@ def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedDat
 
 @dataclass(frozen=True)
 class _PlanHistory:
-    """What is published of a dataset, and its plans that may need or leave data."""
+    """The publication of a dataset, and its plans that may need or leave data."""
 
     dataset: str
     published: str
@@ -160,7 +160,7 @@ def _ended_data(settings: Settings, history: _PlanHistory, now: datetime) -> lis
 
 
 def _without_data(settings: Settings, history: _PlanHistory, now: datetime) -> Iterator[str]:
-    """Yield the plans that nothing is left of: they ended before the retention, and have no tables, rows or pages."""
+    """Yield the plans without data: they ended before the retention, and have no tables, rows or pages."""
     retention = max(history.retention.releases, history.retention.plans)
     for record in history.records:
         if _is_ended(record) and now - _ended_at(record) > retention:
@@ -171,7 +171,7 @@ def _without_data(settings: Settings, history: _PlanHistory, now: datetime) -> I
 
 
 def _removed_by_repair(settings: Settings, dataset: str, before: datetime) -> Iterator[EndedData]:
-    """Yield what repairs have moved away before a time: lost commits, and bronze's records in them."""
+    """Yield the files that repairs moved aside before a time: lost commits, and bronze's records in them."""
     others = (removed_tables_path(settings, dataset), removed_data_path(settings, dataset))
     for path in _entries(removed_commits_path(settings, dataset)):
         moved = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -209,7 +209,7 @@ def _is_ended(record: PlanRecord) -> bool:
 
 
 def _data_of(settings: Settings, record: PlanRecord, removed: Container[str]) -> Iterator[Path]:
-    """Yield what a plan has written besides its parameters and events; `removed` releases go with all their rows."""
+    """Yield the data of a plan besides its parameters and events; `removed` releases include all their rows."""
     plan = record.plan
     if plan.kind not in RELEASES and plan.release not in removed:
         yield patch_path(settings, plan.dataset, plan.release, plan.id)

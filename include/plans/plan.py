@@ -16,14 +16,16 @@ from include.plans.stage_results import Stage, StageResult
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
 DERIVED_RELEASE = "derived-release"
 RELEASES = (RELEASE, DERIVED_RELEASE)
-"""Kinds that publish another release; the others recompute a slice of history with the same one."""
-KINDS = (RELEASE, BACKFILL, REPLAY, REINSTATE, DERIVED_RELEASE)
+"""Kinds that publish another release."""
+SLICES = (BACKFILL, REPLAY, REINSTATE)
+"""Kinds that recompute a slice of history with the published release."""
+KIND_NAMES = (*RELEASES, *SLICES)
 PLAN_ID = re.compile(r"[a-z]+-[A-Za-z0-9_.-]+-[0-9]{1,9}")
 DRY_RUN = "dry-run"
 """The id of a plan that is not stored."""
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
 ENDED = (Stage.RETIRED, Stage.REJECTED, Stage.CANCELLED)
-"""Nothing follows these; a slice that was rolled back has ended too."""
+"""Final stages; a slice that was rolled back has ended too."""
 Transitions = Mapping[Stage, tuple[Stage, ...]]
 Result = TypeVar("Result", bound=StageResult)
 
@@ -48,11 +50,8 @@ SLICE_TRANSITIONS: Transitions = {
     Stage.ROLLED_BACK: (),
 }
 TRANSITIONS: Mapping[str, Transitions] = {
-    RELEASE: RELEASE_TRANSITIONS,
-    DERIVED_RELEASE: RELEASE_TRANSITIONS,
-    BACKFILL: SLICE_TRANSITIONS,
-    REPLAY: SLICE_TRANSITIONS,
-    REINSTATE: SLICE_TRANSITIONS,
+    **dict.fromkeys(RELEASES, RELEASE_TRANSITIONS),
+    **dict.fromkeys(SLICES, SLICE_TRANSITIONS),
 }
 
 

@@ -2,9 +2,9 @@
 
 Reads / Writes: `plans/.index-2/plans.sqlite`. Removes `plans/.index`, which earlier versions keep.
 Guarantee: a plan has an entry before it is written, and what a stage adds is entered before the stage is recorded. So
-an entry says what the plan says or more, never less: the caller reads the plan.
-After a crash: the same holds. Folders that somebody added or removed are noticed by the time of change of `plans/`; a
-missing or damaged index is built again from the plans. (adr-0003)
+an entry never lacks what the plan has; the caller reads the plan itself.
+After a crash: the same holds. Folders that were added or removed by hand are noticed by the modification time of
+`plans/`; a missing or damaged index is built again from the plans. (adr-0003)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from include.settings import Settings
 
 INDEX, EARLIER_INDEX = ".index-2", ".index"
 LOCKED_WITHIN = 60.0
-# A folder may change again within the resolution of its time of change, which is some milliseconds.
+# A folder may change again within the resolution of its modification time, a few milliseconds.
 SETTLED_NS = 1_000_000_000
 SCHEMA_VERSION = 1
 SCHEMA = f"""
@@ -85,7 +85,7 @@ class Entry(NamedTuple):
 
 
 class IndexPosition(NamedTuple):
-    """How far the entries of an index were read: which index it was, and the number of the last entry."""
+    """How far the entries of an index were read: the id of the index, and the number of the last entry."""
 
     built: str = ""
     seq: int = 0
@@ -126,7 +126,7 @@ def enter(settings: Settings, entry: Entry) -> None:
 
 
 def enter_ahead(settings: Settings, before: Entry, after: Entry) -> None:
-    """Enter what a plan will be in addition to what it is. Raises PlanIndexUnavailable."""
+    """Enter the next stage of a plan in addition to its current one. Raises PlanIndexUnavailable."""
     both = after._replace(
         is_open=before.is_open or after.is_open,
         has_data=before.has_data or after.has_data,
@@ -137,7 +137,7 @@ def enter_ahead(settings: Settings, before: Entry, after: Entry) -> None:
 
 
 def note_without_data(settings: Settings, plans: Iterable[str]) -> None:
-    """Enter that nothing is left of these plans but their parameters and events. Raises PlanIndexUnavailable."""
+    """Enter that these plans have only parameters and events left. Raises PlanIndexUnavailable."""
     if names := [(plan,) for plan in plans]:
         with _writing(settings) as index:
             index.executemany("UPDATE plans SET has_data = 0 WHERE plan = ?", names)

@@ -28,7 +28,7 @@ from include.errors import Terminal, Transient
 from include.host.process_place import process_label
 from include.paths import plan_path, warehouse
 from include.plans.comparison import Comparison, comparison_from_json
-from include.plans.plan import KINDS, PLAN_ID, Event, Plan, PlanRecord, Prediction, validate_stage
+from include.plans.plan import KIND_NAMES, PLAN_ID, Event, Plan, PlanRecord, Prediction, validate_stage
 from include.plans.plan_index import PlanIndexUnavailable, enter, enter_ahead, entry_of, newest_ids
 from include.plans.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
@@ -78,7 +78,7 @@ class PlanUnreadable(Terminal):
 
 
 def _blocked_removal(dataset: str | None) -> str:
-    """Return whose data is not removed while a damaged plan of a dataset may need it."""
+    """Return which data is kept because a damaged plan of a dataset may need it."""
     if dataset is None:
         return ""
     if dataset:
@@ -123,8 +123,9 @@ def _named_dataset(settings: Settings, folder: Path) -> str:
         if named := DATASET_IN_JSON.search((folder / "plan.json").read_text("utf-8")):
             return named[1]
     series = folder.name.rpartition("-")[0]
-    if named_by_kind := next((series.removeprefix(f"{kind}-") for kind in KINDS if series.startswith(f"{kind}-")), ""):
-        return named_by_kind
+    kind = next((kind for kind in KIND_NAMES if series.startswith(f"{kind}-")), "")
+    if kind:
+        return series.removeprefix(f"{kind}-")
     tables = warehouse(settings)
     known = {*all_dataset_names(settings), *(path.name for path in (tables.iterdir() if tables.is_dir() else ()))}
     found = [name for name in known if series.endswith(f"-{name}")]
@@ -139,7 +140,7 @@ def record_result(settings: Settings, plan: str, result: StageResult, by: str) -
     entry = entry_of(replace(before, events=[*before.events, event]))
     enter_ahead(settings, entry_of(before), entry)
     _append(_folder(settings, plan) / "events.jsonl", event)
-    # The stage is recorded: an entry that says more than it does is none of its errors.
+    # The stage is recorded: an index entry that is ahead of it is no error.
     with suppress(PlanIndexUnavailable):
         enter(settings, entry)
     (_folder(settings, plan) / FAILURE).unlink(missing_ok=True)

@@ -93,9 +93,8 @@ def plans_of_data(settings: Settings, dataset: str) -> list[PlanRecord]:
 
 
 def plan_of(settings: Settings, dataset: str, plan: str) -> PlanRecord | None:
-    """Return a plan, None when it is another dataset's or not written.
-
-    Raises PlanUnreadable, unless what is left of it names another dataset.
+    """Return a plan, None when it is another dataset's or not written. Raises PlanUnreadable, unless its remains name
+    another dataset.
     """
     try:
         record = written_plan(settings, plan)
@@ -139,7 +138,7 @@ def advance_index(settings: Settings, end: float) -> bool:
 
 
 def _refresh(settings: Settings) -> None:
-    """Enter what others put into the folder of plans, and plans that were damaged and can be read again."""
+    """Enter plans that were added by hand, and plans that were damaged and can be read again."""
     advance_index(settings, math.inf)
     for record in _readable(settings, damaged_ids(settings)):
         enter(settings, entry_of(record))

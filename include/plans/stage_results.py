@@ -100,7 +100,7 @@ class Approved(StageResult):
 
 
 class Published(StageResult):
-    """What readers see has changed, at bronze batch `batch`; `changed` is 0 when no row differed."""
+    """The publication has moved, at bronze batch `batch`; `changed` is 0 when no row differed."""
 
     batch: int
     seconds: float | None = None

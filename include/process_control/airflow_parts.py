@@ -133,7 +133,7 @@ def terminate_all() -> None:
 
 
 def use_write_ahead_log(database: str) -> None:
-    """Let readers of an SQLite database not wait for its writer, once for its file: else triggers end with HTTP 500."""
+    """Switch an SQLite file to WAL, so that readers do not wait for its writer: triggers would end with HTTP 500."""
     if database.startswith(SQLITE):
         with closing(sqlite3.connect(database.removeprefix(SQLITE), timeout=TERMINATE_WITHIN)) as connection:
             connection.execute("pragma journal_mode = wal")

@@ -184,11 +184,11 @@ def up_airflow(settings: Settings, report: Reporter) -> RunFile:
     Errors: StateBusy, AirflowMissing, PortInUse, AirflowNotStarted.
     """
     with exclusive_command(settings):
-        return bring_up_airflow(settings, report)
+        return ensure_airflow(settings, report)
 
 
 def down_airflow(settings: Settings, report: Reporter) -> bool:
-    """End Airflow with all its parts and tasks; return whether it ran. Streams are left alone. Raises StateBusy."""
+    """End Airflow with all its parts and tasks; return whether it ran. Streams continue. Raises StateBusy."""
     with exclusive_command(settings):
         run = read_run_file(settings, AIRFLOW)
         if run is None:
@@ -206,7 +206,7 @@ def down_airflow(settings: Settings, report: Reporter) -> bool:
 
 
 def end_session(run: RunFile) -> None:
-    """Kill what is left of Airflow's session."""
+    """Kill the remaining processes of Airflow's session."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
             if (
@@ -223,7 +223,7 @@ def require_airflow() -> None:
         raise AirflowMissing
 
 
-def bring_up_airflow(settings: Settings, report: Reporter) -> RunFile:
+def ensure_airflow(settings: Settings, report: Reporter) -> RunFile:
     """As `up_airflow`, for a caller that holds the supervision lock."""
     run = read_run_file(settings, AIRFLOW)
     if run is not None and is_alive(run):
@@ -231,7 +231,7 @@ def bring_up_airflow(settings: Settings, report: Reporter) -> RunFile:
         await_healthy(settings, run, 0)
         return run
     if run is not None:
-        # Its supervisor is dead; the rest of its session must not work next to the new one.
+        # Its supervisor is dead; the remaining processes of its session must not run together with the new one.
         end_session(run)
     require_airflow()
     began, since, keys = time.monotonic(), log_size(settings, AIRFLOW), load_or_create_keys(settings)

@@ -65,7 +65,7 @@ def _kept_port(path: Path, requested: int, name: str, setting: str) -> int:
 
 
 def await_console(settings: Settings) -> ProcessStatus:
-    """Return the console's status once it answers or was given up; after 30 seconds whatever it is."""
+    """Return the console's status once it answers or has failed, after 30 seconds in any case."""
     began, status = time.monotonic(), observe_console(settings)
     while status.state is not ProcessState.RUNNING and not status.state.terminal:
         if time.monotonic() - began > READY_WITHIN:

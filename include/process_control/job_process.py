@@ -44,7 +44,7 @@ from include.state.run_files import (
 
 # The guard needs a moment longer than the job that it ends.
 GRACE, GUARD_WITHIN = 10.0, 15.0
-# The command that started it removes the run file; a guard that was killed stops giving signs of life.
+# The command that started it removes the run file; a killed guard gives no more signs of life.
 ELSEWHERE_WITHIN = 45.0
 
 
@@ -123,7 +123,7 @@ def end_processes(settings: Settings, run: RunFile) -> bool:
 
 
 def end_elsewhere(settings: Settings, run: RunFile) -> bool:
-    """Ask the guard of a job in another container or host to end it; return whether it was running."""
+    """Request the end of a job from its guard in another container or host; return whether it was running."""
     if not job_runs(run):
         return False
     request = end_request_path(settings, run.name.removeprefix(JOB))
@@ -133,7 +133,7 @@ def end_elsewhere(settings: Settings, run: RunFile) -> bool:
         if time.monotonic() > end:
             raise ProcessElsewhere(run)
         time.sleep(0.2)
-    # The request stays: a paused container gives no sign of life either, and its guard ends the job when it continues.
+    # The request stays: a paused container gives no sign of life, and its guard ends the job when it resumes.
     return True
 
 

@@ -1,4 +1,4 @@
-"""The process that sends OpenLineage events, as one of the state folder.
+"""Starts the process that sends OpenLineage events.
 
 After a crash: the runner starts it again; it continues where events were delivered last.
 Does not: make or send an event (include/lineage_events).

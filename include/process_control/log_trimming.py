@@ -37,10 +37,10 @@ class TrimResult:
 
 
 def trim_logs(settings: Settings, now: datetime) -> TrimResult:
-    """Trim logs of more than TRIM_ABOVE bytes, remove those without a write for `retention.logs`; return what went.
+    """Trim logs of more than TRIM_ABOVE bytes, remove those without a write for `retention.logs`; return the counts.
 
-    The log of a process that may write again is emptied instead. A log of no single dataset stays for the longest of
-    the retentions.
+    The log of a process that may write again is emptied instead. A log of several datasets is kept for the longest of
+    their retentions.
     """
     logs = log_path(settings, "any").parent
     unfinished = {log_path(settings, f"plan:{record.plan.id}") for record in open_plans(settings)}
@@ -94,7 +94,7 @@ def _size(path: Path) -> int:
 
 
 def _age(path: Path, now: datetime) -> timedelta:
-    """Return the time since the last write; zero for a file that is gone meanwhile."""
+    """Return the time since the last write; zero for a file that was deleted meanwhile."""
     try:
         return timedelta(seconds=now.timestamp() - path.stat().st_mtime)
     except FileNotFoundError:

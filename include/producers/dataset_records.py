@@ -28,7 +28,7 @@ class SchemaRefused(Terminal):
 def dataset_encoding(settings: Settings, dataset: Dataset, schema: Path | None) -> Encode | None:
     """Register the schema of a dataset's records and return how lines are written by it; None: as they are.
 
-    By default the schema of the contract. Raises SchemaRefused, RegistryNotSet, RegistryUnreachable, RegistryRefused.
+    The default is the contract's schema. Raises SchemaRefused, RegistryNotSet, RegistryUnreachable, RegistryRefused.
     """
     name, form = dataset.name, dataset.contract.format
     if form == JSON:

@@ -39,9 +39,9 @@ class KindScore:
 class Score:
     """Rejected records compared with the manifest.
 
-    `wrongly_rejected`: valid records that were rejected. `excused`: rejected inside a chunk that was sent
-    twice after a crash, which holds every record twice. `examples`: positions (topic, partition, offset) of the first
-    missed, wrongly classified and wrongly rejected records.
+    `wrongly_rejected`: valid records that were rejected. `excused`: rejected within a chunk that was sent twice after a
+    crash. `examples`: positions (topic, partition, offset) of the first missed, wrongly classified and wrongly rejected
+    records.
     """
 
     kinds: tuple[KindScore, ...]

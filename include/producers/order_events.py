@@ -28,14 +28,14 @@ PRIORITIES = ("1-URGENT", "2-HIGH", "3-MEDIUM", "4-NOT SPECIFIED", "5-LOW")
 INSTRUCTIONS = ("DELIVER IN PERSON", "COLLECT COD", "NONE", "TAKE BACK RETURN")
 MODES = ("REG AIR", "AIR", "RAIL", "SHIP", "TRUCK", "MAIL", "FOB")
 CENT = Decimal("0.01")
-Made = tuple[datetime, dict[str, Any]]
+TimedEvent = tuple[datetime, dict[str, Any]]
 
 
-def made_order(number: int, shift: timedelta) -> tuple[Made, list[Made]]:
+def generated_order(number: int, shift: timedelta) -> tuple[TimedEvent, list[TimedEvent]]:
     """Return order `number` and its lines, each with its time."""
     numbers, at = random.Random(number), START + shift + number * BETWEEN
     key = number + 1 + shift.days * KEYS_A_SHIFT
-    lines = [_line(numbers, key, place + 1, at, shift) for place in range(numbers.randint(1, 7))]
+    lines = [_line(numbers, key, number + 1, at, shift) for number in range(numbers.randint(1, 7))]
     states = {line["l_linestatus"] for _, line in lines}
     total = sum((_charge(line) for _, line in lines), Decimal(0)).quantize(CENT, ROUND_HALF_UP)
     order = {
@@ -53,17 +53,17 @@ def made_order(number: int, shift: timedelta) -> tuple[Made, list[Made]]:
     return (at, order), lines
 
 
-def _line(numbers: random.Random, key: int, place: int, at: datetime, shift: timedelta) -> Made:
+def _line(numbers: random.Random, key: int, line_number: int, at: datetime, shift: timedelta) -> TimedEvent:
     part, quantity = numbers.randint(1, PARTS), numbers.randint(1, 50)
     price = Decimal(90_000 + part // 10 % 20_001 + 100 * (part % 1000)) / 100
     shipped = at.date() + timedelta(days=numbers.randint(1, 121))
     received, today = shipped + timedelta(days=numbers.randint(1, 30)), (START + shift + TODAY_AFTER).date()
     booked = at + timedelta(milliseconds=numbers.randrange(LONGEST_DELAY // timedelta(milliseconds=1)))
     return booked, {
-        "event_id": f"{key}.{place}/{iso(booked)}",
+        "event_id": f"{key}.{line_number}/{iso(booked)}",
         "booked_at": iso(booked),
         "l_orderkey": key,
-        "l_linenumber": place,
+        "l_linenumber": line_number,
         "l_partkey": part,
         "l_suppkey": numbers.randint(1, SUPPLIERS),
         "l_quantity": quantity,
@@ -89,9 +89,9 @@ def _charge(line: dict[str, Any]) -> Decimal:
     return price * (1 - discount) * (1 + tax)
 
 
-def _events(topic: str, shift: timedelta) -> Iterator[Made]:
+def _events(topic: str, shift: timedelta) -> Iterator[TimedEvent]:
     for number in range(ORDERS):
-        order, lines = made_order(number, shift)
+        order, lines = generated_order(number, shift)
         yield from [order] if topic == "orders" else lines
 
 

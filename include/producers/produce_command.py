@@ -32,7 +32,8 @@ Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share
 
 def produce(
     feed: Annotated[
-        str | None, typer.Argument(help="Which feed: flights, weather, ad_events, searches, posts, auction.")
+        str | None,
+        typer.Argument(help="The feed: flights, weather, ad_events, searches, posts, auction, orders, lineitem."),
     ] = None,
     file: Annotated[
         Path | None,
@@ -79,7 +80,7 @@ def produce(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Send a feed's events to its topic, on request with duplicate, late, reordered, corrupt records; or a file's.
+    """Send a feed's events to its topic, optionally with duplicate, late, reordered, corrupt records; or a file's.
 
     Ctrl-C stops after pending records are delivered (exit 130); with --manifest the same command continues there.
     """

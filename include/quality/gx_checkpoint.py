@@ -1,7 +1,7 @@
 """Evaluates table rules with Great Expectations: one in-memory context per process, on pandas.
 
 Reads: of each table the columns of one rule at a time, as `table_frames.py` says. Writes: Data Docs, when a folder is
-given. Does not: keep anything else of a run; send telemetry.
+given. Does not: store anything else of a run; send telemetry.
 """
 
 from __future__ import annotations

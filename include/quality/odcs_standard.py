@@ -1,4 +1,4 @@
-"""Is a contract what the Open Data Contract Standard says, and are its rules ones that Great Expectations knows?
+"""Checks a contract against the Open Data Contract Standard, and its rules against Great Expectations.
 
 The data plane reads contracts with a stricter reader of its own (include/catalog/contract.py) and needs no package.
 """
@@ -36,7 +36,7 @@ def rule_problems(contract: Contract, path: Path) -> list[str]:
 
 
 def _check_standard(document: Document) -> None:
-    """Note what the standard's own JSON schema refuses: the package's model lets unknown keys of inner objects pass."""
+    """Note violations of the standard's JSON schema: the package's model accepts unknown keys of inner objects."""
     package, jsonschema = import_optional("open_data_contract_standard.model"), import_optional("jsonschema")
     schema = json.loads(package.OpenDataContractStandard.json_schema())
     validator = jsonschema.validators.validator_for(schema)(schema)

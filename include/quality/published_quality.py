@@ -73,7 +73,7 @@ def validate_published(settings: Settings, dataset: str, now: datetime) -> Publi
         stored = StoredValidation(publication.release, publication.batch, found.checked_at, checks)
         store_validation(settings, dataset, stored)
     finally:
-        # After a failure an incomplete site is left.
+        # After a failure an incomplete site remains.
         shutil.rmtree(new_site, ignore_errors=True)
     return found
 

@@ -26,7 +26,7 @@ class QualityNotInstalled(Terminal):
 
 def import_optional(package: str) -> ModuleType:
     """Import and return a module of the group; QualityNotInstalled when it is not there."""
-    # Read at import; the version in the lock has no telemetry left, and an older one must not have any either.
+    # Read at import. The locked version has no telemetry; an older one must not send any either.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     try:
         with _without_spark_connect():

@@ -1,4 +1,4 @@
-"""A contract against the schema registry: does it read the records that producers write by the latest schema?"""
+"""Checks whether a contract reads the records that producers write with the latest registered schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_SET = "the schema registry was not checked: HEADRACE_SCHEMA_REGISTRY_URL is 
 
 
 def registry_check(settings: Settings, dataset: Dataset) -> tuple[list[str], str]:
-    """Return why records by the latest schema of the topic's subject break the contract, and what was checked.
+    """Return why records of the latest schema of the topic's subject break the contract, and what was checked.
 
     A registry that does not answer, or is not set, is not a problem of the contract, and is named.
     """

@@ -49,7 +49,7 @@ class RecordPosition:
 
 @dataclass(frozen=True)
 class DriftWarning:
-    """A warning: `measure` is nulls, distinct, range, value, psi or unknown field; `before` and `now` are words."""
+    """A warning: `measure` is nulls, distinct, range, value, psi or unknown field; `before` and `now` are texts."""
 
     column: str
     measure: str

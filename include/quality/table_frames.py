@@ -2,7 +2,7 @@
 
 Pandas keeps a text in some 100 bytes, and Great Expectations copies columns, so no frame has all rows of a text column
 unless a rule needs them. A rule about each row by itself sees `CHUNK` rows at a time. Uniqueness needs only the rows
-whose values are there more than once, which DuckDB finds; a rule about distinct values needs these alone.
+whose values occur more than once, which DuckDB finds; a rule about distinct values needs only the distinct values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results of table rules on published tables, each validation kept: how quality was over time.
+"""The history of validations: the results of table rules on published tables.
 
 Reads / Writes: `quality/<dataset>/validations.jsonl`, the last MOST_KEPT validations.
 After a crash: a line that was cut off counts as not written.

@@ -1,4 +1,4 @@
-"""What readers see: the publications, and the published tables pinned to them.
+"""The publications, and the published tables pinned to them.
 
 For notebooks: `from include.reading import read` and `read("gold.carrier_hours")` is a lazy polars frame.
 """

@@ -1,7 +1,7 @@
-"""The decision log: what was decided about rejected records, a payload to validate instead, or that one stays rejected.
+"""The decision log: the decisions on rejected records, such as a corrected payload, or that a record stays rejected.
 
 One file per dataset, next to its tables, for all releases; one line per decision, oldest first. The record stays in
-bronze unchanged. A line that a crash cut off was not written. (adr-0001)
+bronze unchanged. An incomplete last line counts as not written. (adr-0001)
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from include.paths import decision_log_path
 from include.settings import Settings
 
 FIX, DISCARD, REINSTATE = "fix", "discard", "reinstate"
-Coordinates = tuple[int, int]
+Position = tuple[int, int]
 """Partition and offset."""
 
 
 class DecisionLogUnreadable(Terminal):
-    """The file is not a list of decisions; lines are only ever added whole, so somebody edited it."""
+    """The file is not a list of decisions; only complete lines are appended, so it was edited."""
 
     def __init__(self, path: Path, line: int, why: str) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class DecidedRecord:
-    """A record about which something was decided: every decision, oldest first."""
+    """All decisions about one record, oldest first."""
 
     decisions: Sequence[Decision]
 
@@ -81,14 +81,14 @@ def decision_log_size(settings: Settings, dataset: str) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def decided_records(settings: Settings, dataset: str) -> dict[Coordinates, DecidedRecord]:
-    """Return what is decided about each record that anything is decided about. Raises DecisionLogUnreadable."""
+def decided_records(settings: Settings, dataset: str) -> dict[Position, DecidedRecord]:
+    """Return the decisions by record. Raises DecisionLogUnreadable."""
     with _remembered(decision_log_path(settings, dataset)) as reader:
         return reader.of_batches(-sys.maxsize, sys.maxsize)
 
 
 class DecisionLogReader:
-    """Reads a list of decisions up to a size; later only what was appended since.
+    """Reads a list of decisions up to a size; later calls read only appended lines.
 
     `end`: where the last whole line ends. An editor may leave it without its line feed: `is_line_open`.
     """
@@ -100,8 +100,8 @@ class DecisionLogReader:
     def _clear(self) -> None:
         self.end, self.is_line_open, self._lines, self._last = 0, False, 0, b""
         self._file: tuple[int, int, int] | None = None
-        self._decisions: dict[Coordinates, list[Decision]] = {}
-        self._of_batch: dict[int, list[Coordinates]] = defaultdict(list)
+        self._decisions: dict[Position, list[Decision]] = {}
+        self._of_batch: dict[int, list[Position]] = defaultdict(list)
 
     def advance(self, until: int) -> None:
         """Read the list up to `until` bytes, again from its beginning if that is less than what was read.
@@ -119,7 +119,7 @@ class DecisionLogReader:
                     return
 
     def advance_to_end(self) -> None:
-        """Read what was appended, and all of it again when the list was edited. Raises DecisionLogUnreadable."""
+        """Read appended lines, or all lines when the list was edited. Raises DecisionLogUnreadable."""
         found = self._path.stat() if self._path.exists() else None
         file = (0, 0, 0) if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
         if file != self._file:
@@ -128,33 +128,33 @@ class DecisionLogReader:
             try:
                 self.advance(file[1])
             except DecisionLogUnreadable:
-                # Whoever corrects the line may change others too.
+                # A manual correction may have changed other lines too.
                 self._clear()
                 raise
             self._file = file
 
     def _is_appended(self, file: tuple[int, int, int]) -> bool:
-        """Whether the file is the one that was read, and longer, and the last line that was read is where it was."""
+        """Whether the file is the one that was read, only longer, with the last line read at the same place."""
         if self._file is None or file[0] != self._file[0] or file[1] <= self._file[1]:
             return False
         with self._path.open("rb") as stored:
             stored.seek(self.end - len(self._last))
             return stored.read(len(self._last)) == self._last
 
-    def of_record(self, place: Coordinates) -> DecidedRecord | None:
-        """Return what is decided about a record, None when nothing is."""
-        found = self._decisions.get(place)
+    def of_record(self, position: Position) -> DecidedRecord | None:
+        """Return the decisions about a record, None without one."""
+        found = self._decisions.get(position)
         return None if found is None else DecidedRecord(tuple(found))
 
-    def of_batches(self, first: int, last: int) -> dict[Coordinates, DecidedRecord]:
-        """Return what is decided about records of batches [first, last]; looks at no decision about others."""
+    def of_batches(self, first: int, last: int) -> dict[Position, DecidedRecord]:
+        """Return the decisions about records of batches [first, last]; reads no others."""
         known = self._of_batch
         batches = range(first, last + 1) if last - first < len(known) else [b for b in known if first <= b <= last]
-        places = (place for batch in batches for place in known.get(batch, ()))
-        return {place: DecidedRecord(tuple(self._decisions[place])) for place in places}
+        positions = (position for batch in batches for position in known.get(batch, ()))
+        return {position: DecidedRecord(tuple(self._decisions[position])) for position in positions}
 
     def _read_line(self, line: bytes) -> bool:
-        """Take in a line; return whether it was whole: one that a crash cut off is not JSON."""
+        """Add a line; return whether it was complete: a line that a crash truncated is not JSON."""
         is_ended = line.endswith(b"\n")
         if not (is_ended or _is_whole(line)):
             return False
@@ -169,17 +169,17 @@ class DecisionLogReader:
         except (ValueError, KeyError, TypeError) as error:
             raise DecisionLogUnreadable(self._path, self._lines + 1, f"{type(error).__name__}: {error}") from error
         self._lines += 1
-        place = decision.partition, decision.offset
-        if place not in self._decisions:
-            self._decisions[place] = []
-            self._of_batch[decision.batch].append(place)
-        self._decisions[place].append(decision)
+        position = decision.partition, decision.offset
+        if position not in self._decisions:
+            self._decisions[position] = []
+            self._of_batch[decision.batch].append(position)
+        self._decisions[position].append(decision)
 
 
 def append_decisions(settings: Settings, dataset: str, decisions: Iterable[Decision]) -> int:
     """Add decisions, durably, and return how many were new; one that changes nothing is not written again.
 
-    A decision changes nothing when the last one about the record is the same, whoever took it.
+    A decision changes nothing when the last one about the record is the same, whoever made it.
     """
     path = decision_log_path(settings, dataset)
     with appending(path) as file, _remembered(path) as reader:
@@ -225,6 +225,6 @@ def _decision(stored: Mapping[str, str]) -> Decision:
     if stored["act"] not in (FIX, DISCARD, REINSTATE):
         raise ValueError(f"act {stored['act']!r}")
     payload = None if stored["payload"] is None else base64.b64decode(stored["payload"], validate=True)
-    place = {name: int(stored[name]) for name in ("partition", "offset", "batch")}
+    position = {name: int(stored[name]) for name in ("partition", "offset", "batch")}
     at = datetime.fromisoformat(stored["at"])
-    return Decision(act=stored["act"], **place, at=at, by=stored["by"], why=stored["why"], payload=payload)
+    return Decision(act=stored["act"], **position, at=at, by=stored["by"], why=stored["why"], payload=payload)

@@ -1,4 +1,4 @@
-"""The only way to open DuckDB: in memory, with a memory limit, spilling into a folder of this process.
+"""Opens DuckDB, for all modules: in memory, with a memory limit, spilling into a folder of this process.
 
 Writes: `spill/<process>/` in the state folder, while a query needs more memory than its limit.
 After a crash: the next process that opens a database removes the folder (`include/process_folder.py`).

@@ -29,7 +29,7 @@ class NothingPublished(Terminal):
 
 
 class PublicationUnreadable(Terminal):
-    """The publication file is there but is not a publication; it is only ever replaced whole, so somebody edited it."""
+    """The publication file is invalid; it is only replaced atomically, so it was edited."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(
@@ -40,7 +40,7 @@ class PublicationUnreadable(Terminal):
 
 
 class PublicationAhead(Terminal):
-    """Readers see a later batch of the same release already: whoever published it owns the tables now."""
+    """A later batch of the same release is published already: the process that published it owns the tables now."""
 
     def __init__(self, dataset: str, published: int, batch: int) -> None:
         super().__init__(
@@ -192,8 +192,8 @@ def batches_behind(publication: Publication) -> dict[str, int]:
 def publish(settings: Settings, publication: Publication) -> None:
     """Move the dataset's publication, atomically and durably.
 
-    Guarantee: a reader sees the old or the new publication whole; after return the new one survives a power cut.
-    Only the owner of the dataset's tables may call this; PublicationAhead refuses one who was and slept.
+    Guarantee: a reader sees the complete old or new publication; after return the new one survives a power cut.
+    Only the owner of the dataset's tables may call this; PublicationAhead refuses a suspended former owner.
     After a crash: call it again, the same is written.
     """
     current = find_publication(settings, publication.dataset)

@@ -11,9 +11,8 @@ from typing import Any
 
 from include.errors import Terminal
 from include.reading.memory_database import MEMORY, memory_database
-from include.reading.published_tables import PinnedTables
+from include.reading.published_tables import LAYERS, PinnedTables
 
-LAYERS = ("bronze", "silver", "rejected", "gold", "analysis")
 TABLE_NAME = re.compile(rf'\b({"|".join(LAYERS)})"?\s*\.\s*"?(\w+)', re.IGNORECASE)
 ROWS_AT_A_TIME = 10_000
 
@@ -174,9 +173,3 @@ def _rows(connection: Any, reader: Any, known: list[str]) -> Iterator[tuple[Any,
         raise QueryFailed(str(error), known) from error
     finally:
         connection.close()
-
-
-def layer_order(name: str) -> tuple[int, str]:
-    """Return a key that orders tables as a record meets them: bronze, silver, rejected, gold."""
-    layer = name.split(".", 1)[0]
-    return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import polars as pl
     from deltalake import DeltaTable
 
+RECORD_LAYERS = ("bronze", "silver", "rejected")
+"""The layers whose rows are records."""
+LAYERS = (*RECORD_LAYERS, "gold", "analysis")
+
 
 class TableUnknown(Terminal):
     """No publication has this table; `known` are those that are published."""
@@ -80,6 +84,12 @@ class PinnedTables:
     def facts(self, name: str) -> TableStats:
         """Return rows, size and files of a table from its Delta log alone; no data file is opened."""
         return table_stats(self.table(name))
+
+
+def layer_order(name: str) -> tuple[int, str]:
+    """Return a key that orders tables as a record meets them: bronze, silver, rejected, gold."""
+    layer = name.split(".", 1)[0]
+    return (LAYERS.index(layer) if layer in LAYERS else len(LAYERS), name)
 
 
 def pinned(settings: Settings | None = None) -> PinnedTables:

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from include.reading.decision_log import Coordinates, DecidedRecord, Decision
+from include.reading.decision_log import DecidedRecord, Decision, Position
 from include.reading.published_tables import PinnedTables
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 OPEN, FIXED, DISCARDED, DUPLICATE, REINSTATED = "open", "fixed", "discarded", "duplicate", "reinstated"
-NOTHING: Mapping[Coordinates, DecidedRecord] = MappingProxyType({})
+NOTHING: Mapping[Position, DecidedRecord] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def rejected_records(
     reading: PinnedTables,
     dataset: str,
     selection: RejectedFilter = ALL_REJECTED,
-    decided: Mapping[Coordinates, DecidedRecord] = NOTHING,
+    decided: Mapping[Position, DecidedRecord] = NOTHING,
     limit: int | None = 20,
 ) -> list[RejectedRecord]:
     """Return rejected records, newest first. Payloads are read for these records only."""
@@ -109,8 +109,8 @@ def rejected_records(
 
 
 def rejected_coordinates(
-    reading: PinnedTables, dataset: str, selection: RejectedFilter, decided: Mapping[Coordinates, DecidedRecord]
-) -> dict[Coordinates, int]:
+    reading: PinnedTables, dataset: str, selection: RejectedFilter, decided: Mapping[Position, DecidedRecord]
+) -> dict[Position, int]:
     """Return the partition and offset of each such record, with its batch; no payload is read."""
     columns = ("_partition", "_offset", "_batch_id", "disposition")
     rows = _chosen(reading, dataset, selection).select(columns).collect()
@@ -154,17 +154,17 @@ def _chosen(reading: PinnedTables, dataset: str, selection: RejectedFilter) -> p
     return rows
 
 
-def _with_status(rows: pl.DataFrame, decided: Mapping[Coordinates, DecidedRecord], status: str) -> pl.DataFrame:
+def _with_status(rows: pl.DataFrame, decided: Mapping[Position, DecidedRecord], status: str) -> pl.DataFrame:
     import polars as pl
 
     facts = rows.select("disposition", "_partition", "_offset").iter_rows()
     return rows.filter(pl.Series([status_of(d, decided.get((p, o))) == status for d, p, o in facts], dtype=pl.Boolean))
 
 
-def _payloads(reading: PinnedTables, dataset: str, rows: pl.DataFrame) -> dict[Coordinates, bytes | None]:
+def _payloads(reading: PinnedTables, dataset: str, rows: pl.DataFrame) -> dict[Position, bytes | None]:
     import pyarrow.compute as pc
 
-    found: dict[Coordinates, bytes | None] = {}
+    found: dict[Position, bytes | None] = {}
     bronze = reading.arrow(f"bronze.{dataset}")
     for (partition,), part in rows.group_by(["_partition"]):
         offsets: Sequence[int] = part["_offset"].to_list()
@@ -181,22 +181,22 @@ def _payloads(reading: PinnedTables, dataset: str, rows: pl.DataFrame) -> dict[C
 def _record(
     dataset: str,
     row: dict[str, Any],
-    payloads: dict[Coordinates, bytes | None],
-    decided: Mapping[Coordinates, DecidedRecord],
+    payloads: dict[Position, bytes | None],
+    decided: Mapping[Position, DecidedRecord],
 ) -> RejectedRecord:
-    place = (row["_partition"], row["_offset"])
-    record = decided.get(place)
+    position = (row["_partition"], row["_offset"])
+    record = decided.get(position)
     return RejectedRecord(
         dataset=dataset,
         topic=row["_topic"],
-        partition=place[0],
-        offset=place[1],
+        partition=position[0],
+        offset=position[1],
         batch=row["_batch_id"],
         disposition=row["disposition"],
         reasons=tuple(Reason(each["rule"], each["column"], each["detail"]) for each in row["reasons"] or ()),
         contract_version=row["contract_version"],
         first_seen=row["first_seen"],
-        payload=payloads.get(place),
+        payload=payloads.get(position),
         status=status_of(row["disposition"], record),
         fix=None if record is None else record.payload,
         decisions=() if record is None else tuple(record.decisions),

@@ -1,7 +1,8 @@
-"""Changed rows of a published table, publication by publication, with a token that resumes exactly where it was left.
+"""Changed rows of a published table, publication by publication, with a token that resumes exactly after the last
+change.
 
 Reads: publications, Delta logs, and the data files in which two published versions differ: the cost of a change depends
-on the change. Writes: nothing; who consumes keeps the token together with what it wrote.
+on the change. Writes: nothing; a consumer stores the token together with its own output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of a dataset's first folder as texts: people read and correct them, so each guess has a comment."""
+"""The texts of a new dataset's files. Users read and correct them, so each guess has a comment."""
 
 from __future__ import annotations
 

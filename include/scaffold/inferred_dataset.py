@@ -1,4 +1,4 @@
-"""What a dataset's fields are for, guessed from a sample: identity, event time, and a first gold table."""
+"""The roles of a dataset's fields, inferred from a sample: identity, event time, and a first gold table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_GROUPS, MOST_MEASURES = 100, 3
 
 @dataclass(frozen=True)
 class InferredDataset:
-    """A dataset as far as a sample tells. `identity_reason`: how the identity was found; `event_time` is a column of
+    """A dataset inferred from a sample. `identity_reason`: how the identity was found; `event_time` is a column of
     silver, `time` the field it is computed from; `group`: the key of the gold table, if a field is fit for one."""
 
     name: str
@@ -44,7 +44,7 @@ class InferredDataset:
 
 
 def inferred_dataset(name: str, topic: str, sample: RecordSample, now: datetime) -> InferredDataset:
-    """Return what the sample tells of dataset `name`. Raises SampleUnusable when no field is a time or none can be
+    """Infer dataset `name` from a sample. Raises SampleUnusable when no field is a time or none can be
     an identity."""
     fields, left_out = inferred_fields(sample.fields, now)
     time = _time(sample, fields, left_out)
@@ -86,7 +86,7 @@ def _identity(sample: RecordSample, name: str, fields: Sequence[InferredField]) 
 
 
 def _candidates(name: str, fields: Sequence[InferredField]) -> Iterator[tuple[InferredField, ...]]:
-    """Yield what may name a record, the most likely first: one field, then a field and a time, then two fields."""
+    """Yield possible identities, the most likely first: one field, then a field and a time, then two fields."""
     fit = [field for field in fields if field.required and field.type != "boolean" and not field.scale]
     plain = [field for field in fit if not field.is_time]
     named = [f"{name}_id", f"{name.removesuffix('s')}_id", "event_id", "record_id", "id", "uuid"]

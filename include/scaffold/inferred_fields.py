@@ -200,12 +200,12 @@ def _micros(value: str) -> str:
 
 
 def _enumeration(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the values if it is safe to refuse others: few, each a word, and each often in a large sample."""
+    """Return the values of an enumeration: few, each a word, and each frequent in a large sample."""
     counts = Counter(values)
     safe = len(values) >= ENUM_RECORDS and 2 <= len(counts) <= ENUM_VALUES and min(counts.values()) >= ENUM_TIMES
     return tuple(sorted(counts)) if safe and all(TOKEN.fullmatch(value) for value in counts) else ()
 
 
 def longest_accepted(field: InferredField) -> int:
-    """Return the length that a text may have, in bytes: generous, for the sample does not hold the longest."""
+    """Return the maximum length of a text in bytes: generous, since the sample may lack the longest."""
     return min(DEFAULT_STRING_BYTES, max(256, 4 * field.longest))

@@ -1,4 +1,4 @@
-"""Writes the first folder of a dataset, with a case: records, and what must become of them."""
+"""Writes the folder of a new dataset, with a case: records and their expected results."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Schemas of payloads: kept with the records, read, and compared with contracts."""
+"""Schemas of payloads: stored with the records, read, and compared with contracts."""

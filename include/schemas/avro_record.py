@@ -99,10 +99,10 @@ def _field(field: Mapping[str, Any], space: str, known: dict[str, Any]) -> AvroF
     found = [_resolved(branch, space, known) for branch in branches]
     values = [each for each in found if each != "null"]
     if len(values) != 1:
-        return AvroField(field["name"], f"union of {', '.join(map(_said, values)) or 'nothing'}")
+        return AvroField(field["name"], f"union of {', '.join(map(_type_name, values)) or 'nothing'}")
     kind = _kind(values[0])
     if kind is None:
-        return AvroField(field["name"], _said(values[0]))
+        return AvroField(field["name"], _type_name(values[0]))
     return AvroField(field["name"], kind, ["null", values[0]] if len(found) > 1 else values[0])
 
 
@@ -151,7 +151,7 @@ def _kind(schema: Any) -> str | None:
     return kind
 
 
-def _said(schema: Any) -> str:
+def _type_name(schema: Any) -> str:
     if isinstance(schema, str):
         return schema
     return str(schema.get("logicalType") or schema["type"])

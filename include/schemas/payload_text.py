@@ -1,6 +1,6 @@
-"""Payloads as texts, outside Spark: what people are shown, and what DuckDB looks into.
+"""Payloads as texts, outside Spark: for display, and for DuckDB.
 
-By another library than the data plane's, so that an audit does not share its errors.
+Decoded by another library than the data plane's, so that an audit does not share its errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def payload_text(value: bytes | None, schemas: WriterSchemas) -> str | None:
 
 
 def shown_payload(value: bytes | None, schemas: WriterSchemas) -> bytes | None:
-    """Return what people are shown of a payload: Avro as JSON if it can be decoded, else its bytes as they are."""
+    """Return a payload for display: Avro as JSON if it can be decoded, else its bytes unchanged."""
     schema = schemas.get(schema_id(value) or -1)
     if value is None or schema is None or schema.type != AVRO_TYPE:
         return value

@@ -98,7 +98,7 @@ FROM_JSON: dict[str, Callable[[Any], Any]] = {
 
 
 def _value(name: str, kind: str, value: Any) -> Any:
-    """Return a JSON value as the schema's field takes it. Raises ValueError that names the field."""
+    """Return a JSON value as a value of the schema's field. Raises ValueError that names the field."""
     if value is None or kind not in FROM_JSON:
         return value
     try:

@@ -1,8 +1,8 @@
 """The schemas by which a dataset's records were written: one list per dataset, next to bronze, for all releases.
 
-A schema is added when a record first names it, before that record is validated, and stays. So a replay, a rebuild or an
-audit reads the record as the stream did, without the registry. An id for which the registry has none is listed too, and
-its line is followed by one with the schema when there is one. One line a schema; a line that a crash cut off was not
+A schema is added when a record first names it, before that record is validated, and is never removed. So a replay, a
+rebuild or an audit reads the record as the stream did, without the registry. An id unknown to the registry is listed
+too; a later line adds the schema once the registry has it. One line per schema; an incomplete last line counts as not
 written. (adr-0001)
 """
 
@@ -23,7 +23,7 @@ WriterSchemas = Mapping[int, RegisteredSchema]
 
 
 class WriterSchemasUnreadable(Terminal):
-    """The file is not a list of schemas; lines are only ever added whole, so somebody edited it."""
+    """The file is not a list of schemas; only complete lines are appended, so it was edited."""
 
     def __init__(self, path: Path, line: int, why: str) -> None:
         super().__init__(
@@ -38,15 +38,15 @@ def known_schemas(settings: Settings, dataset: str, until: int | None = None) ->
     path = writer_schemas_path(settings, dataset)
     content = path.read_bytes()[:until] if path.exists() else b""
     found: dict[int, RegisteredSchema] = {}
-    for number, line in enumerate(content[: _whole(content)].splitlines(), 1):
+    for number, line in enumerate(content[: _whole_lines(content)].splitlines(), 1):
         schema = _read(path, number, line)
-        if is_news(found, schema):
+        if adds_schema(found, schema):
             found[schema.id] = schema
     return found
 
 
-def is_news(known: WriterSchemas, schema: RegisteredSchema) -> bool:
-    """Whether the schema adds to what is known: its id is new, or the registry had no schema for it so far."""
+def adds_schema(known: WriterSchemas, schema: RegisteredSchema) -> bool:
+    """Return whether the id is new, or known without a schema that is available now."""
     kept = known.get(schema.id)
     return kept is None or (kept.type == UNKNOWN_TYPE and schema.type != UNKNOWN_TYPE)
 
@@ -54,7 +54,7 @@ def is_news(known: WriterSchemas, schema: RegisteredSchema) -> bool:
 def schemas_size(settings: Settings, dataset: str) -> int:
     """Return the current size of the list in bytes; lines are only appended."""
     path = writer_schemas_path(settings, dataset)
-    return _whole(path.read_bytes()) if path.exists() else 0
+    return _whole_lines(path.read_bytes()) if path.exists() else 0
 
 
 def keep_schemas(settings: Settings, dataset: str, schemas: Iterable[RegisteredSchema]) -> None:
@@ -63,12 +63,12 @@ def keep_schemas(settings: Settings, dataset: str, schemas: Iterable[RegisteredS
         known = known_schemas(settings, dataset)
         file.truncate(schemas_size(settings, dataset))
         for schema in schemas:
-            if is_news(known, schema):
+            if adds_schema(known, schema):
                 file.write(f"{json.dumps({'id': schema.id, 'type': schema.type, 'schema': schema.text})}\n".encode())
 
 
-def _whole(content: bytes) -> int:
-    """Return where the last whole line ends."""
+def _whole_lines(content: bytes) -> int:
+    """Return the end of the last complete line."""
     return content.rfind(b"\n") + 1
 
 

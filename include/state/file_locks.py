@@ -37,7 +37,7 @@ def take_lock(path: Path, holder: str) -> TextIO:
 
 @contextmanager
 def shared_lock(path: Path) -> Iterator[None]:
-    """Hold a lock that others may share; waits while a process has it alone."""
+    """Hold a shared lock; waits while a process has it exclusively."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_SH)

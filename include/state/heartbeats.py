@@ -1,6 +1,6 @@
-"""Signs of life across containers and hosts: whoever runs a process touches its run file, anyone sees how old it is.
+"""Heartbeats across containers and hosts: the supervisor of a process touches its run file; others read its age.
 
-Writes: the time of change of run files. Reads: it, and the clock of the file system that wrote it (adr-0001).
+Writes and reads: the modification times of run files, compared with the clock of their file system (adr-0001).
 """
 
 from __future__ import annotations

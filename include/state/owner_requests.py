@@ -22,7 +22,7 @@ from include.state.json_file import JsonFile, StateFileUnreadable
 
 
 class RequestKind(StrEnum):
-    """What the owner can be requested to do."""
+    """What can be requested from the owner."""
 
     PROMOTE = "promote"
     """Publish a release in place of the published one."""

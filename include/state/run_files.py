@@ -70,7 +70,7 @@ def run_file(path: Path) -> JsonFile[RunFile]:
 
 
 def read_run_file(settings: Settings, name: str) -> RunFile | None:
-    """Return the record of a process, None if there is none. Raises StateFileUnreadable."""
+    """Return the run file of a process, None without one. Raises StateFileUnreadable."""
     run = run_file(path := run_path(settings, name)).read()
     return None if run is None else replace(run, path=path)
 

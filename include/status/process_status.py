@@ -1,6 +1,6 @@
 """Status of the processes, from run files, status files and the process table. Never acts.
 
-A process itself shows whether it runs; whether it will be started follows from its desired state and the runner.
+Whether a process runs is observed directly; whether it will be started follows from its desired state and the runner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rate, lag, freshness and rejected records of a stream by minute, from the ledger; each look reads only what is new.
+"""Rate, lag, freshness and rejected records of a stream by minute, from the ledger; each poll reads only new rows.
 
 A batch counts in the minute of its first publication: rows of a rebuilt release, or of a shadow, are not counted again.
 Minutes older than a day are merged into hours, so memory grows with time, not with runs.
@@ -19,13 +19,13 @@ MINUTE_MS = 60_000
 HOUR = 60
 MINUTES_KEPT = 24 * 60
 MOST_RUNS = 200_000
-"""Runs before these are not read at the first look: the figures begin there."""
+"""The first poll reads no runs before these: the figures begin there."""
 STEP = 5_000
 
 
 @dataclass
 class Minute:
-    """What happened in a minute, or in an hour that is over: records into bronze, and runs that were published.
+    """The figures of a minute, or of a past hour: records into bronze, and published runs.
 
     `lag_ms`: the greatest age that a run's oldest record had when it was published. `newest_ms`: the greatest Kafka
     time among all records that were published until its end.
@@ -74,7 +74,7 @@ class Interval:
 
 @dataclass
 class StreamHistory:
-    """The history of one dataset; `advance` reads what the ledger has got since the last call."""
+    """The history of one dataset; `advance` reads the rows that the ledger got since the last call."""
 
     dataset: str
     minutes: dict[int, Minute] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class StreamHistory:
     """Batches in bronze that no publication has passed yet, ascending."""
 
     def advance(self, ledger: LedgerReader, releases: Iterable[str]) -> bool:
-        """Read what is new, some thousand rows at most; return whether there is more. Raises the ledger's errors."""
+        """Read new rows, some thousand at most; return whether there are more. Raises the ledger's errors."""
         if self.ingested_batch is None:
             last = ledger.last_batch(self.dataset)
             if last is None:
@@ -95,7 +95,7 @@ class StreamHistory:
         for batch in batches:
             self._ingest(batch)
         found = [ledger.published_runs_after(self.dataset, name, self.published_batch, STEP) for name in releases]
-        # A run that ends after the batches read so far comes with them, next time.
+        # A run that ends after the batches read so far is read with them by the next call.
         known = [run for runs in found for run in runs if run.last_batch <= (self.ingested_batch or 0)]
         for run in sorted(known, key=lambda run: (run.published_at_ms or 0, run.last_batch)):
             self._publish(run)
@@ -168,7 +168,7 @@ def _intervals(by_start: dict[int, Minute], newest: int | None, size: int, until
 
 @dataclass
 class WatermarkHistory:
-    """The watermark of one release of a dataset; each look reads only the runs that are new."""
+    """The watermark of one release of a dataset; each poll reads only new runs."""
 
     dataset: str
     release: str

@@ -200,7 +200,7 @@ def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExten
     try:
         start = log_start_offsets(bootstrap, topic, KAFKA_SECONDS)
         written = log_end_offsets(bootstrap, topic, KAFKA_SECONDS)
-        # Later than `written`: what arrives in between is not taken for a transaction.
+        # Read after `written`: records that arrive in between do not count as an open transaction.
         end = readable_end_offsets(bootstrap, topic, KAFKA_SECONDS)
         return TopicExtent(start, end, {p: written[p] - end[p] for p in end if written.get(p, 0) > end[p]})
     except TopicMissing:

@@ -41,38 +41,39 @@ class OtherDatasets(Terminal):
 
 
 def demo_workloads(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Only these, with their sources.")] = None,
-    events: Annotated[int, typer.Option(min=1, help="Events of each feed; of searches always all.")] = 5000,
-    replay: Annotated[bool, typer.Option("--replay", help="Also compute everything again from Kafka.")] = False,
-    permutations: Annotated[int, typer.Option(min=0, max=100, help="Also send in so many other orders.")] = 0,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Only these workloads, with their sources.")
+    ] = None,
+    events: Annotated[int, typer.Option(min=1, help="Events of each feed; searches always sends all.")] = 5000,
+    replay: Annotated[bool, typer.Option("--replay", help="Also recompute everything from Kafka.")] = False,
+    permutations: Annotated[
+        int, typer.Option(min=0, max=100, help="Also send the events in this many other orders.")
+    ] = 0,
     json_file: Annotated[
-        Path | None, typer.Option("--json", parser=output_file, metavar="FILE", help="Also write the table here.")
+        Path | None,
+        typer.Option("--json", parser=output_file, metavar="FILE", help="Also write the table to this file."),
     ] = None,
 ) -> None:
-    """Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle's.
+    """Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle.
 
-    Datasets run together with what is derived from them, with duplicate, late
-    and reordered records. A second run sends nothing and compares again. Each
-    line of the table is a dataset: lines of declaration, events, rows of gold,
-    and how many rows differ:
+    A workload and the datasets derived from it run together, with duplicate, late and reordered records. A second
+    run sends nothing and compares again. The table has one line per dataset: declared lines, events, rows of gold, and
+    the number of rows that differ:
 
-    stream: the rows that were published while the records arrived, from the
-    oracle's.
+    stream: the rows published while the records arrived, from the oracle's rows.
 
-    batch: all rows, computed again by one bounded job, from the stream's: a
-    backfill from bronze; of a derived dataset, its queries over its sources.
+    batch: all rows recomputed by one bounded job, from the stream's: by a backfill from bronze; of a derived dataset,
+    by its queries over its sources.
 
-    replay: the same, computed again from Kafka's records, with --replay. A
-    derived dataset reads no topic.
+    replay: all rows recomputed from Kafka, from the stream's (--replay). A derived dataset reads no topic.
 
-    orders: the bytes of gold after other orders of arrival, compared with the
-    stream's, with --permutations. Each has a broker and streams of its own: about a minute.
+    orders: the bytes of gold after other orders of arrival, from the stream's (--permutations). Each order has its own
+    broker and streams and takes about a minute.
 
-    p95: 95 % of the records were published within so many seconds of their
-    Kafka timestamp; of a derived dataset: the records of its sources.
+    p95: seconds from the Kafka timestamp to the publication for 95 % of the records; of a derived dataset: of the
+    records of its sources.
 
-    Exit code 0: all are equal, and no audit found anything wrong; 1: not;
-    130: Ctrl-C.
+    Exit code 0: everything is equal and every audit is balanced; 1: not; 130: Ctrl-C.
     """
     settings, console = load_settings(), wide_console()
     if settings.datasets.resolve() != DATASETS.resolve():

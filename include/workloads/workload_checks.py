@@ -107,7 +107,7 @@ def replayed(settings: Settings, dataset: str) -> int:
 
 
 def _differing(settings: Settings, record: PlanRecord) -> int:
-    """Build and compare a plan, and drop it, so that it is in no other's way."""
+    """Build and compare a plan, then cancel it, so that it blocks no other."""
     done = run_plan(settings, record, SilentReporter(), _nobody, BY, upto=Stage.COMPARED)
     cancel(settings, done, BY)
     return sum(done.last(SliceBuilt).differing.values())

@@ -45,7 +45,7 @@ from include.workloads.workload_checks import (
 from include.workloads.workload_registry import DERIVED, WORKLOADS, declared_lines, with_sources
 
 WHOLE = ("searches",)
-"""Sent completely: spikes are found in the third week."""
+"""Always sent completely: the spikes are in the third week."""
 FAULTS = Shares(duplicates=0.01, late=0.02, reorder=0.1)
 """Duplicates, late and reordered records; the oracles know nothing of them."""
 CAUGHT_UP_WITHIN = 600.0

@@ -13,7 +13,7 @@ from include.workloads.workload_run import WorkloadResult
 NO_TOPIC = "no topic"
 """Why a derived dataset is not replayed."""
 NOT_SENT = "sent before"
-"""Why the records' way to a derived dataset was not measured."""
+"""Why the latency from a record to a derived dataset was not measured."""
 
 
 def print_results(console: Console, results: list[WorkloadResult]) -> None:

@@ -74,11 +74,11 @@ def compiled_warning_counter(contract: Contract) -> WarningCounter:
 
 
 def _aggregates(number: int, rule: CompiledRule) -> list[Column]:
-    place = F.when(rule.violated, F.struct("_partition", "_offset"))
+    position = F.when(rule.violated, F.struct("_partition", "_offset"))
     return [
         F.count_if(rule.applies).alias(f"validated_{number}"),
         F.count_if(rule.violated).alias(f"violations_{number}"),
-        F.min(place).alias(f"first_{number}"),
+        F.min(position).alias(f"first_{number}"),
     ]
 
 
@@ -89,9 +89,9 @@ def summed_counts(counts: Sequence[Counts]) -> Counts:
 
 
 def _summed(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    places = [part["first"] for part in parts if part["first"] is not None]
+    positions = [part["first"] for part in parts if part["first"] is not None]
     return {
         "validated": sum(part["validated"] for part in parts),
         "violations": sum(part["violations"] for part in parts),
-        "first": min(places, default=None),
+        "first": min(positions, default=None),
     }

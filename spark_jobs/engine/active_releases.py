@@ -31,14 +31,14 @@ from spark_jobs.engine.next_run import last_epoch, next_run, refined_batch
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
-from spark_jobs.layers.expired_rows import complete_from
+from spark_jobs.layers.expired_rows import first_complete_batch
 from spark_jobs.layers.release_tables import Release, open_release, release_paths
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.claim_tables import claim_tables
 from spark_jobs.storage.delta_table import OwnershipLost, Table
 
 SHADOW_RETRY_SECONDS = 30.0
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 
 
 class ShadowBehind(Terminal):
@@ -78,7 +78,7 @@ class ActiveRelease:
     release: Release
     lease: Lease
     not_before: float = 0.0
-    look_at: float = 0.0
+    check_at: float = 0.0
     """When (monotonic seconds) gold tables with an interval are checked again."""
     is_unpublished: bool = False
     """Whether a run or a refresh failed: its tables may have been committed, and the publication did not follow."""
@@ -119,9 +119,9 @@ class ActiveRelease:
 
         Return whether there was anything.
         """
-        if time.monotonic() < self.look_at:
+        if time.monotonic() < self.check_at:
             return False
-        self.look_at = time.monotonic() + LOOK_SECONDS
+        self.check_at = time.monotonic() + CHECK_SECONDS
         try:
             done = refresh_due(self.release, self.lease.epoch, time.time())
         except Exception:
@@ -259,7 +259,7 @@ def refuse_incomplete(release: Release, last: int) -> None:
     Only batches that have expired from none of the tables count.
     """
     writer = release.writer
-    first = complete_from(writer)
+    first = first_complete_batch(writer)
     rows = sum(count_rows(table, first, last) for table in (writer.silver, writer.rejected))
     expected = count_rows(writer.bronze, first, last)
     if rows != expected:

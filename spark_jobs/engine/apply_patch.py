@@ -2,8 +2,8 @@
 
 Reads: the plan's folder (rebuild_slice.py), the release's tables at their head.
 Writes: silver, rejected, each gold table that is concerned: one commit each, idempotent by the plan's app id.
-Guarantee: only rows that are still as they were compared are replaced, else nothing is; gold follows from silver.
-After a crash: called again with the same arguments, it commits what is missing.
+Guarantee: either every row to replace still equals the compared row, or nothing is changed; gold follows from silver.
+After a crash: a call with the same arguments commits what is missing.
 Does not: publish, or remove anything from bronze: what bronze lacked is filled in first.
 """
 
@@ -19,12 +19,12 @@ from typing import Any
 from include.app_ids import plan_app_id
 from include.catalog.gold_refresh import EVERY_RUN
 from include.errors import Terminal
-from include.record_coordinates import PLACE
+from include.record_coordinates import POSITION
 from include.state.release_files import PatchDirection
 from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows, refuse_expired_grains
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
-from spark_jobs.layers.expired_rows import kept_from
+from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
@@ -38,7 +38,7 @@ from spark_jobs.storage.failpoints import Step, pass_step
 
 
 class PatchOutdated(Terminal):
-    """The rows that were compared are not the rows that are there now."""
+    """The table no longer holds the rows that were compared."""
 
     def __init__(self, table: str, plan: str, why: str) -> None:
         super().__init__(
@@ -56,13 +56,16 @@ class Patch:
     built: int
     direction: PatchDirection
 
-    def place(self, table: Table, taken: bool) -> Path:
-        """Return the folder of the rows that are taken from a table, or put into it."""
-        is_applied = self.direction is PatchDirection.APPLY
-        return self.folder.rows("removed" if taken == is_applied else "added", table.spec.name)
+    def removed(self, table: Table) -> Path:
+        """Return the folder of the rows to remove from a table."""
+        return self.folder.rows("removed" if self.direction is PatchDirection.APPLY else "added", table.spec.name)
+
+    def added(self, table: Table) -> Path:
+        """Return the folder of the rows to add to a table."""
+        return self.folder.rows("added" if self.direction is PatchDirection.APPLY else "removed", table.spec.name)
 
     def files(self, table: Table) -> list[Path]:
-        """The files of both."""
+        """Return the files of the rows to remove and to add."""
         return [p for state in ("removed", "added") for p in parquet_files(self.folder.rows(state, table.spec.name))]
 
     def app_id(self, release: Release) -> str:
@@ -102,7 +105,7 @@ def is_started(release: Release, patch: Patch) -> bool:
 
 
 def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:
-    """Put into bronze what it lacks; one file holds records of one batch and one partition."""
+    """Add to bronze the records that it lacks; one file holds records of one batch and one partition."""
     bronze, spark = release.writer.bronze, release.writer.spark
     folder = patch.folder.rows("added", bronze.spec.name)
     if not rows_in_folder(folder):
@@ -123,17 +126,17 @@ def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
     for table in (writer.silver, writer.rejected):
         with duckdb_session() as duck:
             _view_patch_rows(duck, table, patch)
-            duck.view_table("there", table, _files_at(table, patch))
-            if duck.count("select * from taken except all select * from there"):
+            duck.view_table("current", table, _files_at(table, patch))
+            if duck.count("select * from removed except all select * from current"):
                 raise PatchOutdated(table.spec.name, plan, "rows have changed")
-            if duck.count(COME_IN):
+            if duck.count(NEW_RECORDS):
                 raise PatchOutdated(table.spec.name, plan, "records have arrived")
     _refuse_second_winner(release, patch)
     if batch > patch.built:
         _refuse_later_records(release, patch)
     for target in release.gold:
         grains = parquet_files(patch.folder.rows("grains", target.table.spec.name))
-        refuse_expired_grains(target, grains, kept_from(writer, "silver"))
+        refuse_expired_grains(target, grains, first_unexpired_batch(writer, "silver"))
 
 
 def _refuse_second_winner(release: Release, patch: Patch) -> None:
@@ -141,14 +144,14 @@ def _refuse_second_winner(release: Release, patch: Patch) -> None:
     writer, identity = release.writer, identity_columns(release.dataset)
     with duckdb_session() as duck:
         _view_patch_rows(duck, writer.silver, patch)
-        writer.identities.view_candidates(duck, "silver", parquet_files(patch.place(writer.silver, taken=False)))
+        writer.identities.view_candidates(duck, "silver", parquet_files(patch.added(writer.silver)))
         if duck.count(SECOND_WINNERS.format(identity=identity)):
             raise PatchOutdated(writer.silver.spec.name, patch.plan, "another record of the same identity has arrived")
 
 
 def _view_patch_rows(duck: DuckSession, table: Table, patch: Patch) -> None:
-    duck.view_folder("taken", patch.place(table, taken=True), table.spec.data_schema)
-    duck.view_folder("put", patch.place(table, taken=False), table.spec.data_schema)
+    duck.view_folder("removed", patch.removed(table), table.spec.data_schema)
+    duck.view_folder("added", patch.added(table), table.spec.data_schema)
 
 
 def _refuse_later_records(release: Release, patch: Patch) -> None:
@@ -171,7 +174,7 @@ def _later_files(table: Table, batch: int) -> list[DataFile]:
 
 def _files_at(table: Table, patch: Patch) -> list[DataFile]:
     """Return the table's files that may hold a record of the patch."""
-    columns = (*PLACE, "_batch_id")
+    columns = (*POSITION, "_batch_id")
     spans = [bounds for path in patch.files(table) for bounds in bounds_of(path, columns)]
     return [
         file
@@ -181,15 +184,18 @@ def _files_at(table: Table, patch: Patch) -> list[DataFile]:
 
 
 def _replace(table: Table, patch: Patch, time: str, facts: dict[str, Any]) -> None:
-    """Take rows from silver or rejected and put others in their place, in one commit; `time` decides on the month."""
+    """Replace rows of silver or rejected in one commit; the column `time` gives the month."""
     if table.committed(facts["app_id"]) >= patch.direction:
         return
-    counts = {f"rows_{state}": rows_in_folder(patch.place(table, state == "removed")) for state in ("removed", "added")}
+    counts = {
+        "rows_removed": rows_in_folder(patch.removed(table)),
+        "rows_added": rows_in_folder(patch.added(table)),
+    }
     old, added = _files_at(table, patch), list[DataFile]()
     if any(counts.values()):
         with duckdb_session() as duck:
             _view_patch_rows(duck, table, patch)
-            duck.view_table("there", table, old)
+            duck.view_table("current", table, old)
             rows = REPLACED.format(month=MONTH_IN_SQL.format(time=f'"{time}"'))
             added = duck.write(rows, table, f"{patch.plan}-{patch.direction}")
     else:
@@ -215,7 +221,7 @@ def _validate_rows(
 
 
 def _changed_counts(table: Table, patch: Patch) -> dict[str, Any]:
-    """Return by how much the rows of each disposition and of each reason become more."""
+    """Return by how much the row count of each disposition and each reason changes."""
     with duckdb_session() as duck:
         _view_patch_rows(duck, table, patch)
         return {kind: dict(duck.rows(CHANGED.format(name=name))) for kind, name in COUNTED.items()}
@@ -223,15 +229,15 @@ def _changed_counts(table: Table, patch: Patch) -> dict[str, Any]:
 
 def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str, Any]) -> None:
     table, spark = target.table, target.spark
-    place = patch.folder.rows("grains", table.spec.name)
-    if table.committed(facts["app_id"]) >= patch.direction or not rows_in_folder(place):
+    folder = patch.folder.rows("grains", table.spec.name)
+    if table.committed(facts["app_id"]) >= patch.direction or not rows_in_folder(folder):
         return
-    grains = read_folder(spark, place, grains_schema(target))
-    rows, old = patched_rows(target, silver, grains, parquet_files(place), facts["batch"])
+    grains = read_folder(spark, folder, grains_schema(target))
+    rows, old = patched_rows(target, silver, grains, parquet_files(folder), facts["batch"])
     added, _ = write_gold(target, rows, f"{patch.plan}-{patch.direction}", old, facts["batch"])
-    metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(place), "total": _total(table, old, added)}
+    metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(folder), "total": _total(table, old, added)}
     if target.gold.refresh != EVERY_RUN:
-        # A row of the patch may have moved the beginning of an open session.
+        # A row of the patch may have changed where an open session begins.
         metadata |= GoldUpdate(refreshed=replace(refresh_state(target), since=None)).metadata
     table.commit(facts["app_id"], patch.direction, metadata, added, old)
 
@@ -242,30 +248,30 @@ def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> 
 
 REPLACED = """
 select *, {month} as _month from (
-    select * from there anti join taken using (_partition, _offset) union all select * from put
+    select * from current anti join removed using (_partition, _offset) union all select * from added
 )
 """
-COME_IN = """
-select * from there
-semi join (select * from put anti join taken using (_partition, _offset)) using (_partition, _offset)
+NEW_RECORDS = """
+select * from current
+semi join (select * from added anti join removed using (_partition, _offset)) using (_partition, _offset)
 """
 SECOND_WINNERS = """
 select * from silver
-anti join taken using (_partition, _offset)
-where ({identity}) in (select ({identity}) from put)
+anti join removed using (_partition, _offset)
+where ({identity}) in (select ({identity}) from added)
 """
 LATER_RECORDS = """
 select * from silver
-where _batch_id > {built} and ({identity}) in (select ({identity}) from (from taken union all from put))
+where _batch_id > {built} and ({identity}) in (select ({identity}) from (from removed union all from added))
 """
 LATER_LOSERS = """
 select * from rejected
 where _batch_id > {built} and disposition = 'duplicate'
-and reasons[1].detail in (select concat_ws('/', _batch_id, _partition, _offset) from taken)
+and reasons[1].detail in (select concat_ws('/', _batch_id, _partition, _offset) from removed)
 """
 COUNTED = {"dispositions": "disposition", "reasons": "unnest(list_distinct([r.rule for r in reasons]))"}
 CHANGED = """
 select name, sum(sign)::bigint as change
-from (select {name} as name, -1 as sign from taken union all select {name}, 1 from put)
+from (select {name} as name, -1 as sign from removed union all select {name}, 1 from added)
 group by name having change <> 0 order by name
 """

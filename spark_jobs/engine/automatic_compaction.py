@@ -49,7 +49,7 @@ class AutomaticCompaction(AutomaticStep):
     """
 
     policy: CompactionPolicy = AUTOMATIC
-    next_look: float = field(default=0.0, kw_only=True)
+    next_check: float = field(default=0.0, kw_only=True)
     _settled: dict[Path, int] = field(default_factory=dict)
     _contended: set[Path] = field(default_factory=set)
     _left_out: set[Path] = field(default_factory=set)

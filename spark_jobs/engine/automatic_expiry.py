@@ -15,7 +15,7 @@ from spark_jobs.engine.expire_batches import expire_batches
 from spark_jobs.engine.log_lines import log_line
 from spark_jobs.layers.release_tables import Release
 
-LOOK_EVERY = 600.0
+CHECK_EVERY = 600.0
 """Seconds; ages are hours at least."""
 
 
@@ -33,7 +33,7 @@ class AutomaticExpiry(AutomaticStep):
 
     def after_failure(self) -> bool:
         """Pause as long as after any look."""
-        self.pause(LOOK_EVERY)
+        self.pause(CHECK_EVERY)
         return False
 
     def _expire(self, settings: Settings, releases: Sequence[Release]) -> bool:
@@ -41,5 +41,5 @@ class AutomaticExpiry(AutomaticStep):
         for each in done:
             log_line(each.report)
         if not done:
-            self.pause(LOOK_EVERY)
+            self.pause(CHECK_EVERY)
         return bool(done)

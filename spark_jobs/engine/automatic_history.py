@@ -21,7 +21,7 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.log_checkpoints import OPENING
 from spark_jobs.storage.log_history import is_due, move_range
 
-LOOK_EVERY = 10.0
+CHECK_EVERY = 10.0
 
 
 @dataclass
@@ -29,7 +29,7 @@ class AutomaticHistory(AutomaticStep):
     """Looks at the logs every ten seconds, and moves one range of commits at a time that are older than `age`."""
 
     age: timedelta = OPENING
-    next_look: float = field(default_factory=lambda: time.monotonic() + LOOK_EVERY, kw_only=True)
+    next_check: float = field(default_factory=lambda: time.monotonic() + CHECK_EVERY, kw_only=True)
     _tables: list[Table] = field(default_factory=list)
 
     def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
@@ -46,7 +46,7 @@ class AutomaticHistory(AutomaticStep):
         if not self._tables:
             if self.is_pausing():
                 return False
-            self.pause(LOOK_EVERY)
+            self.pause(CHECK_EVERY)
             self._tables = [table for table in tables_of(releases) if is_due(table.spec.path, table.version)]
         if not self._tables or not is_free(reading_lock_path(settings, releases[0].dataset.name)):
             self._tables = []

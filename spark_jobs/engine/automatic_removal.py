@@ -17,7 +17,7 @@ from include.settings import Settings
 from spark_jobs.engine.automatic_step import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.engine.log_lines import log_line
 
-LOOK_EVERY = 3600.0
+CHECK_EVERY = 3600.0
 """Seconds; retentions are days."""
 
 
@@ -36,7 +36,7 @@ class AutomaticRemoval(AutomaticStep):
     def after_failure(self) -> bool:
         """Begin anew at the next look."""
         self._is_deleting, self._unread = False, []
-        self.pause(LOOK_EVERY)
+        self.pause(CHECK_EVERY)
         return False
 
     def _step(self, settings: Settings, dataset: str) -> bool:
@@ -44,7 +44,7 @@ class AutomaticRemoval(AutomaticStep):
             return self._remove(settings, dataset)
         except NothingPublished:
             self._unread = []
-            self.pause(LOOK_EVERY)
+            self.pause(CHECK_EVERY)
             return False
 
     def _remove(self, settings: Settings, dataset: str) -> bool:
@@ -59,7 +59,7 @@ class AutomaticRemoval(AutomaticStep):
             pass_over(settings, dataset, self._unread, now, end)
             if self._unread:
                 return True
-            self.pause(LOOK_EVERY)
+            self.pause(CHECK_EVERY)
             # The plans that it reads have just been read, so this is short.
             for each in move_ended(settings, dataset, now, within=0):
                 why = f"ended {each.ended:%Y-%m-%d %H:%M} UTC, retention.{each.policy}"

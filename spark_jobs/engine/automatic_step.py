@@ -14,7 +14,7 @@ from include.leases.lease_errors import LeaseLost
 from spark_jobs.engine.log_lines import log_line
 from spark_jobs.storage.delta_table import OwnershipLost
 
-FIRST_LOOK = 60.0
+FIRST_CHECK = 60.0
 """Seconds after the driver's start."""
 SECONDS_AT_ONCE = 1.0
 """The time that a run waits for a step, in seconds."""
@@ -24,18 +24,18 @@ PAUSE_AFTER_FAILURE = 60.0
 
 @dataclass(kw_only=True)
 class AutomaticStep:
-    """Work that the owner does by itself between two runs. Nothing is looked for before `next_look`, by `clock`."""
+    """Work that the owner does by itself between two runs. Nothing is looked for before `next_check`, by `clock`."""
 
     clock: Callable[[], float] = time.monotonic
-    next_look: float = field(default_factory=lambda: time.monotonic() + FIRST_LOOK)
+    next_check: float = field(default_factory=lambda: time.monotonic() + FIRST_CHECK)
 
     def is_pausing(self) -> bool:
         """Return whether the next look is not due yet."""
-        return self.clock() < self.next_look
+        return self.clock() < self.next_check
 
     def pause(self, seconds: float) -> None:
         """Look again after `seconds`."""
-        self.next_look = self.clock() + seconds
+        self.next_check = self.clock() + seconds
 
     def guarded(self, work: Callable[[], bool], failure: str) -> bool:
         """Return what `work` returns: whether there is more to do. Raises LeaseLost, OwnershipLost.

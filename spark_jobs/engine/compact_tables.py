@@ -11,7 +11,7 @@ makes compacted files visible.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,14 +26,14 @@ from spark_jobs.engine.compaction_groups import (
     ON_REQUEST,
     SPLIT_BY_DAY,
     CompactionPolicy,
-    Place,
+    GroupKey,
     compaction_groups,
     event_day_of,
     kafka_partition_of,
     partition_of,
 )
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
-from spark_jobs.engine.obsolete_files import delete_obsolete_files, files_to_delete, retained_tables
+from spark_jobs.engine.obsolete_files import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
 from spark_jobs.layers.gold_files import old_neighbours
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.batch_rows import last_batch
@@ -50,28 +50,28 @@ SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 class CompactedTable:
     """A table and how it is compacted.
 
-    `place`: files of one place may become one file. `places`: the same by path; other files stay as they are.
+    `group_key`: files with one key may become one file. `group_keys`: the keys by path; other files are not compacted.
     `order`: columns that its rows are sorted by. `day`: column whose days get a file each, when there are enough rows.
     `before`: only files of batches before this one; None for all.
     """
 
     table: Table
-    place: Place = partition_of
+    group_key: GroupKey = partition_of
     order: tuple[str, ...] = ()
     day: str = ""
     before: int | None = None
-    places: Callable[[], Mapping[str, Hashable]] | None = None
+    group_keys: Callable[[], Mapping[str, Hashable]] | None = None
 
     def groups(self, policy: CompactionPolicy) -> list[list[DataFile]]:
         """Return the groups of files to compact now, smallest first."""
         files = self.table.files()
-        if self.places is not None:
-            found = self.places()
+        if self.group_keys is not None:
+            found = self.group_keys()
             chosen = [file for file in files if file.path in found]
             return compaction_groups(chosen, policy, lambda file: found[file.path])
         if self.before is not None:
             files = [file for file in files if last_batch(file) < self.before]
-        return compaction_groups(files, policy, self.place)
+        return compaction_groups(files, policy, self.group_key)
 
 
 def compact_tables(
@@ -86,35 +86,40 @@ def compact_tables(
     `releases`: the published one, then its shadows. `left`: groups that were not compacted within `seconds`. Stops when
     this process is not the owner any more.
     """
-    end, root = time.monotonic() + seconds, warehouse(settings)
-    compactable = {each.table.spec.path: each for each in compactable_tables(releases)}
-    retained = retained_tables(settings, releases)
+    compactable, retained = compactable_tables(releases), retained_tables(settings, releases)
+    return compact_and_delete(warehouse(settings), compactable, retained, seconds, policy, is_owner)
+
+
+def compact_and_delete(
+    root: Path,
+    tables: Iterable[CompactedTable],
+    retained: RetainedTables,
+    seconds: float,
+    policy: CompactionPolicy,
+    is_owner: Callable[[], bool] = lambda: True,
+) -> dict[str, dict[str, int]]:
+    """Compact `tables` and remove obsolete files of the `retained` ones; return what `compact_tables` does."""
+    end, compactable = time.monotonic() + seconds, {each.table.spec.path: each for each in tables}
     done: dict[str, dict[str, int]] = {}
     for table in retained.tables:
         path, before = table.spec.path, len(table.files())
-        left = compact_until(end, compactable[path], policy, is_owner) if path in compactable else 0
+        left = _compact_until(end, compactable[path], policy, is_owner) if path in compactable else 0
         obsolete = files_to_delete(retained, table, sweep=True) if is_owner() else []
-        done[str(path.relative_to(root))] = compaction_facts(table, before, left, obsolete, end)
+        # However long compaction took, deletion has LEAST_SECONDS.
+        removed = delete_obsolete_files(table, obsolete, max(end, time.monotonic() + LEAST_SECONDS))
+        facts = {"files": before, "now": table.file_count, "removed": removed, "left": left}
+        done[str(path.relative_to(root))] = facts
     return done
 
 
-def compact_until(
-    end: float, compacted: CompactedTable, policy: CompactionPolicy, is_owner: Callable[[], bool] = lambda: True
+def _compact_until(
+    end: float, compacted: CompactedTable, policy: CompactionPolicy, is_owner: Callable[[], bool]
 ) -> int:
     """Compact the groups of a table until `end` (monotonic); return how many are left."""
     groups = compacted.groups(policy)
     while groups and time.monotonic() < end and is_owner():
         compact_group(compacted, groups.pop(0))
     return len(groups)
-
-
-def compaction_facts(table: Table, before: int, left: int, obsolete: list[Path], end: float) -> dict[str, int]:
-    """Delete a table's obsolete files; return its files `before`, `now`, those `removed`, and the groups `left`.
-
-    However long compaction took, deletion has LEAST_SECONDS.
-    """
-    removed = delete_obsolete_files(table, obsolete, max(end, time.monotonic() + LEAST_SECONDS))
-    return {"files": before, "now": table.file_count, "removed": removed, "left": left}
 
 
 def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
@@ -129,21 +134,21 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
         yield CompactedTable(writer.rejected, order=SILVER_ORDER)
         yield CompactedTable(writer.silver, event_day_of(time_column), SILVER_ORDER, time_column, batch)
         for target in release.gold:
-            places = partial(old_neighbours, target, batch)
-            yield CompactedTable(target.table, order=row_columns(target.gold), places=places)
+            group_keys = partial(old_neighbours, target, batch)
+            yield CompactedTable(target.table, order=row_columns(target.gold), group_keys=group_keys)
     batch = refined_batch(releases[0])
     yield CompactedTable(releases[0].writer.bronze, kafka_partition_of, ("_batch_id", "partition", "offset"), "", batch)
 
 
 def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:
-    """Compact files of one place."""
+    """Compact files of one group."""
     commit_group(compacted.table, write_group(compacted, group), group)
 
 
 def write_group(
     compacted: CompactedTable, group: Sequence[DataFile], session: DuckSessions = duckdb_session
 ) -> list[DataFile]:
-    """Write the rows of files of one place into new files; return them, invisible to readers until `commit_group`."""
+    """Write the rows of a group into new files; return them, invisible to readers until `commit_group`."""
     table, value = compacted.table, partition_of(group[0])
     attempt = table.attempt_folder(f"compacted-{table.version}-{uuid4().hex[:6]}")
     folder = attempt / f"{table.spec.partition}={quote(value, safe='')}"

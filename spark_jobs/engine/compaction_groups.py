@@ -1,7 +1,7 @@
-"""Which small files are compacted together: files of one place in a table and of similar size.
+"""Which small files are compacted together: files of one group key in a table, of similar size.
 
 Sizes are tiers of a factor of eight, as in a size-tiered log-structured merge tree: a byte is rewritten once per tier,
-and a place has at most `min_files` files per tier after compaction.
+and a group key has at most `min_files` files per tier after compaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPLIT_BY_DAY = 4 * MEGABYTE
 class CompactionPolicy:
     """Files below `small` bytes are compacted to files of about `target` bytes.
 
-    Only when a place has at least `min_files` of them, and at most `max_files` at once, which keeps a step short.
+    Only when a group key has at least `min_files` of them, and at most `max_files` at once, which keeps a step short.
     With `tiered`, only files of one size tier are compacted together: many small steps instead of few large ones.
     """
 
@@ -39,15 +39,15 @@ class CompactionPolicy:
 ON_REQUEST = CompactionPolicy()
 AUTOMATIC = CompactionPolicy(target=64 * MEGABYTE, tiered=True)
 
-Place = Callable[[DataFile], Hashable]
+GroupKey = Callable[[DataFile], Hashable]
 
 
-def compaction_groups(files: Sequence[DataFile], policy: CompactionPolicy, place: Place) -> list[list[DataFile]]:
-    """Return groups of files of one place, smallest first; each group becomes one file per day."""
+def compaction_groups(files: Sequence[DataFile], policy: CompactionPolicy, group_key: GroupKey) -> list[list[DataFile]]:
+    """Return groups of files of one key, smallest first; each group becomes one file per day."""
     found: dict[tuple[Hashable, int], list[DataFile]] = defaultdict(list)
     for file in files:
         if file.size < policy.small:
-            found[place(file), tier(file.size) if policy.tiered else 0].append(file)
+            found[group_key(file), tier(file.size) if policy.tiered else 0].append(file)
     crowded = [sorted(each, key=_batch_order) for each in found.values() if len(each) >= policy.min_files]
     groups = [group for each in crowded for group in _filled(each, policy)]
     return sorted(groups, key=lambda group: sum(file.size for file in group))
@@ -71,16 +71,16 @@ def kafka_partition_of(file: DataFile) -> Hashable:
     return partition_of(file), file.low.get("partition")
 
 
-def event_day_of(column: str) -> Place:
-    """Return the place of a silver file: its month, and of a larger one its day of `column` if it has only one."""
+def event_day_of(column: str) -> GroupKey:
+    """Return a function that keys silver files by month, larger ones of a single day also by that day of `column`."""
 
-    def place(file: DataFile) -> Hashable:
+    def group_key(file: DataFile) -> Hashable:
         if file.size < SPLIT_BY_DAY:
             return partition_of(file), None
         days = {_day(bound) for bound in (file.low.get(column), file.high.get(column))}
         return partition_of(file), days.pop() if len(days) == 1 else None
 
-    return place
+    return group_key
 
 
 def _day(bound: object) -> date | None:

@@ -7,7 +7,6 @@ After a crash: the next check does the rest.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,10 +16,10 @@ from include.paths import reading_lock_path, warehouse
 from include.reading.publication import find_publication
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.compact_tables import CompactedTable, compact_until, compaction_facts
+from spark_jobs.engine.compact_tables import CompactedTable, compact_and_delete
 from spark_jobs.engine.compaction_groups import ON_REQUEST, CompactionPolicy
 from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables, files_to_delete
+from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
 from spark_jobs.layers.derived_gold import DerivedTable
 from spark_jobs.layers.gold_files import old_neighbours
 
@@ -48,24 +47,15 @@ class DerivedUpkeep:
 def compact_derived(
     release: DerivedRelease, batch: int, seconds: float, policy: CompactionPolicy = ON_REQUEST
 ) -> dict[str, dict[str, int]]:
-    """Compact small files and remove obsolete ones; return by table `files` before, `now`, `removed` and `left`.
-
-    `left`: groups that were not compacted within `seconds`.
-    """
-    end, root = time.monotonic() + seconds, warehouse(release.settings)
-    done: dict[str, dict[str, int]] = {}
-    tables = release.open_tables()
-    retained = _retained(release)
-    for table in tables:
-        stored = table.target.table
-        before, left = len(stored.files()), compact_until(end, _compacted(table, batch), policy)
-        obsolete = files_to_delete(retained, stored, sweep=True)
-        done[str(stored.spec.path.relative_to(root))] = compaction_facts(stored, before, left, obsolete, end)
-    return done
+    """Compact small files and remove obsolete ones; return what `compact_tables` does."""
+    tables = [_compacted(table, batch) for table in release.open_tables()]
+    return compact_and_delete(warehouse(release.settings), tables, _retained(release), seconds, policy)
 
 
 def _compacted(table: DerivedTable, batch: int) -> CompactedTable:
-    return CompactedTable(table.target.table, order=table.grain, places=partial(old_neighbours, table.target, batch))
+    return CompactedTable(
+        table.target.table, order=table.grain, group_keys=partial(old_neighbours, table.target, batch)
+    )
 
 
 def _retained(release: DerivedRelease) -> RetainedTables:

@@ -22,7 +22,7 @@ from include.settings import Settings
 from include.sql_quoting import sql_identifier
 from spark_jobs.engine.compaction_groups import partition_of
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
-from spark_jobs.layers.expired_rows import expiry_ids, kept_from
+from spark_jobs.layers.expired_rows import expiry_ids, first_unexpired_batch
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.batch_rows import last_batch
 from spark_jobs.storage.data_files import DataFile
@@ -82,7 +82,7 @@ def expire_batches(
     if any(each.table.startswith("silver.") for each in done):
         for release in releases:
             writer = release.writer
-            writer.identities.drop_expired(_ends(writer.bronze, kept_from(writer, "silver")))
+            writer.identities.drop_expired(_ends(writer.bronze, first_unexpired_batch(writer, "silver")))
     return done
 
 
@@ -98,14 +98,14 @@ def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringT
         return
     for release in releases if retention.silver is not None else ():
         writer, bound = release.writer, min(now, arrived) - (retention.silver or timedelta())
-        first = max(kept_from(writer, "silver"), 0)
+        first = max(first_unexpired_batch(writer, "silver"), 0)
         before = _run_start(writer.silver, _first_younger(bronze, first, last, bound), first)
         for table in (writer.silver, writer.rejected):
             layer = table.spec.name.partition(".")[0]
-            begun = kept_from(writer, layer)
+            begun = first_unexpired_batch(writer, layer)
             yield _ExpiringTable(table, expiry_ids(writer)[layer], begun, before, "_partition", "_offset")
     if retention.bronze is not None:
-        first = kept_from(releases[0].writer, "bronze")
+        first = first_unexpired_batch(releases[0].writer, "bronze")
         before = _first_younger(bronze, first, last, now - retention.bronze)
         yield _ExpiringTable(bronze, expiry_ids(releases[0].writer)["bronze"], first, before, "partition", "offset")
 

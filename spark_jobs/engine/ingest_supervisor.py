@@ -10,14 +10,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.clients.kafka import KafkaRefused, TopicMissing, log_end_offsets
 from include.errors import Terminal, Transient
 from include.state.broker_address import bootstrap_servers
-from spark_jobs.engine.back_off import FIRST_PAUSE, LONGEST_PAUSE
+from spark_jobs.engine.back_off import BackOff
 from spark_jobs.engine.batch_limit import BatchLimitChanged
 from spark_jobs.engine.ingest import DRAINED, Ingest
 from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.preflight import refuse_changed_topic
 from spark_jobs.engine.status_reporter import StatusReporter
 
-MAX_FAILURES = 5
+MAX_FAILURES = 6
 """Failures in a row after the same batch."""
 DRAIN_SECONDS = 50.0
 
@@ -36,13 +36,13 @@ class IngestFailed(Terminal):
 
 @dataclass
 class IngestSupervisor:
-    """The ingest query, and when it is restarted (monotonic seconds)."""
+    """The ingest query, and the pause before it is restarted."""
 
     ingest: Ingest
     reporter: StatusReporter
     query: StreamingQuery = field(init=False)
     has_ended: bool = False
-    restart_at: float = 0.0
+    back_off: BackOff = field(default_factory=BackOff)
     failures: int = 0
     failed_after: int = -2
     """Bronze batch that `failures` counts for."""
@@ -60,7 +60,7 @@ class IngestSupervisor:
         """
         if not self.has_ended and not self.query.isActive:
             self._note_end()
-        if self.has_ended and time.monotonic() >= self.restart_at and self._topic_answers():
+        if self.has_ended and not self.back_off.is_pausing and self._topic_answers():
             self.start(bootstrap_servers(self.ingest.settings))
             self.reporter.report("running")
 
@@ -91,14 +91,19 @@ class IngestSupervisor:
             log_line(f"ingest starts again after bronze batch {batch}: {error}")
             return
         reason = error_reason(error) if error else "the query ended without an error"
-        self.failures = self.failures + 1 if self.failed_after == batch else 1
-        self.failed_after = batch
+        if self.failed_after != batch:
+            self._forget_failures()
+            self.failed_after = batch
+        self.failures += 1
         if self.failures > MAX_FAILURES:
             raise IngestFailed(self.ingest.dataset.name, self.failures, batch, reason)
-        pause = min(FIRST_PAUSE * 2**self.failures, LONGEST_PAUSE)
-        self.restart_at = time.monotonic() + pause
+        pause = self.back_off.lengthen()
         log_line(f"ingest stopped after bronze batch {batch}: {reason}; restart in {pause:.0f} s, refine continues")
         self.reporter.report("waiting", f"ingest restarts in {pause:.0f} s: {reason}")
+
+    def _forget_failures(self) -> None:
+        self.failures = 0
+        self.back_off.end()
 
     def _topic_answers(self) -> bool:
         """Wait for an unreachable broker or a missing topic without limit; neither counts as a failure of ingest.
@@ -112,6 +117,7 @@ class IngestSupervisor:
             refuse_changed_topic(ingest.dataset, ingest.bronze, ingest.generation, bootstrap)
             return True
         except (Transient, TopicMissing, KafkaRefused) as error:
-            self.failures, self.restart_at = 0, time.monotonic() + FIRST_PAUSE
+            self._forget_failures()
+            self.back_off.lengthen()
             self.reporter.report("waiting", error.what)
             return False

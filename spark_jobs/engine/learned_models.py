@@ -71,7 +71,7 @@ def _first_centres(declared: analyses.KMeans, scaled: DataFrame) -> Centres:
 
 def next_centres(points: DataFrame, centres: Centres) -> Centres:
     """Return the mean of the points nearest to each centre; a centre without points stays."""
-    means = F.array(*(F.avg(F.col(POINT)[place]) for place in range(len(centres[0]))))
+    means = F.array(*(F.avg(F.col(POINT)[axis]) for axis in range(len(centres[0]))))
     found = points.groupBy(_nearest(centres).alias("_cluster")).agg(means.alias("_mean"))
     pairs = F.map_from_entries(F.collect_list(F.struct("_cluster", "_mean")))
     row = found.agg(pairs.alias("_means")).first()
@@ -86,7 +86,7 @@ def _nearest(centres: Centres) -> Column:
 
 
 def _distance(centre: Sequence[float]) -> Column:
-    squares = ((F.col(POINT)[place] - F.lit(value)) ** 2 for place, value in enumerate(centre))
+    squares = ((F.col(POINT)[axis] - F.lit(value)) ** 2 for axis, value in enumerate(centre))
     return reduce(add, squares)
 
 

@@ -27,7 +27,7 @@ from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.storage.delta_table import Table
 
-LOOKS_PER_RETENTION = 12
+CHECKS_PER_RETENTION = 12
 LONGEST_BUILD = timedelta(days=7)
 """From the plan of a release until it has inherited the rows of another."""
 
@@ -124,7 +124,7 @@ class AutomaticDeletion(AutomaticStep):
         if not self._tables:
             if not retained.tables:
                 return False
-            self.pause(retained.retention.total_seconds() / LOOKS_PER_RETENTION)
+            self.pause(retained.retention.total_seconds() / CHECKS_PER_RETENTION)
             self._tables = list(retained.tables)
         table = self._tables[0]
         # After a promotion nothing says which versions of the other release's tables stay.

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from include.catalog.pipeline import Gold, grain_columns, row_columns
 from include.errors import Terminal
-from include.record_coordinates import PLACE
+from include.record_coordinates import POSITION
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
 from spark_jobs.layers.gold_rows import first_batches, rows_of_grains, touched_grains
@@ -117,9 +117,9 @@ def _write_rows_after(gold: _SliceGold, batch: int) -> None:
     target, before, after = gold.target, gold.silver_rows("before"), gold.silver_rows("after")
     touched = gold.staging("touched")
     grains = read_folder(target.spark, touched, grains_schema(target))
-    places = before.select(*PLACE).unionByName(after.select(*PLACE)).distinct()
+    places = before.select(*POSITION).unionByName(after.select(*POSITION)).distinct()
     files = silver_of_grains(target.gold, gold.silver, parquet_files(touched))
-    outside = gold.silver.read(target.spark, files).join(places, list(PLACE), "left_anti")
+    outside = gold.silver.read(target.spark, files).join(places, list(POSITION), "left_anti")
     refreshed = refresh_state(target)
     merged = refreshed_silver(target.gold, refreshed, outside.unionByName(after))
     fresh = refreshed_rows(target.gold, refreshed, rows_of_grains(target.gold, merged, grains, batch))

@@ -22,20 +22,20 @@ from include.catalog.history_slice import Slice
 from include.catalog.pipeline import time_columns
 from include.catalog.span_index import SpanIndex
 from include.errors import Terminal
-from include.record_coordinates import PLACE
-from spark_jobs.layers.expired_rows import complete_from
+from include.record_coordinates import POSITION
+from spark_jobs.layers.expired_rows import first_complete_batch
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_tables import PLACES, REJECTED, SilverTables
-from spark_jobs.layers.validate_records import KAFKA_PLACE, ValidatedFiles, validate_files
+from spark_jobs.layers.silver_tables import POSITIONS, REJECTED, SilverTables
+from spark_jobs.layers.validate_records import KAFKA_POSITION, ValidatedFiles, validate_files
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder
 from spark_jobs.storage.spark_files import rows_in_files
 
-PLACES_AND_BATCH = StructType([*PLACES, REJECTED["_batch_id"]])
+POSITIONS_AND_BATCH = StructType([*POSITIONS, REJECTED["_batch_id"]])
 # A condition with a term for each span is evaluated for each row, so it must not have thousands of them.
 FEW_SPANS = 20
 
@@ -144,8 +144,8 @@ def _write_chosen(writer: SilverTables, core: ValidatedFiles, slice_: Slice, fol
             inside = " or ".join(
                 f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in time_columns(writer.dataset.pipeline)
             )
-            duck.view_table("silver", silver, span_files(silver, slice_, *PLACE))
-            there = f"select _partition, _offset from ({in_spans(slice_, 'silver', *PLACE)}) where {inside}"
+            duck.view_table("silver", silver, span_files(silver, slice_, *POSITION))
+            there = f"select _partition, _offset from ({in_spans(slice_, 'silver', *POSITION)}) where {inside}"
             chosen += f" where {inside} or (_partition, _offset) in ({there})"
         duck.save(chosen, folder.staging("chosen"))
 
@@ -157,14 +157,14 @@ def _validate_closure(
     silver, rejected, places = writer.silver, writer.rejected, folder.staging("closure_places")
     with duckdb_session() as duck:
         duck.view_folder("chosen", folder.staging("chosen"), silver.spec.data_schema)
-        duck.view_files("invalid", core.invalid, PLACES)
+        duck.view_files("invalid", core.invalid, POSITIONS)
         writer.identities.view_candidates(duck, "candidates", parquet_files(folder.staging("chosen")))
-        duck.view_table("inside", silver, span_files(silver, slice_, *PLACE))
+        duck.view_table("inside", silver, span_files(silver, slice_, *POSITION))
         duck.view_table("rejected", rejected, rejected.files())
         duck.save(CLOSURE.format(identity=identity_columns(writer.dataset)), places)
-        count, first, last = _span_of(duck, places, PLACES_AND_BATCH)
-    if count and first < complete_from(writer):
-        raise OriginalsExpired(writer.silver.spec.name, first, complete_from(writer))
+        count, first, last = _span_of(duck, places, POSITIONS_AND_BATCH)
+    if count and first < first_complete_batch(writer):
+        raise OriginalsExpired(writer.silver.spec.name, first, first_complete_batch(writer))
     beginning = writer.dataset.release_start
     if count and beginning is not None and first < beginning.batch:
         why = f"records of the slice share identities with batch {first}, which this release has not validated"
@@ -174,10 +174,10 @@ def _validate_closure(
     records = folder.staging("closure_records")
     files = writer.bronze.batch_files(first, last)
     with duckdb_session() as duck:
-        duck.view_folder("closure", places, PLACES)
+        duck.view_folder("closure", places, POSITIONS)
         duck.view_table("bronze", writer.bronze, files)
         at = 'select _partition as "partition", _offset as "offset" from closure'
-        duck.save_records(f"select * from bronze semi join ({at}) using ({KAFKA_PLACE})", records)
+        duck.save_records(f"select * from bronze semi join ({at}) using ({KAFKA_POSITION})", records)
     validated = validate_files(writer, parquet_files(records), (first, last), folder.staging("closure"), until)
     found = rows_in_files(validated.accepted) + rows_in_files(validated.invalid)
     if found != count:
@@ -209,8 +209,8 @@ def _write_before(writer: SilverTables, table: Table, folder: PlanFolder) -> int
     """Write a table's published rows of the slice and the rows that differ; return how many records differ."""
     name, schema = table.spec.name, table.spec.data_schema
     with duckdb_session() as duck:
-        duck.view_folder("after_silver", folder.rows("after", writer.silver.spec.name), PLACES)
-        duck.view_folder("after_rejected", folder.rows("after", writer.rejected.spec.name), PLACES)
+        duck.view_folder("after_silver", folder.rows("after", writer.silver.spec.name), POSITIONS)
+        duck.view_folder("after_rejected", folder.rows("after", writer.rejected.spec.name), POSITIONS)
         duck.view_table("there", table, table.files())
         duck.save(BEFORE, folder.rows("before", name))
         for state in ("before", "after"):

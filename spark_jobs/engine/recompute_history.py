@@ -18,14 +18,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.pipeline import AdditiveGold, Gold, QueryGold, grain_columns, row_columns
-from include.reading.decision_log import Coordinates, DecidedRecord
-from include.record_coordinates import PLACE, RANK
+from include.reading.decision_log import DecidedRecord, Position
+from include.record_coordinates import POSITION, RANK
 from include.settings import Settings
 from spark_jobs.engine.next_run import last_of_run
 from spark_jobs.engine.rebuild_gold import visible
 from spark_jobs.engine.rebuild_slice import PlanFolder, save_differences
 from spark_jobs.engine.row_differences import Differences, row_differences
-from spark_jobs.layers.expired_rows import complete_from, kept_from
+from spark_jobs.layers.expired_rows import first_complete_batch, first_unexpired_batch
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_rows import gold_rows, rows_of_grains, touched_grains
@@ -63,9 +63,9 @@ class Recomputed:
 class ChosenDecisions(RecordDecisions):
     """Of the decisions about some records, those that their published rows follow."""
 
-    chosen: Mapping[Coordinates, DecidedRecord] = field(default_factory=dict)
+    chosen: Mapping[Position, DecidedRecord] = field(default_factory=dict)
 
-    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, DecidedRecord]:
+    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Position, DecidedRecord]:
         """Return the chosen decisions."""
         return dict(self.chosen)
 
@@ -81,7 +81,7 @@ def recompute_history(
     folder.mkdir(parents=True)
     try:
         start = release.dataset.release_start
-        complete = complete_from(release.writer)
+        complete = first_complete_batch(release.writer)
         first = max(start.batch if start else 0, complete)
         history = _History(_own_writer(release.writer, folder), folder, first, batch)
         history.compare_unknown_batches()
@@ -151,7 +151,9 @@ class _History:
             pending = _pending(decided, tables, found) if differing and decided else set()
             if not pending:
                 break
-            decided = {place: fewer for place, each in decided.items() if (fewer := _without(each, place in pending))}
+            decided = {
+                position: fewer for position, each in decided.items() if (fewer := _without(each, position in pending))
+            }
         self._keep(found, differing)
         return records
 
@@ -185,7 +187,7 @@ class _History:
 
     def _view_orphans(self, duck: DuckSession, run: RefineRun) -> None:
         """Create a view of the run's duplicates of records that have expired: nothing says any more that they are."""
-        rejected, expired = self.writer.rejected, kept_from(self.writer, "silver")
+        rejected, expired = self.writer.rejected, first_unexpired_batch(self.writer, "silver")
         duck.view_table("rejected_rows", rejected, rejected.batch_files(*run.batches) if expired else [])
         duck.view_query("orphans", ORPHANS.format(expired=expired))
 
@@ -214,7 +216,7 @@ class _History:
         with duckdb_session() as duck:
             for state in ("removed", "added"):
                 duck.view_files(state, self.rows(state, table), table.spec.data_schema)
-            found = row_differences(duck, table, list(PLACE), list(identity))
+            found = row_differences(duck, table, list(POSITION), list(identity))
             first, last = duck.rows(BATCHES)[0]
         return self.with_batches(found, first, last)
 
@@ -235,16 +237,14 @@ class _History:
         return rows.join(removed.select(*RANK).distinct(), list(RANK), "left_anti").unionByName(added)
 
 
-def _pending(
-    decided: Mapping[Coordinates, DecidedRecord], tables: Sequence[Table], found: PlanFolder
-) -> set[Coordinates]:
+def _pending(decided: Mapping[Position, DecidedRecord], tables: Sequence[Table], found: PlanFolder) -> set[Position]:
     """Return the decided records that differ."""
     partitions, offsets = zip(*decided, strict=True)
-    places = pa.table({"_partition": pa.array(partitions, pa.int32()), "_offset": pa.array(offsets, pa.int64())})
-    differing: set[Coordinates] = set()
+    positions = pa.table({"_partition": pa.array(partitions, pa.int32()), "_offset": pa.array(offsets, pa.int64())})
+    differing: set[Position] = set()
     for table in tables:
         with duckdb_session() as duck:
-            duck.view_arrow("decided", places)
+            duck.view_arrow("decided", positions)
             for state in ("removed", "added"):
                 duck.view_folder(state, found.rows(state, table.spec.name), table.spec.data_schema)
             differing |= set(duck.rows(DECIDED))
@@ -273,7 +273,7 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
         duck.view_table("published", table, table.files())
         duck.view_folder("recomputed", written, shown)
         columns = ", ".join(f'"{name}"' for name in shown.fieldNames())
-        _view_complete(duck, gold, kept_from(history.writer, "silver"))
+        _view_complete(duck, gold, first_unexpired_batch(history.writer, "silver"))
         duck.create_table("differing", DIFFERING.format(columns=columns))
         for state, sign in (("removed", 1), ("added", -1)):
             duck.view_query(state, COPIES.format(columns=columns, sign=sign))

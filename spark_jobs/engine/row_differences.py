@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.record_coordinates import PLACE
+from include.record_coordinates import POSITION
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession
 
@@ -70,7 +70,7 @@ def row_differences(
     )
     counts = {str(kind): int(count) for kind, count in duck.rows("select kind, count(*) from pairs group by all")}
     order = ", ".join(f'"_key_{key}"' for key in keys)
-    places = order if tuple(keys) == PLACE else "null, null"
+    positions = order if tuple(keys) == POSITION else "null, null"
     samples = [
         DifferentRow(
             kind,
@@ -85,7 +85,7 @@ def row_differences(
         )
         for kind in sorted(counts)
         for names, published, recomputed, flags, partition, offset in duck.rows(
-            SAMPLED.format(places=places, order=order, samples=SAMPLES, kind=kind)
+            SAMPLED.format(positions=positions, order=order, samples=SAMPLES, kind=kind)
         )
     ]
     return Differences(table.spec.name, table.rows, counts, samples)
@@ -116,7 +116,7 @@ where {any} or r._copy is null or a._copy is null
 """
 # The first rows of a kind: a sort of all would hold their texts.
 SAMPLED = """
-select names, published, recomputed, unequal, {places}
+select names, published, recomputed, unequal, {positions}
 from pairs
 where kind = '{kind}'
 order by {order}

@@ -173,7 +173,7 @@ def _escaped(text: str) -> str:
     """Return text as java.util.Properties reads it."""
     named = {"\n": "\\n", "\r": "\\r", "\t": "\\t", **{sign: f"\\{sign}" for sign in "\\=: #!"}}
     units = text.encode("utf-16-be")
-    codes = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
+    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(named.get(chr(code), chr(code) if 32 <= code < 127 else f"\\u{code:04x}") for code in codes)
 
 

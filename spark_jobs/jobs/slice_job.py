@@ -39,7 +39,7 @@ from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.layers.expired_rows import kept_from
+from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.release_tables import Release, pinned_release
 from spark_jobs.storage.delta_table import Table
@@ -101,7 +101,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     pass_step(Step.SLICE_REBUILT)
     differing = dict(done.differing)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
-        silver, complete = release.writer.silver, kept_from(release.writer, "silver")
+        silver, complete = release.writer.silver, first_unexpired_batch(release.writer, "silver")
         counted = pool.map(lambda t: rebuild_gold(t, silver, folder, published.batch, complete), release.gold)
         for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
             differing[target.table.spec.name] = count
@@ -128,7 +128,7 @@ def slice_records(
 ) -> list[Path]:
     """Return files of the slice's records, each from the source that the plan names; write what bronze lacks."""
     bronze, old, from_kafka = release.writer.bronze, Slice(requested.of(BRONZE)), Slice(requested.of(KAFKA))
-    place = folder.staging("records")
+    target = folder.staging("records")
     with duckdb_session() as duck:
         records = []
         if old.spans:
@@ -148,8 +148,8 @@ def slice_records(
             records += ["select * from kafka", f"select * from known {ANTI_JOIN.format(other='kafka')}"]
         missing = f"kafka {ANTI_JOIN.format(other='known')}" if from_kafka.spans else "old where false"
         duck.save(f"select * from {missing}", folder.rows("added", bronze.spec.name))
-        duck.save_records(" union all ".join(records), place)
-    return parquet_files(place)
+        duck.save_records(" union all ".join(records), target)
+    return parquet_files(target)
 
 
 def _view_bronze(duck: DuckSession, name: str, bronze: Table, requested: Slice, batch: int) -> None:

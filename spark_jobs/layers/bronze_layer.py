@@ -87,16 +87,16 @@ def commit_bronze(
 
 
 def fill_gaps(
-    table: Table, records: DataFrame, places: Sequence[tuple[int, int]], app_id: str, facts: Mapping[str, Any]
+    table: Table, records: DataFrame, positions: Sequence[tuple[int, int]], app_id: str, facts: Mapping[str, Any]
 ) -> None:
-    """Commit records that are missing from earlier batches; `places` are batches and partitions. Idempotent.
+    """Commit records that are missing from earlier batches; `positions` are batches and partitions. Idempotent.
 
     The batches' own commits name and count them, so this commit names no offsets.
     """
     if table.committed(app_id) >= 1:
         return
     added: list[DataFile] = []
-    for batch, partition in places:
+    for batch, partition in positions:
         rows = records.where((F.col("_batch_id") == batch) & (F.col("partition") == partition)).coalesce(1)
         dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
         added += table.write(dated, f"fill-b{batch:08d}-p{partition}")

@@ -85,11 +85,11 @@ def new_state_sql(measure: Measure, column: str, by: str) -> list[str]:
         counted = f"list_transform(list_sort(map_entries(histogram({value}))), lambda _each: {pair})"
         return [f"coalesce({counted}, []) as {kept[0]}"]
     if function in PLACED:
-        place = f"struct_pack(by := {sql_identifier(by)}, _partition := _partition, _offset := _offset)"
+        order_key = f"struct_pack(by := {sql_identifier(by)}, _partition := _partition, _offset := _offset)"
         known = f"filter (where {sql_identifier(by)} is not null)"
         # Of a struct, since a value that is null would be passed over.
-        chosen = f"({_choice(measure)}(struct_pack(v := {value}), {place}) {known}).v"
-        return [f"{chosen} as {name}", f"{_outermost(measure)}({place}) {known} as {kept[0]}"]
+        chosen = f"({_choice(measure)}(struct_pack(v := {value}), {order_key}) {known}).v"
+        return [f"{chosen} as {name}", f"{_outermost(measure)}({order_key}) {known} as {kept[0]}"]
     if function == "count_if":
         return [f"count(*) filter (where {value}) as {name}"]
     return [] if function == "ratio" else [f"{function}({value}) as {name}"]
@@ -109,7 +109,7 @@ def merged_state_sql(measure: Measure) -> list[str]:
     if function == "top_k":
         return [f"{_summed(kept[0])} as {kept[0]}"]
     if function in PLACED:
-        # The row that has no place has no value either.
+        # A row without an order key has no value either.
         chosen = f"({_choice(measure)}(struct_pack(v := {name}), {kept[0]}) filter (where {kept[0]} is not null)).v"
         return [f"{chosen} as {name}", f"{_outermost(measure)}({kept[0]}) as {kept[0]}"]
     merge = function if function in ("min", "max") else "sum"

@@ -22,7 +22,7 @@ from include.catalog.pipeline import (
     partition_expression,
     row_condition,
 )
-from include.record_coordinates import PLACE
+from include.record_coordinates import POSITION
 from spark_jobs.layers.embedded_measures import CARRIED, COMPARED, is_embedded, order_input, value_input
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.recomputed_grains import RecomputedGrains
@@ -107,6 +107,6 @@ def _registered(gold: AdditiveGold | LatestGold, inputs: GoldInputs) -> Embedded
 def _counted(gold: Gold, inputs: GoldInputs) -> str:
     """Register the columns that name a row's grain; return the column that tells whether it counts."""
     window, condition = gold_window(gold), row_condition(gold)
-    for name in (*PLACE, *gold.keys, *((window.column,) if window else ())):
+    for name in (*POSITION, *gold.keys, *((window.column,) if window else ())):
         inputs.column(name)
     return "" if condition == "true" else inputs.of(condition)

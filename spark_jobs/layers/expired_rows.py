@@ -13,12 +13,12 @@ def expiry_ids(writer: SilverTables) -> dict[str, str]:
     return {layer: expiry_app_id(name, owner, layer) for layer, owner in owners.items()}
 
 
-def kept_from(writer: SilverTables, layer: str) -> int:
+def first_unexpired_batch(writer: SilverTables, layer: str) -> int:
     """Return the first batch that has not expired from bronze, silver or rejected; 0: none has."""
     table = {"bronze": writer.bronze, "silver": writer.silver, "rejected": writer.rejected}[layer]
     return max(0, table.committed(expiry_ids(writer)[layer]))
 
 
-def complete_from(writer: SilverTables) -> int:
+def first_complete_batch(writer: SilverTables) -> int:
     """Return the first batch of which bronze, silver and rejected have all rows."""
-    return max(kept_from(writer, layer) for layer in expiry_ids(writer))
+    return max(first_unexpired_batch(writer, layer) for layer in expiry_ids(writer))

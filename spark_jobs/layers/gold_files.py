@@ -235,18 +235,18 @@ def is_piece(file: DataFile) -> bool:
 
 
 def old_neighbours(target: GoldTable, batch: int) -> dict[str, tuple[str, int]]:
-    """Return a place for each file that may be compacted: those between the same two young pieces have the same one.
+    """Return the group key of each file that may be compacted: files between the same two young pieces share one.
 
     A piece is young when one of the `YOUNG` batches before `batch` cut it.
     """
-    columns, places, number = grain_columns(target.gold), dict[str, tuple[str, int]](), 0
+    columns, keys, number = grain_columns(target.gold), dict[str, tuple[str, int]](), 0
     for file in sorted(target.table.files(), key=lambda each: (str(each.partition), _range(each, columns)[0])):
         piece = PIECE.search(file.path)
         if piece and batch - int(piece[1]) < YOUNG:
             number += 1
         else:
-            places[file.path] = file.partition, number
-    return places
+            keys[file.path] = file.partition, number
+    return keys
 
 
 def cut_files(
@@ -313,10 +313,10 @@ def write_rows(
         is_whole = is_small or len(rows) < policy.rewritten * changed
         edges = [] if is_whole else sorted(_range(file, columns)[0] for file in replaced)[1:]
         most = len(part) if is_whole else max(1, size // bytes_of_row)
-        place = folder / f"{table.spec.partition}={quote(month, safe='')}"
-        place.mkdir(parents=True)
+        partition_folder = folder / f"{table.spec.partition}={quote(month, safe='')}"
+        partition_folder.mkdir(parents=True)
         name = "part" if is_whole else f"piece-{batch}-0"
-        result += _write_pieces(table.spec, columns, part, edges, most, place / name)
+        result += _write_pieces(table.spec, columns, part, edges, most, partition_folder / name)
     return result
 
 

@@ -11,7 +11,7 @@ neither batches nor their order change a value:
 | avg | sum, count | sums |
 | approx_distinct | HLL sketch | union |
 | count_distinct | its values, sorted | union |
-| first, last, min_by, max_by | the value and its place: (by, partition, offset) | that of the least or greatest place |
+| first, last, min_by, max_by | the value and its order key (by, partition, offset) | that of the least or greatest |
 | top_k | the count of each value, or the sum of its weights, sorted | sum of counts |
 | approx_quantile | the count of each bucket of numbers within 1 % of its middle (DDSketch), sorted | sum of counts |
 | histogram | the count of each bin | sums |
@@ -60,8 +60,8 @@ def state_of_rows(measure: Measure) -> list[Column]:
     if function == "count_distinct":
         return [F.array_sort(F.collect_set(expression)).alias(kept[0])]
     if function in PLACED:
-        place = F.struct(F.expr(measure.by).alias("by"), "_partition", "_offset")
-        known = F.when(F.expr(measure.by).isNotNull(), place)
+        order_key = F.struct(F.expr(measure.by).alias("by"), "_partition", "_offset")
+        known = F.when(F.expr(measure.by).isNotNull(), order_key)
         return [_at(measure, expression, known).alias(name), _outermost(measure, known).alias(kept[0])]
     if function in COUNTED:
         value = _bucket(expression.cast("double")) if function == "approx_quantile" else expression
@@ -85,8 +85,8 @@ def merged_state(measure: Measure) -> list[Column]:
     if function == "count_distinct":
         return [F.array_sort(F.array_distinct(F.flatten(F.collect_list(kept[0])))).alias(kept[0])]
     if function in PLACED:
-        place = F.col(kept[0])
-        return [_at(measure, F.col(name), place).alias(name), _outermost(measure, place).alias(kept[0])]
+        order_key = F.col(kept[0])
+        return [_at(measure, F.col(name), order_key).alias(name), _outermost(measure, order_key).alias(kept[0])]
     if function in COUNTED:
         return [_counts(F.flatten(F.collect_list(kept[0]))).alias(kept[0])]
     merge = {"min": F.min, "max": F.max}.get(function, F.sum)
@@ -117,12 +117,12 @@ def value_of_state(measure: Measure) -> Column:
     return F.col(measure.name)
 
 
-def _at(measure: Measure, value: Column, place: Column) -> Column:
-    return F.min_by(value, place) if measure.function in EARLIEST else F.max_by(value, place)
+def _at(measure: Measure, value: Column, order_key: Column) -> Column:
+    return F.min_by(value, order_key) if measure.function in EARLIEST else F.max_by(value, order_key)
 
 
-def _outermost(measure: Measure, place: Column) -> Column:
-    return F.min(place) if measure.function in EARLIEST else F.max(place)
+def _outermost(measure: Measure, order_key: Column) -> Column:
+    return F.min(order_key) if measure.function in EARLIEST else F.max(order_key)
 
 
 def _counts(pairs: Column) -> Column:

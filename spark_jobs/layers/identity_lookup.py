@@ -26,7 +26,7 @@ from include.catalog.dataset import Dataset
 from include.catalog.event_times import after, before
 from include.catalog.pipeline import Pipeline
 from include.clients.delta_log import commit_content, read_commit
-from include.record_coordinates import PLACE, RANK
+from include.record_coordinates import POSITION, RANK
 from include.state.json_file import StateFileUnreadable
 from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows, group_bounds
 from spark_jobs.storage.delta_table import Table
@@ -210,7 +210,7 @@ def _rows_at(places: Words, silver: Table, files: Sequence[DataFile], columns: S
         if not _may_have(by_partition, file.low, file.high):
             continue
         with pq.ParquetFile(silver.spec.path / file.path, pre_buffer=False) as source:
-            for group, (low, high) in enumerate(group_bounds(source.metadata, PLACE)):
+            for group, (low, high) in enumerate(group_bounds(source.metadata, POSITION)):
                 if _may_have(by_partition, low, high):
                     found.append(_rows_of_group(source, group, places, schema))
     return pa.concat_tables(found, promote_options="permissive")
@@ -221,7 +221,7 @@ def _rows_of_group(source: pq.ParquetFile, group: int, places: Words, schema: pa
     if pa.string_view() in rows.schema.types:
         # As delta-rs writes texts; Arrow cannot filter them.
         rows = rows.cast(schema)
-    here = packed_places(*(rows[name].to_numpy() for name in PLACE))
+    here = packed_places(*(rows[name].to_numpy() for name in POSITION))
     index = np.minimum(np.searchsorted(places, here), len(places) - 1)
     return rows.filter(places[index] == here)
 
@@ -233,9 +233,9 @@ def _offsets_by_partition(places: Words) -> dict[int, NDArray[np.int64]]:
 
 def _may_have(by_partition: Mapping[int, NDArray[np.int64]], low: Bounds, high: Bounds) -> bool:
     """Whether rows within these bounds may have one of the offsets; true when a bound is unknown."""
-    if any(name not in low for name in PLACE):
+    if any(name not in low for name in POSITION):
         return bool(by_partition)
-    (first, start), (last, end) = ([int(str(bounds[name])) for name in PLACE] for bounds in (low, high))
+    (first, start), (last, end) = ([int(str(bounds[name])) for name in POSITION] for bounds in (low, high))
     return any(
         np.searchsorted(offsets, start) < np.searchsorted(offsets, end, side="right")
         for partition, offsets in by_partition.items()

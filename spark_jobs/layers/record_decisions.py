@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.paths import decision_log_path
-from include.reading.decision_log import Coordinates, DecidedRecord, DecisionLogReader, decision_log_size
+from include.reading.decision_log import DecidedRecord, DecisionLogReader, Position, decision_log_size
 from include.settings import Settings
 from spark_jobs.contract.payload_texts import UNREAD
 from spark_jobs.contract.validator import REASONS, Validator
@@ -35,19 +35,19 @@ class RecordDecisions:
         """How far the list of decisions reaches now."""
         return decision_log_size(self.settings, self.dataset)
 
-    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Coordinates, DecidedRecord]:
+    def for_batches(self, batches: tuple[int, int], until: int) -> dict[Position, DecidedRecord]:
         """Return what was decided about records of these batches when the list reached `until`."""
         self._reader.advance(until)
         return self._reader.of_batches(*batches)
 
 
 def validate_with_decisions(
-    validator: Validator, records: DataFrame, decisions: Mapping[Coordinates, DecidedRecord]
+    validator: Validator, records: DataFrame, decisions: Mapping[Position, DecidedRecord]
 ) -> DataFrame:
     """Validate records as `Validator.validated` does, with the decisions about them; a fix is a JSON text."""
     if not decisions:
         return validator.validated(records)
-    rows = [(*place, one.payload, one.is_discarded) for place, one in decisions.items()]
+    rows = [(*position, one.payload, one.is_discarded) for position, one in decisions.items()]
     known = F.broadcast(records.sparkSession.createDataFrame(rows, SCHEMA))
     both = records.join(known, ["partition", "offset"], "left")
     fixed = both.withColumn("value", F.coalesce("fixed", "value"))
@@ -61,9 +61,9 @@ def validate_with_decisions(
     return marked.withColumn("_reasons", reasons.otherwise(F.col("_reasons"))).select(*validated.columns)
 
 
-def without_decisions(records: DataFrame, decisions: Mapping[Coordinates, DecidedRecord]) -> DataFrame:
+def without_decisions(records: DataFrame, decisions: Mapping[Position, DecidedRecord]) -> DataFrame:
     """Return the records (columns of bronze) about which nothing is decided."""
     if not decisions:
         return records
-    places = records.sparkSession.createDataFrame(list(decisions), "partition int, offset long")
-    return records.join(F.broadcast(places), ["partition", "offset"], "left_anti").select(*records.columns)
+    positions = records.sparkSession.createDataFrame(list(decisions), "partition int, offset long")
+    return records.join(F.broadcast(positions), ["partition", "offset"], "left_anti").select(*records.columns)

@@ -193,18 +193,18 @@ def _line_of_silver(path: Path) -> int:
 
 def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterator[Problem]:
     """Yield the expressions of a gold table that Spark cannot resolve over silver's columns."""
-    place: Key = ("gold", gold.name)
+    path: Key = ("gold", gold.name)
     window = gold_window(gold)
     if window is not None and window.name.lower() in map(str.lower, silver.columns):
         why = f"{window.name!r} is already a column of silver; give the window a name of its own"
-        yield _at(pipeline, (*place, "window", "as"), why)
+        yield _at(pipeline, (*path, "window", "as"), why)
         return
     if window is not None and (error := _analysis_error(lambda: windowed(window, silver))):
-        yield _at(pipeline, (*place, "window", "column"), error)
+        yield _at(pipeline, (*path, "window", "column"), error)
         return
     session = gold_session(gold)
     if session is not None and (error := _analysis_error(lambda: silver.select(F.unix_micros(session.column)))):
-        yield _at(pipeline, (*place, "session", "column"), error)
+        yield _at(pipeline, (*path, "session", "column"), error)
         return
     rows = windowed(window, silver)
     found = list(_expression_problems(pipeline, gold, rows))
@@ -215,11 +215,11 @@ def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterato
     if isinstance(gold, QueryGold):
         found = list(_query_problems(pipeline, gold, computed))
     elif isinstance(computed, AnalysisException):
-        found = [_at(pipeline, place, _first_line(computed))]
+        found = [_at(pipeline, path, _first_line(computed))]
     elif isinstance(gold, AdditiveGold):
         found = [*_inexact_sums(pipeline, gold, computed), *_not_numbers(pipeline, gold, rows)]
     if not found and isinstance(computed, DataFrame) and (why := _problem(computed, [partition_expression(gold)])):
-        found = [_at(pipeline, (*place, "partition"), why)]
+        found = [_at(pipeline, (*path, "partition"), why)]
     yield from found
 
 

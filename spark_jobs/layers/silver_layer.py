@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from include.reading.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
-from spark_jobs.layers.expired_rows import kept_from
+from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
@@ -197,7 +197,7 @@ def _inherited(
     else:
         silver = list(committed)
     rows_in = count_rows(writer.bronze, *batches)
-    if run.first < kept_from(writer, "bronze"):
+    if run.first < first_unexpired_batch(writer, "bronze"):
         # Bronze has no rows any more of batches that have expired.
         rows_in = sum(file.rows for file in [*silver, *rejected])
     return ValidatedBatch(silver, rejected, rows_in, *rejected_counts(writer.rejected, rejected), warnings={})

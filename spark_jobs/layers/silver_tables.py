@@ -15,7 +15,7 @@ from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import bounded_columns
 from include.paths import identities_path, rejected_path, release_path, silver_path
-from include.record_coordinates import COORDINATES, PLACE
+from include.record_coordinates import COORDINATES, POSITION
 from include.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
@@ -44,7 +44,7 @@ REJECTED = (
     .add("first_seen", TimestampType())
     .add(MONTH, StringType())
 )
-PLACES = StructType([REJECTED[name] for name in PLACE])
+POSITIONS = StructType([REJECTED[name] for name in POSITION])
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.reading.decision_log import Coordinates, DecidedRecord
+from include.reading.decision_log import DecidedRecord, Position
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.accepted_query import AcceptedQuery
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
 from spark_jobs.layers.reference_versions import Frames, VersionRange
-from spark_jobs.layers.silver_tables import PLACES, SilverTables
+from spark_jobs.layers.silver_tables import POSITIONS, SilverTables
 from spark_jobs.layers.transform_errors import failure_of, write_isolated
 from spark_jobs.storage.delta_table import RowsUnaccounted, read_files
 from spark_jobs.storage.duckdb_session import (
@@ -38,7 +38,7 @@ from spark_jobs.storage.prepared_query import PreparedQuery, QueryOfOneRun
 from spark_jobs.storage.spark_files import rows_in_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
-KAFKA_PLACE = '"partition", "offset"'
+KAFKA_POSITION = '"partition", "offset"'
 RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
 
 
@@ -121,7 +121,7 @@ def _plain_queries(
     texts: PayloadTexts,
     records: Sequence[Path],
     ranges: Sequence[VersionRange],
-    decisions: Mapping[Coordinates, DecidedRecord],
+    decisions: Mapping[Position, DecidedRecord],
 ) -> Iterator[AcceptedQuery]:
     """Yield the query of the valid records in plain form, for each version range."""
     simple = len(ranges) == 1 and not decisions
@@ -182,20 +182,20 @@ def _write_remainder(records: Sequence[Path], folder: Path) -> int:
     """Write the records that were not accepted, if there are any; return how many."""
     with duckdb_session() as duck:
         duck.view_files("records", records, RECORD)
-        duck.view_folder("accepted", folder / ACCEPTED, PLACES)
+        duck.view_folder("accepted", folder / ACCEPTED, POSITIONS)
         # Places first: in a healthy run no payload is read a second time.
         there = 'select _partition as "partition", _offset as "offset" from accepted'
         duck.create_table(
-            "left_over", f'select "partition", "offset" from records anti join ({there}) using ({KAFKA_PLACE})'
+            "left_over", f'select "partition", "offset" from records anti join ({there}) using ({KAFKA_POSITION})'
         )
         left = duck.count("select * from left_over")
         if left:
-            duck.save_records(f"select * from records semi join left_over using ({KAFKA_PLACE})", folder / REMAINDER)
+            duck.save_records(f"select * from records semi join left_over using ({KAFKA_POSITION})", folder / REMAINDER)
     return left
 
 
 def _validate_remainder(
-    writer: SilverTables, texts: PayloadTexts, decisions: Mapping[Coordinates, DecidedRecord], folder: Path
+    writer: SilverTables, texts: PayloadTexts, decisions: Mapping[Position, DecidedRecord], folder: Path
 ) -> None:
     """Validate in full the records that the plain form did not accept; write them by verdict."""
     files, target = parquet_files(folder / REMAINDER), folder / "validated"
@@ -235,11 +235,11 @@ def _refuse_lost(writer: SilverTables, batches: tuple[int, int], invalid: Sequen
     """Raise RowsUnaccounted unless each record of the remainder is accepted or invalid: another may be there twice."""
     with duckdb_session() as duck:
         duck.view_folder("remainder", folder / REMAINDER, RECORD)
-        duck.view_folder("accepted", folder / ACCEPTED, PLACES)
-        duck.view_files("invalid", invalid, PLACES)
+        duck.view_folder("accepted", folder / ACCEPTED, POSITIONS)
+        duck.view_files("invalid", invalid, POSITIONS)
         both = "select _partition, _offset from accepted union all select _partition, _offset from invalid"
         there = f'select _partition as "partition", _offset as "offset" from ({both})'
-        lost = duck.rows(f"select {KAFKA_PLACE} from remainder anti join ({there}) using ({KAFKA_PLACE}) limit 1")
+        lost = duck.rows(f"select {KAFKA_POSITION} from remainder anti join ({there}) using ({KAFKA_POSITION}) limit 1")
     if lost:
         partition, offset = lost[0]
         why = f"silver.py must return exactly one row per record, and returns none of {partition}/{offset}"

@@ -242,7 +242,7 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
         site.follow()
     table = site.derived.tables[0].target.table
     current = {table.spec.path / file.path for file in table.files()}
-    upkeep = DerivedUpkeep(AutomaticCompaction(), AutomaticDeletion(next_look=0))
+    upkeep = DerivedUpkeep(AutomaticCompaction(), AutomaticDeletion(next_check=0))
     assert not upkeep.step(site.derived, 4)
     obsolete = set(table.spec.path.rglob("*.parquet")) - current
     assert len(obsolete) > 1, "files are deleted within the retention"
@@ -251,7 +251,7 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
     unlink = Path.unlink
     monkeypatch.setattr(obsolete_files, "SECONDS_AT_ONCE", 0.1)
     monkeypatch.setattr(Path, "unlink", lambda *path, **given: (time.sleep(0.11), unlink(*path, **given)))
-    upkeep.deletion.next_look = 0
+    upkeep.deletion.next_check = 0
     left = list[int]()
     while upkeep.step(site.derived, 4):
         left.append(len(set(table.spec.path.rglob("*.parquet")) - current))

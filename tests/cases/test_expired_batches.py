@@ -26,7 +26,7 @@ from include.planning.backfill_plan import BackfillParameters, plan_backfill
 from include.planning.release_plan import ReleaseParameters, StartPointRefused, plan_release
 from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.planning.slice_plan import RangeRefused
-from include.reading.expired_batches import kept_from
+from include.reading.expired_batches import first_unexpired_batch
 from include.reading.publication import publish, read_publication, tables_of
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
@@ -164,11 +164,11 @@ def test_audit_is_balanced_and_says_what_expired(release: SmallRelease, ages: di
     audit = audited(release)
     assert audit.findings == ()
     assert audit.balanced
-    assert audit.kept_from["silver"] == (0 if ages.get("silver", 1) is None else 3)
-    assert audit.kept_from["bronze"] == (3 if "bronze" in ages else 0)
+    assert audit.first_unexpired["silver"] == (0 if ages.get("silver", 1) is None else 3)
+    assert audit.first_unexpired["bronze"] == (3 if "bronze" in ages else 0)
     expired = {check.table: check.expired for check in audit.gold}
     assert expired == (
-        {"gold.meter_hours": 6, "gold.meter_now": 2} if audit.kept_from["silver"] else dict.fromkeys(expired, 0)
+        {"gold.meter_hours": 6, "gold.meter_now": 2} if audit.first_unexpired["silver"] else dict.fromkeys(expired, 0)
     )
 
 
@@ -312,7 +312,7 @@ def test_crash_between_commits_is_completed(release: SmallRelease, step: int) ->
     assert audited(release).findings == ()
     expire(release, bronze=timedelta(days=1))
     tables = tables_of(release.settings, read_publication(release.settings, "meter"))
-    assert [kept_from(tables[f"{layer}.meter"]) for layer in ("bronze", "silver", "rejected")] == [3, 3, 3]
+    assert [first_unexpired_batch(tables[f"{layer}.meter"]) for layer in ("bronze", "silver", "rejected")] == [3, 3, 3]
     assert audited(release).balanced
 
 

@@ -95,7 +95,7 @@ def test_recently_replaced_files_are_kept(patcher: SlicePatcher) -> None:
 
 def delete_obsolete(release: SmallRelease) -> None:
     """Do what the driver does between two runs, until nothing is left to do."""
-    deletion = AutomaticDeletion(next_look=0)
+    deletion = AutomaticDeletion(next_check=0)
     while deletion.step(lambda: retained_tables(release.settings, [release.release])):
         pass
 

@@ -32,9 +32,9 @@ from include.process_control import airflow_parts, airflow_process
 from include.process_control.airflow_process import (
     AirflowMissing,
     airflow_environment,
-    bring_up_airflow,
     choose_port,
     down_airflow,
+    ensure_airflow,
     load_or_create_keys,
     password_path,
 )
@@ -156,7 +156,7 @@ def test_missing_airflow_packages_name_the_command_that_installs_them(
 ) -> None:
     monkeypatch.setattr(airflow_process, "find_spec", lambda name: None)
     with pytest.raises(AirflowMissing, match="make setup"):
-        bring_up_airflow(settings, lambda line: None)
+        ensure_airflow(settings, lambda line: None)
 
 
 def test_naming_datasets_with_no_streams_is_refused() -> None:

@@ -16,7 +16,7 @@ from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.automatic_step import FIRST_LOOK, PAUSE_AFTER_FAILURE, AutomaticStep
+from spark_jobs.engine.automatic_step import FIRST_CHECK, PAUSE_AFTER_FAILURE, AutomaticStep
 from spark_jobs.engine.derived_loop import DerivedLoop
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
 from spark_jobs.storage.delta_table import OwnershipLost
@@ -39,25 +39,25 @@ def compact(_: Settings) -> AutomaticStep:
 
 
 def expire(settings: Settings) -> AutomaticStep:
-    step = AutomaticExpiry(clock=clock, next_look=0)
+    step = AutomaticExpiry(clock=clock, next_check=0)
     assert not step.step(settings, [])
     return step
 
 
 def move_commits(settings: Settings) -> AutomaticStep:
-    step = AutomaticHistory(clock=clock, next_look=0)
+    step = AutomaticHistory(clock=clock, next_check=0)
     assert not step.step(settings, [])
     return step
 
 
 def remove_ended(settings: Settings) -> AutomaticStep:
-    step = AutomaticRemoval(clock=clock, next_look=0)
+    step = AutomaticRemoval(clock=clock, next_check=0)
     assert not step.step(settings, "flights")
     return step
 
 
 def delete_obsolete(settings: Settings) -> AutomaticStep:
-    step = AutomaticDeletion(clock=clock, next_look=0)
+    step = AutomaticDeletion(clock=clock, next_check=0)
     assert not step.step(lambda: retained(settings.state))
     return step
 
@@ -81,10 +81,10 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
     ("run", "pause", "reported"),
     [
         (compact, PAUSE_AFTER_FAILURE, "compaction failed, next try in 60 s; runs continue"),
-        (expire, automatic_expiry.LOOK_EVERY, "old batches did not expire, the next check"),
-        (move_commits, automatic_history.LOOK_EVERY, "old commits were not moved into the history, the next check"),
-        (remove_ended, automatic_removal.LOOK_EVERY, "data of ended plans was not removed, the next check"),
-        (delete_obsolete, 1200.0 / obsolete_files.LOOKS_PER_RETENTION, "obsolete files were not deleted, the next"),
+        (expire, automatic_expiry.CHECK_EVERY, "old batches did not expire, the next check"),
+        (move_commits, automatic_history.CHECK_EVERY, "old commits were not moved into the history, the next check"),
+        (remove_ended, automatic_removal.CHECK_EVERY, "data of ended plans was not removed, the next check"),
+        (delete_obsolete, 1200.0 / obsolete_files.CHECKS_PER_RETENTION, "obsolete files were not deleted, the next"),
     ],
 )
 def test_step_that_fails_is_reported_and_pauses_and_runs_continue(
@@ -98,7 +98,7 @@ def test_step_that_fails_is_reported_and_pauses_and_runs_continue(
     logged = capsys.readouterr().err
     assert reported in logged
     assert "No space left on device" in logged
-    assert step.next_look == NOW + pause
+    assert step.next_check == NOW + pause
     assert step.is_pausing()
 
 
@@ -111,7 +111,7 @@ def test_owner_that_lost_its_tables_is_not_guarded() -> None:
 def test_first_look_is_after_the_start() -> None:
     step = AutomaticStep()
     assert step.is_pausing()
-    assert step.next_look - step.clock() == pytest.approx(FIRST_LOOK, abs=5)
+    assert step.next_check - step.clock() == pytest.approx(FIRST_CHECK, abs=5)
 
 
 def test_tables_of_a_release_that_is_not_active_any_more_are_not_cleaned(
@@ -121,19 +121,19 @@ def test_tables_of_a_release_that_is_not_active_any_more_are_not_cleaned(
         (tmp_path / name).mkdir()
         (tmp_path / name / "part.parquet").touch()
     monkeypatch.setattr(obsolete_files, "files_to_delete", lambda _, table: [table.spec.path / "part.parquet"])
-    step = AutomaticDeletion(clock=clock, next_look=0)
+    step = AutomaticDeletion(clock=clock, next_check=0)
     with monkeypatch.context() as patch:
         patch.setattr(obsolete_files, "SECONDS_AT_ONCE", 0)
         assert step.step(lambda: retained(tmp_path / "old", tmp_path / "other")), "a file is left"
     while step.step(lambda: retained(tmp_path / "new")):
         pass
-    step.next_look = 0
+    step.next_check = 0
     assert not step.step(lambda: retained(tmp_path / "new"))
     assert [path.parent.name for path in sorted(tmp_path.rglob("*.parquet"))] == ["old", "other"]
 
 
 def test_deletion_does_not_pause_before_a_table_is_open() -> None:
-    step = AutomaticDeletion(clock=clock, next_look=0)
+    step = AutomaticDeletion(clock=clock, next_check=0)
     assert not step.step(lambda: retained())
     assert not step.is_pausing()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rich.text import Text
 from typer.testing import CliRunner
 
 from include.cli.main import COMMANDS, app
@@ -34,6 +35,19 @@ def test_every_command_and_subcommand_shows_its_help(name: str) -> None:
 def test_command_list_shows_the_first_paragraph_of_each_help(name: str) -> None:
     text = COMMANDS[name].load(name).help
     assert " ".join(text.split("\n\n")[0].split()) == COMMANDS[name].summary
+
+
+def inner_commands(command: Any) -> Iterator[Any]:
+    yield command
+    for inner in getattr(command, "commands", {}).values():
+        yield from inner_commands(inner)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_texts_contain_no_brackets_that_the_terminal_removes_as_markup(name: str) -> None:
+    for command in inner_commands(COMMANDS[name].load(name)):
+        for text in [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]:
+            assert Text.from_markup(text).plain == text
 
 
 def test_command_list_imports_no_command() -> None:

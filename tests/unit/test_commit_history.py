@@ -42,7 +42,7 @@ from include.reading.bronze_ranges import batch_offsets
 from include.settings import Settings
 from include.state.file_locks import shared_lock
 from include.status.disk_use import disk_use
-from spark_jobs.engine.automatic_history import LOOK_EVERY, AutomaticHistory
+from spark_jobs.engine.automatic_history import CHECK_EVERY, AutomaticHistory
 from spark_jobs.layers.release_tables import tables_of
 from spark_jobs.storage import delta_table, log_checkpoints, log_history
 from spark_jobs.storage.data_files import DataFile, TableSpec
@@ -318,7 +318,7 @@ def all_commits(history: GrownHistory) -> dict[str, list[Commit]]:
 
 def move_commits(moving: AutomaticHistory, history: GrownHistory) -> list[int]:
     """Look at all tables now; return the numbers of versions in their histories."""
-    moving.next_look = 0
+    moving.next_check = 0
     while moving.step(history.settings, [history.release]):
         pass
     return [history_end(table.spec.path) for table in tables_of([history.release])]
@@ -326,7 +326,7 @@ def move_commits(moving: AutomaticHistory, history: GrownHistory) -> list[int]:
 
 def test_driver_moves_commits_and_ledger_and_planning_read_the_same(settings: Settings) -> None:
     history = GrownHistory(settings)
-    history.moving.next_look = math.inf
+    history.moving.next_check = math.inf
     while history.batches < 42:
         history.add_batch(published=history.batches >= 40)
     bronze = history.release.writer.bronze.spec.path
@@ -339,7 +339,7 @@ def test_driver_moves_commits_and_ledger_and_planning_read_the_same(settings: Se
     with shared_lock(reading_lock_path(settings, "flights")):
         assert move_commits(moving, history) == [0] * 4, "a job reads the tables"
     assert move_commits(moving, history) == [10] * 4
-    assert moving.next_look - moving.clock() > LOOK_EVERY - 5
+    assert moving.next_check - moving.clock() > CHECK_EVERY - 5
     assert all_commits(history) == before
     assert batch_offsets(bronze, 50) == offsets
     rebuilt = rebuild(settings)

@@ -78,7 +78,7 @@ def test_storage_names_what_is_deleted_next_and_the_driver_deletes_it(
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}
     assert parts["all", "plans"] == parts["bbb", f"gold.{NAME}"] == 0
     published = next(path.name for path in snapshots_path(settings, NAME).iterdir())
-    upkeep = DerivedUpkeep(AutomaticCompaction(), removal=AutomaticRemoval(next_look=0))
+    upkeep = DerivedUpkeep(AutomaticCompaction(), removal=AutomaticRemoval(next_check=0))
     release = DerivedRelease(settings, released_derived(settings, NAME, published), Mock(), 1)
     monkeypatch.setattr("include.plans.ended_plans._ended_at", lambda _: datetime.now(UTC) - 3 * DAY)
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}

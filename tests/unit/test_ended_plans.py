@@ -296,7 +296,7 @@ def test_driver_removes_data_of_ended_plans_between_two_runs(settings: Settings)
     active.published.refresh.return_value = False
     loop = DriverLoop(settings, "flights", Mock(), active, supervisor, Mock(), Mock(), stop)
     supervisor.restart_ended.side_effect = [None, None, None]
-    loop.removal.next_look = 0
+    loop.removal.next_check = 0
     with pytest.raises(StopIteration):
         loop.run()
     assert not release_path(settings, "flights", "bbb").exists()
@@ -306,7 +306,7 @@ def test_driver_removes_data_of_ended_plans_between_two_runs(settings: Settings)
 def test_each_step_of_the_removal_is_short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
-    removal, tables = AutomaticRemoval(next_look=0), release_path(settings, "flights", "bbb")
+    removal, tables = AutomaticRemoval(next_check=0), release_path(settings, "flights", "bbb")
     monkeypatch.setattr(automatic_removal, "SECONDS_AT_ONCE", 0)
     assert [(removal.step(settings, "flights"), tables.exists()) for _ in range(4)] == [
         (True, True), (True, True), (True, False), (True, False)
@@ -322,7 +322,7 @@ def test_removal_builds_a_missing_index_in_short_steps(settings: Settings, monke
     for _ in range(3):
         end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
     shutil.rmtree(index_path(settings).parent)
-    removal, entered = AutomaticRemoval(next_look=0), []
+    removal, entered = AutomaticRemoval(next_check=0), []
     monkeypatch.setattr(automatic_removal, "SECONDS_AT_ONCE", 0)
     for _ in range(3):
         assert removal.step(settings, "flights")

@@ -240,8 +240,8 @@ def test_any_changes_give_the_rows_of_a_dictionary(
 
 def compact(table: KeyedTable, batch: int) -> int:
     """Compact as the owner does after `batch`; return the number of groups."""
-    places = partial(old_neighbours, table.target, batch)
-    compacted = CompactedTable(table.table, order=table.gold.keys, places=places)
+    group_keys = partial(old_neighbours, table.target, batch)
+    compacted = CompactedTable(table.table, order=table.gold.keys, group_keys=group_keys)
     groups = compacted.groups(AUTOMATIC)
     for group in groups:
         compact_group(compacted, group)

@@ -46,7 +46,7 @@ class Restarts:
 
     def restart(self) -> int:
         self.supervisor.restart_ended()
-        self.supervisor.restart_at = 0.0
+        self.supervisor.back_off.ends_at = 0.0
         self.supervisor.restart_ended()
         return self.started
 

@@ -71,7 +71,7 @@ def settings(tmp_path: Path) -> Settings:
     ]
     for record in ended:
         copy_ended(settings, record.plan.id)
-    removal = AutomaticRemoval(next_look=0)
+    removal = AutomaticRemoval(next_check=0)
     while removal.step(settings, "flights"):
         pass
     return settings
@@ -136,7 +136,7 @@ def test_removal_opens_the_plans_that_may_have_data(settings: Settings) -> None:
     tables = release_path(settings, "flights", "bbb")
     tables.mkdir(parents=True)
     plan_at(settings, Stage.CANCELLED, dataset="weather")
-    removal = AutomaticRemoval(next_look=0)
+    removal = AutomaticRemoval(next_check=0)
     assert opened_by(lambda: removal.step(settings, "flights")) == {plan.plan.id}
     assert tables.exists(), "the retention has not passed"
 

@@ -12,12 +12,16 @@ from include.planning import plan_stages
 from include.planning.bounded_jobs import JobTimedOut
 from include.planning.explain_plan import explanation
 from include.planning.plan_stages import KINDS, NotApproved, SilentReporter, rebuild, run_plan, stages_of
-from include.plans.plan import BACKFILL, DERIVED_RELEASE, REINSTATE, RELEASE, REPLAY, PlanRecord, StageRefused
+from include.plans.plan import (
+    KIND_NAMES,
+    REPLAY,
+    PlanRecord,
+    StageRefused,
+)
 from include.plans.plan_journal import last_failure
 from include.plans.stage_results import Stage
 from include.settings import Settings
 
-KIND_NAMES = (RELEASE, DERIVED_RELEASE, BACKFILL, REPLAY, REINSTATE)
 PATHS: tuple[tuple[Stage, ...], ...] = (
     (),
     (Stage.BUILT,),

@@ -1,4 +1,4 @@
-"""What a peer is given, and how it lets the benchmark measure only its drain."""
+"""The parameters of a peer, and the handshake by which the benchmark measures its drain alone."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def drain(job: PeerJob, span: TopicSpan, folder: Path) -> None:
 
 
 def transaction(next_one: TopicPartition) -> Transaction:
-    """Return what silver's commit says of a partition: its next offset."""
+    """Return the transaction by which silver's commit stores the next offset of a partition."""
     return Transaction(f"{next_one.topic}-{next_one.partition}", next_one.offset)
 
 
