@@ -1,1 +1,1 @@
-"""Jars, broker configuration, images. One folder per service."""
+"""Jars, broker configuration, images; one folder per service."""

@@ -39,7 +39,7 @@ LASTING = 60.0
 SLOW, FAST = 75, 300
 # Megabytes; a larger volume is not one that this script made.
 LARGEST_VOLUME = 8000
-# With them the container is over its limit while the driver lives, and below it when the driver is gone.
+# With them the container exceeds its limit while the driver lives, and not without the driver.
 MEMORY_HOGS = "for i in $(seq 40); do python -S -c \"import time; x = b'x' * (60 << 20); time.sleep(20)\" & done; wait"
 STREAMING = ("kafka", "postgres", "runner")
 CORE = (

@@ -1,4 +1,5 @@
-"""What Prometheus, Alertmanager and Grafana are given agrees with the stack's services; part of `make stack-check`.
+"""Checks that the files of Prometheus, Alertmanager and Grafana agree with the stack's services; part of `make
+stack-check`.
 
 Reads: docker-compose.yml's mounts, and the mounted files.  Writes: nothing.
 """

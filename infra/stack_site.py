@@ -1,4 +1,4 @@
-"""The running compose stack from outside: its services, `headrace` in a container, Airflow's REST API, its measures.
+"""The running compose stack from outside: its services, `headrace` in a container, Airflow's REST API, its sizes.
 
 Reads: docker compose.  Writes: nothing by itself.
 """

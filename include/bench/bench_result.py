@@ -80,8 +80,11 @@ def read_result(path: Path) -> BenchResult:
         result = BenchResult.model_validate_json(path.read_text("utf-8"))
     except OSError as error:
         raise ResultUnreadable(path, error.strerror or "not readable") from error
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise ResultUnreadable(path, str(error).splitlines()[0]) from error
+    except UnicodeDecodeError as error:
+        raise ResultUnreadable(path, "it is not UTF-8") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ResultUnreadable(path, f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
     if result.format != FORMAT:
         raise ResultUnreadable(path, f"its format is {result.format}, this version reads {FORMAT}")
     return result

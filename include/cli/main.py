@@ -185,13 +185,27 @@ def main() -> None:
     try:
         app()
     except HeadraceError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
+        shown = escape(str(_with_known_datasets(error)))
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {shown}", highlight=False)
         sys.exit(2)
     except RuntimeError as error:
         # DuckDB raises this for Ctrl-C.
         if str(error) != "Query interrupted":
             raise
         sys.exit(INTERRUPTED)
+
+
+def _with_known_datasets(error: HeadraceError) -> HeadraceError:
+    """Return DatasetUnknown instead of NothingPublished for a dataset that no folder declares: a typing error."""
+    from include.catalog.dataset import DatasetUnknown
+    from include.catalog.derived_dataset import all_dataset_names
+    from include.reading.publication import NothingPublished
+    from include.settings import load_settings
+
+    if isinstance(error, NothingPublished):
+        known = all_dataset_names(load_settings())
+        return error if error.dataset in known else DatasetUnknown(error.dataset, known)
+    return error
 
 
 if __name__ == "__main__":

@@ -57,5 +57,5 @@ def validated(model: type[Model], **options: Any) -> Model:
         return model.model_validate({name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        raise typer.BadParameter(f"{name}: {first['msg']}" if name else first["msg"]) from error
+        name, why = str(first["loc"][0]) if first["loc"] else "", first["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(f"{name}: {why}" if name else why) from error

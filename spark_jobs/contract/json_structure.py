@@ -29,7 +29,7 @@ def skeleton(raw: Column) -> Column:
 
 
 def remainder(skeleton_text: Column) -> Column:
-    """Return what is left of a skeleton when scalars are `n` and containers are reduced: `n` or `s` for a document."""
+    """Return the rest of a skeleton after its scalars and containers are reduced: `n` or `s` for a document."""
     numbered = F.regexp_replace(skeleton_text, rf"{SCALAR}|{NO_NUMBER}", "n")
     rounds = F.sequence(F.lit(1), F.lit(MAX_DEPTH))
     packed = F.regexp_replace(numbered, SPACE, "")

@@ -31,7 +31,7 @@ UNREAD_TYPE = "struct<rule:string,detail:string>"
 WIRE_FORMAT, UNKNOWN_SCHEMA, UNUSABLE_SCHEMA, UNDECODABLE = (
     *("wire_format", "unknown_schema", "unusable_schema", "undecodable"),
 )
-# What follows each payload when it is decoded: only a payload of exactly its record's bytes leaves it unread.
+# Appended to each payload before decoding: it stays unread only if the payload is exactly one record.
 END = "486561647261636521"
 OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 JSON_OPTIONS = {
@@ -43,7 +43,7 @@ JSON_OPTIONS = {
 
 @dataclass(frozen=True)
 class PayloadTexts:
-    """How the records of a contract are read, with the schemas by which they were written."""
+    """Reads the records of a contract with the schemas by which they were written."""
 
     contract: Contract
     schemas: tuple[RegisteredSchema, ...] = ()
@@ -51,7 +51,7 @@ class PayloadTexts:
     def of(self, bronze: DataFrame) -> DataFrame:
         """Return the records with the JSON text of each payload as `value`, and `_unread`: why it has none, or null.
 
-        Without a change, and without `_unread`, where payloads are JSON.
+        Returns JSON payloads unchanged, without `_unread`.
         """
         if self.contract.format == JSON:
             return bronze
@@ -91,7 +91,7 @@ class _Reader:
 
     @classmethod
     def of(cls, bronze: DataFrame, contract: Contract, schema: RegisteredSchema) -> _Reader:
-        """Return the reader of a schema; what Spark cannot read is unusable, not an error of the stream."""
+        """Return the reader of a schema; a schema that Spark cannot read is unusable, not an error of the stream."""
         if schema.type != AVRO_TYPE:
             return cls(contract, schema, unusable=f"is of type {schema.type}")
         try:
@@ -108,7 +108,7 @@ class _Reader:
         return f"_record_{self.schema.id}"
 
     def record(self) -> Column:
-        """Return the decoded record, and what follows it, which is END if the payload is the record and no more."""
+        """Return the decoded record and the rest, which is END if the payload is exactly the record."""
         return self._decoded(F.col("_ready"))
 
     def _decoded(self, value: Column) -> Column:

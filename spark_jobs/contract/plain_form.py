@@ -19,7 +19,8 @@ DAY = r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\
 # Every time that matches exists; February 29 takes the general path.
 PLAIN_TIME = rf"\d{{4}}-(?:{DAY})T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{{1,9}})?+Z"
 PLAIN_CHARACTER = r'[^"\\\x00-\x1f\x7f]'
-# A pattern of these cannot match a quote, a backslash or a control character, so it cannot leave its string.
+# A pattern of these characters cannot match a quote, a backslash or a control character, so it cannot exceed its
+# string.
 SIMPLE_PATTERN = re.compile(r"^\^(?:[A-Za-z0-9_/:,\-{}()|?+*]|\\d|\[[A-Za-z0-9_\-]+\])+\$$")
 SEPARATOR = "\x01"
 

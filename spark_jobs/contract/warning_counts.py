@@ -20,9 +20,8 @@ Counts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class WarningCounter:
-    """The warning rules of a contract, compiled to aggregates over records that keep it.
-
-    What is rejected is counted by its reasons.
+    """The warning rules of a contract, compiled to aggregates over accepted records; rejected ones are counted by
+    reason.
     """
 
     rules: tuple[str, ...]
@@ -43,13 +42,13 @@ class WatchedRows:
         self._id = accepted._jdf.id() if self._rules else 0
 
     def begin(self) -> None:
-        """Prepare to count: an observation ends with one execution, so the next one needs its own of the same name."""
+        """Prepare to count: an observation serves one execution, so each needs a new one of the same name."""
         if self._rules:
             manager = self._session._jsparkSession.observationManager()
             self._observation._jo = manager.getOrNewObservation(self._observation._name, self._id)
 
     def counts(self) -> Counts:
-        """Return what was counted when the rows were written."""
+        """Return the counts of the rows that were written."""
         observed = self._observation.get if self._rules else {}
         return {
             name: {
@@ -83,7 +82,7 @@ def _aggregates(number: int, rule: CompiledRule) -> list[Column]:
 
 
 def summed_counts(counts: Sequence[Counts]) -> Counts:
-    """Return what was counted in several writes as one count."""
+    """Return the sums of the counts of several writes."""
     rules = {rule: [one[rule] for one in counts] for rule in (counts[0] if counts else {})}
     return {rule: _summed(parts) for rule, parts in rules.items()}
 

@@ -1,1 +1,1 @@
-"""Refine, active releases, patches, compaction: what an owner does with its tables."""
+"""The work of the tables' owner: refine, active releases, patches, compaction."""

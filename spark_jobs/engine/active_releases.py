@@ -81,7 +81,7 @@ class ActiveRelease:
     check_at: float = 0.0
     """When (monotonic seconds) gold tables with an interval are checked again."""
     is_unpublished: bool = False
-    """Whether a run or a refresh failed: its tables may have been committed, and the publication did not follow."""
+    """Whether a run or a refresh failed after some tables were committed, so that the publication is behind them."""
 
     @property
     def name(self) -> str:
@@ -115,9 +115,8 @@ class ActiveRelease:
         return report
 
     def refresh(self, settings: Settings, *, publishing: bool) -> bool:
-        """Bring gold tables up to date whose interval is over; publish them, and what a failed run left unpublished.
-
-        Return whether there was anything.
+        """Refresh gold tables whose interval is over; publish them, and commits of a failed run. Return whether there
+        were any.
         """
         if time.monotonic() < self.check_at:
             return False
@@ -193,7 +192,7 @@ class ActiveReleases:
         return False
 
     def promote(self, name: str, is_pending: Callable[[], bool] = lambda: True) -> None:
-        """Publish release `name` at the published batch, or a later one; the release published so far becomes a shadow.
+        """Publish release `name` at the published batch or a later one; the release published before becomes a shadow.
 
         `is_pending` is evaluated last. Raises RequestWithdrawn, ShadowBehind, ReleaseIncomplete, LeaseHeld.
         """
@@ -206,7 +205,7 @@ class ActiveReleases:
             if not is_pending():
                 raise RequestWithdrawn(f"release {name}")
             others = [other for other in self.shadows if other is not promoted]
-            # Recorded first: after a crash in between, the release published so far is still advanced.
+            # Recorded first: after a crash in between, the release published before is still advanced.
             self._record([promoted, self.published, *others])
             publish(self.settings, publication_of(self.settings, promoted.release, refined_batch(promoted.release)))
         except BaseException:

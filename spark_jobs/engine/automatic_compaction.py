@@ -1,7 +1,7 @@
 """Automatic compaction: after runs, the owner compacts one group of small files at a time (adr-0003).
 
 Reads / Writes: the tables that the owner of a stream or of a derived dataset gives it.
-Guarantee: that of `compact_tables`. A run waits for one small group; a thread writes larger ones while runs continue,
+Guarantee: that of `compact_tables`. A run waits for one small group; a thread writes larger groups while runs continue,
 and the owner commits them between two runs.
 After a crash: an uncommitted file is deleted by a later `headrace maintain`; the group is compacted again.
 """
@@ -25,7 +25,7 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import background_session
 
 LARGE_GROUP = 2 * MEGABYTE
-"""From this size on a thread writes a group: 30 MB of bronze take more than a second, which readers would wait."""
+"""Groups of this size or larger are written by a thread: 30 MB of bronze would delay readers by more than a second."""
 NICENESS = 5
 """Of that thread: a run that needs the processor comes first."""
 
@@ -43,7 +43,7 @@ class GroupInProgress:
 class AutomaticCompaction(AutomaticStep):
     """Compaction by `policy`, whose `min_files` is 0 to do nothing.
 
-    `_settled` has by table the number of files at which there was no group to compact. `_contended` has the tables
+    `_settled`: by table, the number of files at which there was no group to compact. `_contended` has the tables
     whose files were replaced while a group was written: their next group is not left to the thread. `_left_out` has
     those that could not be compacted since the last pause; `_tried` is the table that is being compacted.
     """
@@ -76,7 +76,7 @@ class AutomaticCompaction(AutomaticStep):
         return self.guarded(lambda: self._step(tables), f"compaction failed, next try in {PAUSE_AFTER_FAILURE:.0f} s")
 
     def after_failure(self) -> bool:
-        """Leave the table out until the next look; pause if the failure is of no table."""
+        """Leave the table out until the next check; pause if no table caused the failure."""
         if self._tried is None:
             return super().after_failure()
         self._left_out.add(self._tried)

@@ -32,7 +32,7 @@ class AutomaticExpiry(AutomaticStep):
         )
 
     def after_failure(self) -> bool:
-        """Pause as long as after any look."""
+        """Pause as after any check."""
         self.pause(CHECK_EVERY)
         return False
 

@@ -38,7 +38,7 @@ class AutomaticHistory(AutomaticStep):
         return self.guarded(lambda: self._step(settings, releases), failure)
 
     def after_failure(self) -> bool:
-        """Leave the table out until the next look; return whether another is to be done."""
+        """Leave the table out until the next check; return whether another table is due."""
         self._tables = self._tables[1:]
         return bool(self._tables)
 

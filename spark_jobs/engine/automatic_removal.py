@@ -34,7 +34,7 @@ class AutomaticRemoval(AutomaticStep):
         return self.guarded(lambda: self._step(settings, dataset), failure)
 
     def after_failure(self) -> bool:
-        """Begin anew at the next look."""
+        """Start over at the next check."""
         self._is_deleting, self._unread = False, []
         self.pause(CHECK_EVERY)
         return False
@@ -60,7 +60,7 @@ class AutomaticRemoval(AutomaticStep):
             if self._unread:
                 return True
             self.pause(CHECK_EVERY)
-            # The plans that it reads have just been read, so this is short.
+            # The plans that this reads were just read, so it takes little time.
             for each in move_ended(settings, dataset, now, within=0):
                 why = f"ended {each.ended:%Y-%m-%d %H:%M} UTC, retention.{each.policy}"
                 log_line(f"removed {each.path}: {each.bytes:,} bytes, {why}")

@@ -1,4 +1,4 @@
-"""What all automatic steps of an owner share: an error of theirs never ends the runs, and they pause between attempts.
+"""The base of the owner's automatic steps: their errors never end the runs, and they pause between attempts.
 
 Reads / Writes / After a crash: nothing of its own.
 Guarantee: only LeaseLost and OwnershipLost leave a guarded step; any other error is a line in the log, runs continue.
@@ -24,17 +24,17 @@ PAUSE_AFTER_FAILURE = 60.0
 
 @dataclass(kw_only=True)
 class AutomaticStep:
-    """Work that the owner does by itself between two runs. Nothing is looked for before `next_check`, by `clock`."""
+    """Work that the owner does by itself between two runs. The next check is not before `next_check`, by `clock`."""
 
     clock: Callable[[], float] = time.monotonic
     next_check: float = field(default_factory=lambda: time.monotonic() + FIRST_CHECK)
 
     def is_pausing(self) -> bool:
-        """Return whether the next look is not due yet."""
+        """Return whether the next check is not due yet."""
         return self.clock() < self.next_check
 
     def pause(self, seconds: float) -> None:
-        """Look again after `seconds`."""
+        """Check again after `seconds`."""
         self.next_check = self.clock() + seconds
 
     def guarded(self, work: Callable[[], bool], failure: str) -> bool:

@@ -1,4 +1,4 @@
-"""When work that failed is tried again: after a pause that doubles with each failure in a row."""
+"""The pause before failed work is tried again: it doubles with each failure in a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 @dataclass
 class BackOff:
-    """The pause of one kind of work (seconds of `clock`): 0 while it succeeds; over at `ends_at`."""
+    """The pause of one kind of work (seconds of `clock`): 0 while it succeeds; it ends at `ends_at`."""
 
     clock: Callable[[], float] = time.monotonic
     pause: float = 0.0

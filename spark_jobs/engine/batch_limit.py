@@ -1,8 +1,8 @@
 """How many offsets the next ingest batch may have, so that its records have about `HEADRACE_BATCH_BYTES`.
 
 Spark's Kafka source limits a batch by offsets only, and reads the limit when the query starts. The bytes of a record
-are those of the last batch, uncompressed; at first, those of a few records of the topic. By the time a batch is
-measured, the next one is planned: a limit that is wrong by half costs one batch and a restart.
+are those of the last batch, uncompressed; at first, those of a few records of the topic. When a batch is measured, the
+next one is already planned: a limit that is wrong by half costs one batch and a restart.
 
 *Reads:* footers of bronze's files, a few records of the topic. *Writes:* nothing.
 """

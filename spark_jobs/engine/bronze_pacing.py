@@ -1,8 +1,8 @@
-"""When ingest plans its next batch: just in time for refine's next run (adr-0008).
+"""Paces ingest: plans its next batch just in time for refine's next run (adr-0008).
 
-A batch that is committed during a run waits until the run ends, and its newest record is as old as the batch. So
-the next one is planned when the run is expected to end as soon as the batch is committed. While refine takes nothing,
-bronze continues at a slower pace.
+A batch that is committed during a run waits until the run ends, and its records age meanwhile. So the next batch is
+planned such that its commit coincides with the expected end of the run. While refine takes no batch, bronze continues
+at a slower pace.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 SLOW_PACE = 2.0
-"""Seconds from one batch to the next while refine takes none, since it is halted or a run is long."""
+"""Seconds from one batch to the next while refine takes none, because it is halted or a run is long."""
 FULL = 0.9
-"""Share of the largest batch from which on more records are likely to wait in Kafka: the next one follows at once."""
+"""Above this share of the largest batch, more records probably wait in Kafka: the next batch follows at once."""
 
 
 @dataclass
 class BronzePacing:
-    """What two threads know of each other: the last batch that refine takes, and how long a run lasts."""
+    """The state that ingest and refine share: the last batch that refine takes, and how long a run lasts."""
 
     clock: Callable[[], float] = time.monotonic
     taken: int = -1

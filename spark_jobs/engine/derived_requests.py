@@ -2,7 +2,7 @@
 
 Reads: the request. Writes: the publication, and what the other release would publish.
 Guarantee: executing a request twice has the effect of once; a release is advanced before it is published.
-After a crash: the request stays pending; a release that was advanced stays so.
+After a crash: the request stays pending; an advanced release stays advanced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_jobs.engine.execute_request import COMPACTION_SECONDS, attempted
 
 
 class RequestNotKnown(Terminal):
-    """A derived dataset has no silver, no identities and no slices, so it has nothing that such a request is for."""
+    """A derived dataset has no silver, identities or slices, so it cannot execute such a request."""
 
     def __init__(self, dataset: str, kind: str) -> None:
         super().__init__(f"{dataset} is derived: it executes no {kind} request; nothing was done", "headrace status")

@@ -64,8 +64,8 @@ class DerivedRun:
 class DerivedRelease:
     """A release of a derived dataset with its open tables.
 
-    `is_published`: its runs move the publication; those of a shadow release only note what they would publish.
-    `followed`: the published sources that have no rows for another run.
+    `is_published`: its runs move the publication; runs of a shadow release store theirs in a separate file. `followed`:
+    the published sources without rows for another run.
     """
 
     settings: Settings
@@ -103,7 +103,7 @@ class DerivedRelease:
     def next_run(self) -> DerivedRun | None:
         """Return the run to execute now: the unfinished one, or one over sources that have changed; None: none.
 
-        When sources have new versions with the same rows, the publication names these, without a run.
+        Sources with new versions of the same rows are entered into the publication, without a run.
         """
         unfinished, published = self._unfinished(), published_tables(self.settings)
         if unfinished is not None and self._is_readable(unfinished):
@@ -155,7 +155,7 @@ class DerivedRelease:
         return release_path(self.settings, self.derived.name, self.derived.release) / "staging"
 
     def _last_publication(self) -> Publication | None:
-        """Return what this release has published, or would publish; None before its first run."""
+        """Return the publication of this release, or its shadow publication; None before its first run."""
         found = find_publication(self.settings, self.derived.name)
         if found is not None and found.release == self.derived.release:
             return found

@@ -103,7 +103,7 @@ class DriverLoop:
         return True
 
     def _refresh(self) -> bool:
-        """Bring gold tables up to date whose interval is over; return whether there was one."""
+        """Refresh gold tables whose interval is over; return whether there was one."""
         if self.back_off.is_pausing or self.active.is_patching:
             return False
         try:
@@ -189,7 +189,7 @@ class DriverLoop:
 
 
 def project(ledger: LedgerWriter, settings: Settings, dataset: str) -> None:
-    """Project new commits into the ledger; one that does not answer is caught up by a later call."""
+    """Project new commits into the ledger; if it does not answer, a later call catches up."""
     try:
         project_dataset(ledger, settings, dataset)
     except HeadraceError as error:

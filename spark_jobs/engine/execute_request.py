@@ -45,7 +45,7 @@ def execute(active: ActiveReleases, request: OwnerRequest) -> OwnerResponse:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request was refused, and the next command; both are empty when it was executed."""
+    """The reason of a refusal and the next command; both are empty after an executed request."""
 
     why: str = ""
     remedy: str = ""

@@ -89,7 +89,7 @@ def expire_batches(
 def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringTable]:
     """Yield the tables with the bounds of what expires; silver's age is counted from the newest batch's arrival.
 
-    A record that is still to come has arrived after that one, also when the stream is behind.
+    Future records arrive after that batch, also when the stream is behind.
     """
     retention, bronze = releases[0].dataset.pipeline.retention, releases[0].writer.bronze
     last = min(refined_batch(each) for each in releases)
@@ -197,7 +197,7 @@ group by all
 
 
 def _write_kept(duck: DuckSession, each: _ExpiringTable, file: DataFile, folder: Any) -> None:
-    """Write the rows of a file that stay."""
+    """Write the rows of a file that do not expire."""
     spec, view = each.table.spec, f"kept_{folder.name}"
     path = folder / f"{spec.partition}={quote(partition_of(file), safe='')}"
     path.mkdir(parents=True)

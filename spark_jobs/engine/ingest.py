@@ -81,7 +81,7 @@ class Ingest:
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=trigger).start()
 
     def _measure_first(self, bootstrap: str) -> None:
-        """Measure records that came before this process, or those that the first batch begins with.
+        """Measure records of earlier processes, or the records with which the first batch begins.
 
         A broker that does not answer leaves the limit as it is: the query waits for it.
         """

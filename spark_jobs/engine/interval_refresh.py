@@ -1,4 +1,4 @@
-"""Gold tables with an interval (`refresh: every 1 minute`), brought up to date between two runs (layers/adr-0011).
+"""Refreshes gold tables with an interval (`refresh: every 1 minute`) between two runs (layers/adr-0011).
 
 Reads: the release's silver. Writes: gold tables that are behind, one commit each, which belongs to no run.
 After a crash: each table's commits say how far it is refreshed; the rest is merged by the next refresh or run.
@@ -22,7 +22,7 @@ def interval_tables(release: Release) -> Iterator[GoldTable]:
 
 
 def refresh_due(release: Release, epoch: int, now: float) -> bool:
-    """Bring tables up to date whose interval is over at `now` (seconds since 1970); return whether there was one."""
+    """Refresh tables whose interval is over at `now` (seconds since 1970); return whether there was one."""
     last, done = refined_batch(release), False
     for target in interval_tables(release):
         refreshed, interval = refresh_state(target), refresh_interval(target.gold)
@@ -33,7 +33,7 @@ def refresh_due(release: Release, epoch: int, now: float) -> bool:
 
 
 def refresh_up_to(release: Release, epoch: int, batches: Mapping[str, int], now: float) -> None:
-    """Bring tables up to these batches (by the table's name), or the last one, whenever they were refreshed last."""
+    """Refresh tables up to these batches (by table), or the last one, regardless of their intervals."""
     last = refined_batch(release)
     for target in interval_tables(release):
         upto = min(last, batches.get(target.table.spec.name, last))

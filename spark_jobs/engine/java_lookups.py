@@ -1,4 +1,4 @@
-"""Remembers which Java classes and static methods PySpark has looked up.
+"""Caches the Java classes and static methods that PySpark looks up.
 
 py4j asks the JVM for the class and for the method at each call of a function of Spark. The JVM looks for a name
 without its package in every jar of the class path, for every imported package. Building the queries of a
@@ -22,7 +22,7 @@ LOOKED_UP = (
 
 
 class RememberedClass(JavaClass):  # type: ignore[misc]
-    """A Java class that asks the JVM for each of its static methods once."""
+    """A Java class that looks up each of its static methods in the JVM once."""
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)

@@ -1,4 +1,4 @@
-"""Lines of a process's log: time (UTC), text, and the end of the traceback. A full disk only loses lines."""
+"""Lines of a process's log: time (UTC), text, and the end of the traceback. A full disk loses lines silently."""
 
 from __future__ import annotations
 

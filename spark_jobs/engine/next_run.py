@@ -1,4 +1,4 @@
-"""Which run a release needs next: an unfinished one with the same bounds, else the next bronze batches.
+"""The next run of a release: the unfinished one with the same bounds, else the next bronze batches.
 
 A release's progress is the transaction version in its own tables; there is no second checkpoint.
 """

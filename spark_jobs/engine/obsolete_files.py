@@ -58,10 +58,8 @@ def _inherited_versions(settings: Settings, dataset: str) -> Iterator[tuple[Path
 
 @dataclass(frozen=True)
 class RetainedTables:
-    """A dataset's tables, and which versions of them stay readable.
-
-    `retention`: so long a replaced version stays. `protected`: returns by table the versions that stay however old
-    they are. `reading_lock`: while it is held, a job reads tables.
+    """A dataset's tables, and which versions of them stay readable. `retention`: how long a replaced version is kept.
+    `protected`: returns by table the versions that are kept at any age. `reading_lock`: held while a job reads tables.
     """
 
     tables: Sequence[Table]
@@ -78,9 +76,8 @@ def retained_tables(settings: Settings, releases: Sequence[Release]) -> Retained
 
 
 def files_to_delete(retained: RetainedTables, table: Table, *, sweep: bool = False) -> list[Path]:
-    """Return the files of a table to delete; none while a job reads tables.
-
-    `sweep` lists the table's folder too, to find what crashed writers left.
+    """Return the files of a table to delete; none while a job reads tables. `sweep` also lists the table's folder, to
+    find files of crashed writers.
     """
     if not is_free(retained.reading_lock):
         return []
@@ -117,7 +114,7 @@ class AutomaticDeletion(AutomaticStep):
         return self.guarded(lambda: self._step(find_retained()), failure)
 
     def after_failure(self) -> bool:
-        """Leave the table out until the next look, pause if there is none; return whether another is to be done."""
+        """Leave the table out until the next check, pause if there is none; return whether another table is due."""
         return self._next_table() if self._tables else super().after_failure()
 
     def _step(self, retained: RetainedTables) -> bool:
@@ -127,7 +124,7 @@ class AutomaticDeletion(AutomaticStep):
             self.pause(retained.retention.total_seconds() / CHECKS_PER_RETENTION)
             self._tables = list(retained.tables)
         table = self._tables[0]
-        # After a promotion nothing says which versions of the other release's tables stay.
+        # After a promotion it is unknown which versions of the other release's tables are still needed.
         if table.spec.path in {each.spec.path for each in retained.tables}:
             self._files = self._files or files_to_delete(retained, table)
             delete_obsolete_files(table, self._files, time.monotonic() + SECONDS_AT_ONCE)

@@ -55,7 +55,7 @@ def has_patch_in_progress(settings: Settings, release: Release) -> bool:
 
 
 def begin_patch(settings: Settings, release: Release, plan: str, direction: PatchDirection) -> None:
-    """Record the patch of `plan`, so that `finish_patch` applies or reverts it."""
+    """Record the patch of `plan`; `finish_patch` then applies or reverts it."""
     _file(settings, release).write(PatchInProgress(plan, direction))
 
 

@@ -46,8 +46,7 @@ LONGEST = timedelta(minutes=10)
 
 def roll_back_tables(settings: Settings, dataset: Dataset, bootstrap: str, now: datetime) -> str | None:
     """Roll the tables back to the last batch that they and Kafka share; return a sentence, None when nothing was lost.
-
-    What is too old to be lost by a power cut stays, and preflight refuses it. Raises PatchInTheWay, OffsetsExpired.
+    Losses too old for a power cut are not rolled back; preflight refuses them. Raises PatchInTheWay, OffsetsExpired.
     """
     path, name = bronze_path(settings, dataset.name), dataset.name
     if not (path / LOG).is_dir():
@@ -84,7 +83,7 @@ def _shared_version(settings: Settings, dataset: Dataset, bootstrap: str) -> int
     head = bronze_head_at(path, last)
     if head is None or head.topic_id != topic_id(bootstrap, topic) or _kafka_has(settings, dataset, last, bootstrap):
         return None
-    # What does not open any more was on the disk long before.
+    # A version that no longer opens was on the disk long before.
     low, high = max(-1, last - CHECKED, oldest_version(path) - 1), last
     while high - low > 1:
         middle = (low + high) // 2

@@ -50,7 +50,7 @@ class CheckpointAhead(CheckpointDisagrees):
 
 
 class TopicReplaced(Terminal):
-    """The topic was deleted and created again: its offsets name other records now."""
+    """The topic was deleted and created again, so its offsets now name other records."""
 
     def __init__(self, dataset: str, topic: str, known: str, found: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The publication at a driver's start: published again when it is gone, moved to the batch that all tables have.
+"""Recovers the publication at a driver's start: recreates a missing one, moves it to the batch that all tables have.
 
 Reads: the release's tables. Writes: the publication, and `active_releases.json` when there is none.
 Guarantee: readers see one release whole, at a batch that all of its tables have.
@@ -40,7 +40,7 @@ class ReleaseAmbiguous(Terminal):
 def last_active_release(settings: Settings, dataset: str) -> str | None:
     """Return the release to publish where there is no publication; None when no release has a batch.
 
-    Never the folder's code while another release has tables: it was neither compared nor approved. Raises
+    Never the release of the folder while another one has tables: it was neither compared nor approved. Raises
     ReleaseAmbiguous.
     """
     recorded = recorded_releases(settings, dataset)
@@ -79,7 +79,7 @@ def republish(settings: Settings, release: Release, bronze_version: int | None =
     if published is not None and published.release == release.dataset.release:
         event = _loss(release, published, done, bronze_version)
     if event is not None:
-        # It is not synced either, and is derived again.
+        # It is not synced either, and is derived from the tables.
         index_file(identities_path(settings, name, release.dataset.release)).remove()
         replace_publication(settings, publication_of(settings, release, done))
     elif done >= 0 and unfinished is None and _is_behind(settings, release, published, done):

@@ -1,6 +1,6 @@
 """Rebuild of gold grains from silver, for every kind of table: for slices and for patches.
 
-A grain is what a row of gold depends on: a window and keys, or (latest) the keys. All of its silver rows are read.
+A grain is a window and keys, or (latest) the keys. All silver rows of a grain are read.
 """
 
 from __future__ import annotations

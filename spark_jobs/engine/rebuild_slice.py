@@ -1,4 +1,4 @@
-"""Rebuild of a slice of history: validated again, deduplicated, extended by its duplicate closure.
+"""Rebuild of a slice of history: validated again, deduplicated, with its duplicate closure.
 
 Reads: the slice's bronze rows from files; silver and rejected as published at batch `batch`.
 Writes: rows before and after the rebuild, into the plan's folder (`PlanFolder`).
@@ -41,7 +41,7 @@ FEW_SPANS = 20
 
 
 class OriginalsExpired(Terminal):
-    """Records of a slice share identities with records of a `batch` that has expired: who came first is not known."""
+    """Records of a slice share identities with records of an expired `batch`: which came first is unknown."""
 
     def __init__(self, table: str, batch: int, complete: int) -> None:
         super().__init__(
@@ -87,7 +87,7 @@ def rebuild_slice(release: Release, records: Sequence[Path], slice_: Slice, fold
     closure is not in bronze, or when the rows do not add up.
     """
     writer = release.writer
-    # The whole slice by the same decisions, whatever is decided meanwhile.
+    # The whole slice uses the same decisions, also if others are made meanwhile.
     until = writer.decisions.until()
     core = validate_files(writer, records, batches_in(records), folder.staging("core"), until)
     _write_chosen(writer, core, slice_, folder)

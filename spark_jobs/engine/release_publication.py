@@ -1,4 +1,4 @@
-"""The publication that a release's tables amount to at a batch."""
+"""Derives the publication of a release's tables at a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a driver's loop receives owner requests and sends the responses, whichever kind of dataset it owns."""
+"""Receives owner requests and sends the responses, for the loops of streams and derived datasets."""
 
 from __future__ import annotations
 

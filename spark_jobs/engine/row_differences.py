@@ -11,7 +11,7 @@ from spark_jobs.storage.duckdb_session import DuckSession
 
 SAMPLES = 5
 LONGEST = 100
-# A sum of doubles depends on the order of the rows in its last digits; releases since then may not have one.
+# The last digits of a sum of doubles depend on the order of the rows; newer releases cannot declare one.
 SUM_ERROR = 1e-9
 
 

@@ -54,7 +54,7 @@ class StatusReporter:
             self._write()
 
     def note_progress(self) -> None:
-        """Note that the main loop has completed a turn or a step: this thread's reports alone do not show that."""
+        """Note that the main loop has completed an iteration or a step, which this thread's reports do not show."""
         self._progress = time.monotonic()
 
     def finish(self, state: str, reason: str | None = None, *, terminal: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Frame of a bounded job: UTC, SIGTERM, failures reported to the command that started it, exit code."""
+"""Runs a bounded job: UTC, SIGTERM, failures reported to the command that started it, exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample job: what a dataset's folder makes of some records, by the modules that streams run.
+"""Sample job: runs a dataset's folder over some records, with the modules of the streams.
 
 Reads: the folder as it is now; files of records, one a line; the first versions of its reference tables.
 Writes: tables of its own in a temporary state folder, removed at the end.
@@ -58,7 +58,7 @@ SOURCE = pa.schema(
 
 
 def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Path, now: datetime) -> Mapping[str, Any]:
-    """Return what becomes of a sample; `settings` name an empty state folder, `now` the records' Kafka time.
+    """Return the results of a sample; `settings` name an empty state folder, `now` the records' Kafka time.
 
     A record's offset is its line, counted from 0; empty lines are not records. Whatever the format of the topic's
     records, those of a sample are JSON.

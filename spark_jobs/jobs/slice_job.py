@@ -3,7 +3,7 @@
 Reads: bronze, and Kafka where the plan requires it; the published tables. Writes: the plan's folder of rows only.
 Guarantee: published and recomputed rows of the same records, at the same batch.
 After a crash: the next start begins again; no table was changed.
-Does not: judge the difference, or change a table.
+Does not: decide on the difference, or change a table.
 
 Usage: python -m spark_jobs.jobs.slice_job DATASET PLAN. Prints one JSON object per line: progress, then `built`.
 """

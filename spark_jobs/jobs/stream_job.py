@@ -163,7 +163,7 @@ def prepare_stream(
 
 @contextmanager
 def drained_on_error(supervisor: IngestSupervisor) -> Iterator[None]:
-    """End ingest at a batch boundary when the driver cannot go on; what it committed stays."""
+    """End ingest at a batch boundary when the driver cannot continue; committed batches stay."""
     try:
         yield
     except BaseException:
@@ -176,7 +176,7 @@ def drained_on_error(supervisor: IngestSupervisor) -> Iterator[None]:
 
 
 def follow_tables(settings: Settings, mismatch: LedgerMismatch, event: str | None) -> None:
-    """Rebuild a ledger that has commits which the tables lost, when `event` explains them; else raise `mismatch`."""
+    """Rebuild a ledger with commits that the tables lost, if `event` explains the loss; else raise `mismatch`."""
     if event is None:
         raise mismatch
     rebuild(settings)

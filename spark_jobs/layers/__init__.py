@@ -1,1 +1,1 @@
-"""How each layer is written: bronze, silver with rejected, gold."""
+"""Writes the layers: bronze, silver with rejected, gold."""

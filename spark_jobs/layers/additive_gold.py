@@ -1,8 +1,8 @@
 """Additive gold: partial results of new silver rows, merged with the rows that are there.
 
-Every measure keeps what it needs to merge (`gold_measures.py`). Sums of integers are long, of decimals decimal; sums
-and averages of nothing are null, as in SQL. Every value is the same whatever the batches were and in whatever order
-they came: sums of doubles are refused (`silver_code.py`), and a distinct count is estimated from a union of sketches.
+Every measure stores the state that it needs to merge (`gold_measures.py`). Sums of integers are long, of decimals
+decimal; sums and averages of nothing are null, as in SQL. Every value is independent of the batches and their order:
+sums of doubles are refused (`silver_code.py`), and a distinct count is estimated from a union of sketches.
 """
 
 from __future__ import annotations

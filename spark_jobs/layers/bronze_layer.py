@@ -2,8 +2,8 @@
 
 Reads: a micro-batch of the Kafka source. Writes: `bronze.<dataset>`.
 Guarantee: batch N is one commit, and the same N never commits twice.
-After a crash: N runs again with the same offsets; committed already → its files are used as they are.
-Does not: look into a key or a value.
+After a crash: N runs again with the same offsets; if it was committed, its files are used unchanged.
+Does not: parse a key or a value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BOUNDED = ("partition", "offset", "timestamp", "_batch_id")
 
 @dataclass(frozen=True)
 class BronzeBatch:
-    """What batch `number` is to hold: half-open offset ranges per partition, and who writes it."""
+    """The content of batch `number`: half-open offset ranges per partition, and its writer."""
 
     number: int
     app_id: str

@@ -2,7 +2,7 @@
 
 Reads: the source rows of the touched grains, and the gold files that may hold them. Writes: `gold.<table>`, one commit,
 idempotent by (app id, run). Guarantee: after a run the table is what its query gives over the sources of that run.
-After a crash: committed already → nothing; else the same run computes the same rows from the same versions.
+After a crash: a committed run is skipped; else the same run computes the same rows from the same versions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ Changes = Mapping[str, FileChanges]
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A gold table of a derived dataset: its declaration, its open table, and by source what leaves files out."""
+    """A gold table of a derived dataset: its declaration, its open table, and by source the shifts that exclude
+    files."""
 
     declared: DerivedGold
     target: GoldTable

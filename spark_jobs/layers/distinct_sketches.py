@@ -26,7 +26,7 @@ def extended_sketch(old: bytes | None, values: Iterable[str | int]) -> tuple[byt
 
 
 def _estimate(sketch: hll_sketch) -> int:
-    # A union with itself is estimated in one way, whatever the sketch's past was (gold_measures.py).
+    # The estimate of a union with itself does not depend on how the sketch was built (gold_measures.py).
     union = hll_union(LOG_REGISTERS)
     union.update(sketch)
     union.update(sketch)

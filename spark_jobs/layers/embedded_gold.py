@@ -1,7 +1,7 @@
 """Gold merged in the driver by DuckDB: a run of a few thousand rows needs no Spark job (adr-0012).
 
 Reads: a run's rows in memory (`gold_inputs.py`), the gold files that may hold their grains.
-Returns: the rows that take the place of those files', in the order of the grains.
+Returns: the rows that replace those of the files, in the order of the grains.
 Does not: evaluate an expression of the dataset, or decide which files are replaced.
 """
 
@@ -57,9 +57,9 @@ class EmbeddedMerge:
 
     def begin(self, rows: pa.Table) -> Grains:
         """Compute the partial result of a run's rows; return its grains."""
-        self.duck.view_arrow("handed", rows)
+        self.duck.view_arrow("run_rows", rows)
         where = f" where {sql_identifier(self.plan.where)}" if self.plan.where else ""
-        counted = windowed_sql(gold_window(self.target.gold), f"(select * from handed{where})")
+        counted = windowed_sql(gold_window(self.target.gold), f"(select * from run_rows{where})")
         gold = self.target.gold
         if isinstance(gold, AdditiveGold):
             new = self._states(gold, counted)

@@ -72,7 +72,7 @@ def _is_embedded(spark: SparkSession, gold: AdditiveGold | LatestGold, spec: Tab
     if not _gives_partition(spark, grain, gold):
         return False
     trial = GoldInputs(tuple(silver.data_schema.fieldNames()))
-    plan, types = _registered(gold, trial), trial.handed_over(no_rows(spark, silver.data_schema)).schema
+    plan, types = _registered(gold, trial), trial.merge_rows(no_rows(spark, silver.data_schema)).schema
     if isinstance(gold, LatestGold):
         carried = all(isinstance(types[name].dataType, CARRIED) for name in plan.values.values())
         return carried and all(isinstance(types[name].dataType, COMPARED) for name in gold.order_by)

@@ -1,4 +1,4 @@
-"""What has expired from a release's tables, as their owner or a pinned reader sees it."""
+"""The expired batches of a release's tables, for their owner or a pinned reader."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The values of gold's expressions for each row of silver, computed by Spark while silver is written (adr-0012).
 
 An *input* is a column with the value of one expression of `pipeline.yaml`, computed once for all tables that use it.
-Inputs are handed to the merges of gold in memory, and stored nowhere.
+Inputs are passed to the merges of gold in memory, and stored nowhere.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GoldInputs:
 
     @property
     def names(self) -> list[str]:
-        """The columns that merges get."""
+        """The columns that the merges read."""
         return [*self.columns, *self.inputs.values()]
 
     def added(self, silver: DataFrame) -> DataFrame:
@@ -57,8 +57,8 @@ class GoldInputs:
         timed = [(each, name) for each, name in self.inputs.items() if each.window is not None]
         return reduce(lambda frame, each: _with_timed(frame, *each), timed, rows)
 
-    def handed_over(self, silver: DataFrame) -> DataFrame:
-        """Return what merges get of rows of silver."""
+    def merge_rows(self, silver: DataFrame) -> DataFrame:
+        """Return rows of silver with the columns that the merges read."""
         return self.added(silver).select(*self.names)
 
 

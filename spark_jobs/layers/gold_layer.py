@@ -2,8 +2,8 @@
 
 Reads: the silver files that a run committed; the gold files that may hold the same grains; for a query also the
 silver files of the affected grains. Writes: `gold.<table>`, one commit, idempotent by (app id, b).
-Guarantee: after batch b the table is what the declaration gives over silver up to b, whatever the batches were.
-After a crash: committed already → nothing; else the same rows are merged into the same old rows.
+Guarantee: after batch b the table holds what its declaration gives over silver up to b, independently of the batches.
+After a crash: a committed run is skipped; else the same rows are merged into the same old rows.
 Does not: read silver of untouched grains.
 """
 
@@ -71,7 +71,7 @@ GOLD_AT_A_TIME = 2
 
 
 class GoldBroken(Terminal):
-    """An expression or the query of a gold table fails on a row of silver, which no grain can leave out."""
+    """An expression or the query of a gold table fails on a row of silver, and no grain may omit a row."""
 
     def __init__(self, dataset: str, table: str, error: str) -> None:
         super().__init__(
@@ -174,7 +174,7 @@ def _merged_embedded(
     except SlotFull:
         return None
     except (duckdb.DataError, pa.ArrowInvalid):
-        # Spark fails on it as well, and says on what.
+        # Spark fails on it as well, and names the cause.
         return None
     changed = int(pc.sum(pc.equal(rows["_last_batch"], batch)).as_py() or 0)
     return old, write_rows(target, rows, target.table.attempt_folder(folder), old, changed, batch), changed

@@ -1,6 +1,6 @@
 """Each measure of additive gold as Spark columns: its state over new rows, how states merge, and its value.
 
-The state of a measure has all that a merge needs. Where the value is not enough, the state is in columns that begin
+The state of a measure holds all that a merge needs. Where the value is not enough, the state is in columns that begin
 with `_`. A merge of states is associative and commutative, and a value is a function of the state alone, so that
 neither batches nor their order change a value:
 

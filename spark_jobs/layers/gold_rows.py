@@ -1,4 +1,4 @@
-"""The rows of a gold table over some silver rows: the declaration as a function, whatever its kind."""
+"""Computes the rows of a gold table of any kind over some silver rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one commit merges into a gold table: which rows of silver, and which of their windows (adr-0011).
+"""Selects the rows of silver, and of their windows, that one commit merges into a gold table (adr-0011).
 
 A table that every run refreshes gets the rows of the run. One with an interval gets those of all runs since its last
 refresh. One that is refreshed on close gets the windows that the watermark has passed since the last run, whole, and
@@ -67,8 +67,8 @@ class SilverPart:
 
 @dataclass(frozen=True)
 class GoldUpdate:
-    """The `late` rows of grains that the table may have already, rows of `closed` windows that it cannot have, and what
-    how far the table is `refreshed` afterwards; None for a table without a refresh of its own.
+    """The `late` rows of grains that the table may have already, rows of `closed` windows that it cannot have, and how
+    far the table is `refreshed` afterwards; None for a table without a refresh of its own.
 
     Of sessions on close `late` are all rows of the run, and `closed` has the rows of earlier runs whose sessions were
     open; `sessions` says which of them are closed now.
@@ -98,7 +98,7 @@ class GoldUpdate:
 
 
 def refresh_state(target: GoldTable) -> RefreshState:
-    """Return how far a table is refreshed; nothing that matters when every run refreshes it."""
+    """Return how far a table is refreshed; irrelevant for a table that every run refreshes."""
     if target.gold.refresh == EVERY_RUN:
         return RefreshState()
     return read_refresh_state(newest_metadata(target.table.spec.path, target.table.version, REFRESH_KEY))

@@ -1,7 +1,7 @@
 """Latest gold: the newest row per key.
 
-The newest is the one with the greatest `order_by`, then the greatest (partition, offset); what decided is kept in
-columns `_by_…`, so that a later batch can be compared with it.
+The newest row has the greatest `order_by`, then the greatest (partition, offset). These values are stored in columns
+`_by_…` for the comparison with later batches.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reads: files with the columns of bronze, the dataset's list of schemas, the registry for ids that the list lacks.
 Writes: the list (include/schemas/writer_schemas.py).
-Guarantee: whoever validates the same records by the same length of the list reads them the same.
+Guarantee: records that are validated again with the same length of the list are read the same way.
 After a crash: a schema that was added stays.
 """
 
@@ -33,7 +33,7 @@ from spark_jobs.storage.duckdb_session import duckdb_session
 MOST_QUERIED = 100
 """Ids of one run that the registry is queried for, the smallest first: damaged records name any of 2^32."""
 FEW = 32
-"""So many schemas are all part of a query, which is then the same for every run."""
+"""Up to this number, all schemas are part of the query, which is then the same for every run."""
 
 
 class SchemaReplaced(Terminal):

@@ -23,7 +23,7 @@ DISCARDED = "array(named_struct('rule', 'discarded', 'column', '', 'detail', cas
 
 @dataclass
 class RecordDecisions:
-    """What is decided about a dataset's records. A run reads the decisions since the last run."""
+    """The decisions about a dataset's records. A run reads only those since the last run."""
 
     settings: Settings
     dataset: str
@@ -32,11 +32,11 @@ class RecordDecisions:
         self._reader = DecisionLogReader(decision_log_path(self.settings, self.dataset))
 
     def until(self) -> int:
-        """How far the list of decisions reaches now."""
+        """The current length of the list of decisions."""
         return decision_log_size(self.settings, self.dataset)
 
     def for_batches(self, batches: tuple[int, int], until: int) -> dict[Position, DecidedRecord]:
-        """Return what was decided about records of these batches when the list reached `until`."""
+        """Return the decisions about records of these batches within the first `until` bytes of the list."""
         self._reader.advance(until)
         return self._reader.of_batches(*batches)
 

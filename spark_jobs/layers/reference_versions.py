@@ -1,7 +1,7 @@
 """Reference tables as each bronze batch is joined with them: in the versions that its commit names.
 
 Reads: bronze's commits, the reference tables. Writes: nothing.
-Guarantee: a batch is joined with the same rows in stream, batch and replay, whatever was loaded since.
+Guarantee: a batch is joined with the same rows in stream, batch and replay, regardless of later loads.
 Does not: decide which version is current (ingest does, when it commits the batch).
 """
 
@@ -47,7 +47,7 @@ class ReferenceVersions:
         self._lowest: int | None = None
 
     def version_ranges(self, first: int, last: int) -> list[VersionRange]:
-        """Return the batches [first, last] in stretches of equal versions, ascending."""
+        """Return the batches [first, last] as ranges of equal versions, ascending."""
         if not self._dataset.pipeline.reference or self._fixed is not None:
             return [VersionRange(first, last, self.frames(self._fixed or {}))]
         self._learn(first)
@@ -63,7 +63,7 @@ class ReferenceVersions:
         return {t.name: self._frame(t.name, versions.get(t.name, 0)) for t in self._dataset.pipeline.reference}
 
     def _versions_of(self, batch: int) -> tuple[tuple[str, int], ...]:
-        """A table that the batch's commit does not name came later, or bronze has lost the batch's commit."""
+        """A table that the batch's commit does not name is newer, or bronze has lost the batch's commit."""
         named = self._named.get(batch, {})
         return tuple((table.name, named.get(table.name, 0)) for table in self._dataset.pipeline.reference)
 

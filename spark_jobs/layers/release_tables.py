@@ -65,7 +65,7 @@ def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bron
 
 
 def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
-    """Return what the release has still to inherit; DeclarationRefused when a column has another type now."""
+    """Return the rows that the release has yet to inherit; DeclarationRefused when a column has another type now."""
     beginning, writer = release.dataset.release_start, release.writer
     if beginning is None or writer.rejected.committed(release.writer.app_id("rejected")) >= beginning.batch - 1:
         return None

@@ -1,6 +1,6 @@
 """The code of a release: its `silver.py` loaded and called, and its gold expressions checked against silver's columns.
 
-Whatever is wrong in it is a `DeclarationRefused` that names the file of the dataset's folder, the line and the key.
+Errors in it are `DeclarationRefused`, with the file of the dataset's folder, the line and the key.
 """
 
 from __future__ import annotations

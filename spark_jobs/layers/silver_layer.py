@@ -57,7 +57,7 @@ class ValidatedBatch:
     schemas_until: int = 0
     """Length of the list of writers' schemas (bytes) by which they were read."""
     rows: pa.Table | None = None
-    """What gold's merges get of silver's rows; None when it is not known."""
+    """The rows of silver with the inputs of gold's merges; None when they are not in memory."""
 
     @property
     def accepted(self) -> int:
@@ -79,8 +79,8 @@ class SilverOfRun:
         """
         if self.rows is not None:
             return self
-        handed = writer.inputs.handed_over(writer.silver.read_batches(writer.spark, self.files, *run.batches))
-        if failure_of(lambda rows: write_folder(rows, writer.staging), handed):
+        rows = writer.inputs.merge_rows(writer.silver.read_batches(writer.spark, self.files, *run.batches))
+        if failure_of(lambda computed: write_folder(computed, writer.staging), rows):
             return self
         tables = [pq.read_table(path, partitioning=None) for path in parquet_files(writer.staging)]
         shutil.rmtree(writer.staging, ignore_errors=True)
@@ -141,19 +141,19 @@ def _validated(
         find_duplicates(duck, writer.dataset, "accepted", "known")
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
-        rows = _handed_over(duck, writer, files)
+        rows = _rows_for_merges(duck, writer, files)
     reasons, dispositions = rejected_counts(writer.rejected, rejected)
     for folder in (writer.staging, writer.records_folder):
         shutil.rmtree(folder, ignore_errors=True)
     return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until, known, rows)
 
 
-def _handed_over(duck: DuckSession, writer: SilverTables, files: ValidatedFiles) -> pa.Table | None:
-    """Return what gold's merges get of the accepted records without duplicates; None when it was not computed."""
+def _rows_for_merges(duck: DuckSession, writer: SilverTables, files: ValidatedFiles) -> pa.Table | None:
+    """Return the rows for gold's merges: accepted records without duplicates; None when they were not computed."""
     if not files.has_inputs or not writer.inputs.names:
         return None
-    duck.view_columns("handed", files.accepted, writer.inputs.names)
-    return duck.arrow("select * from handed anti join duplicates using (_partition, _offset)")
+    duck.view_columns("accepted_inputs", files.accepted, writer.inputs.names)
+    return duck.arrow("select * from accepted_inputs anti join duplicates using (_partition, _offset)")
 
 
 def run_records(writer: SilverTables, run: RefineRun) -> list[Path]:

@@ -75,7 +75,7 @@ class SilverTables:
     payloads: PayloadSchemas
     counting: WarningCounter
     inputs: GoldInputs = field(default_factory=lambda: GoldInputs(()))
-    """What gold's merges get of silver's rows."""
+    """The inputs of gold's merges."""
     inheritance: Inheritance | None = None
 
     @cached_property

@@ -132,14 +132,14 @@ def write_isolated(writer: SilverTables, valid: Path, versions: VersionRange, re
 def most_tolerated(rows: int) -> int:
     """Return how many of a bronze batch's records may fail: a tenth, but at least 10 and at most 100.
 
-    The batch is what the stream and every rebuild have in common, however they group records.
+    Stream and rebuilds group records differently, but have the same batches.
     """
     return min(MOST_TOLERATED, max(ALWAYS_TOLERATED, rows // 10))
 
 
 @contextmanager
 def _muted(spark: SparkSession) -> Iterator[None]:
-    """Without Spark's log: the first failure is in it with its stack, and each part would add another."""
+    """Mute Spark's log: it has the first failure with its stack; each part would add another."""
     spark.sparkContext.setLogLevel("OFF")
     try:
         yield

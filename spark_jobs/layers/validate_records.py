@@ -70,7 +70,7 @@ class AcceptedFiles:
         if self.has_inputs and failure_of(partial(self._write, with_inputs=True), query) is None:
             return
         self._write(query, with_inputs=False)
-        # An expression of gold failed, and the records are right: its table names the error later.
+        # An expression of gold failed, not the records: its table reports the error later.
         self.has_inputs = False
 
     def _write(self, query: AcceptedQuery, *, with_inputs: bool) -> None:

@@ -2,7 +2,7 @@
 
 Spark counts a query's batches from 0. With the old app id, the batches of a new checkpoint would count as committed
 and be skipped. A new generation therefore has a new app id, starts at the offsets where bronze ends, and continues
-bronze's batch numbers. `headrace repair` creates one; a driver only for files that a power cut took.
+bronze's batch numbers. `headrace repair` creates one; a driver does so only after a power cut lost files.
 """
 
 from __future__ import annotations

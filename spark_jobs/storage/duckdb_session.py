@@ -24,7 +24,7 @@ from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
 from spark_jobs.storage.spark_files import rows_in_files, write_files
 
-# Of all sessions of a process, in addition to the JVM's heap; DuckDB spills what does not fit.
+# For all sessions of a process, in addition to the JVM's heap; DuckDB spills beyond it.
 MEMORY = "2GB"
 # Of the background sessions, apart from those above; none before the first large group is compacted.
 BACKGROUND_MEMORY = "1GB"

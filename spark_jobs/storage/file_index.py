@@ -1,4 +1,4 @@
-"""A table's current files in memory, ordered by their last batch: a run finds its own without reading all."""
+"""A table's current files in memory, ordered by their last batch: a run finds its files without reading all."""
 
 from __future__ import annotations
 

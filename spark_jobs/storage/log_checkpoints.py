@@ -16,7 +16,7 @@ from pathlib import Path
 from include.clients.delta_log import LOG, checkpoint_file, last_checkpoint
 
 KEPT = 2
-# One checkpoint in so many versions stays until the commits before it are in the history: it opens those after it.
+# One checkpoint per this many versions stays until the commits before it are in the history: it opens later versions.
 SPARSE = 100
 # A reader opens the checkpoint that it found in the log, so a superseded one stays a little longer.
 OPENING = timedelta(minutes=5)

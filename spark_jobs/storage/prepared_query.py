@@ -33,7 +33,7 @@ FILE_BYTES = 2 * MOST_BYTES
 READ_BATCH_ROWS = 4_096
 # A file that is read once: a dictionary or compression would cost more than it saves.
 UNCOMPRESSED = {"compression": "none", "use_dictionary": False}
-# With version 2 a job that fails would leave the files of its complete tasks, whose records are written again.
+# With version 2 a failed job would leave the files of its completed tasks, whose records are written again.
 SPARK_WRITING = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.algorithm.version": "1"}
 FOOTER_LENGTH_AND_MAGIC = 8
 

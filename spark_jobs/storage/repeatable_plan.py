@@ -1,4 +1,4 @@
-"""Which physical plans of Spark may be executed again over other rows (layers/adr-0013).
+"""Decides which physical plans of Spark may be executed again over other rows (layers/adr-0013).
 
 Some operators keep what they computed: an exchange its shuffle files or its broadcast rows, a subquery its value. When
 their plan is executed again, they return the rows of the first execution. So only operators that are known to read

@@ -115,6 +115,13 @@ def is_public(name: str, module: Module) -> bool:
     return placed and not any(part.startswith("_") for part in parts)
 
 
+@pytest.mark.parametrize("path", [path for path in files() if "/adr-" in path and path.endswith(".md")])
+def test_decision_records_have_four_parts(path: str) -> None:
+    text = (ROOT / path).read_text("utf-8")
+    parts = re.findall(r"^\*\*(Context\.|Decision\.|Consequences\.|Violated when)\*\*", text, re.MULTILINE)
+    assert parts == ["Context.", "Decision.", "Consequences.", "Violated when"]
+
+
 def test_no_file_contains_a_registry_address() -> None:
     found = [path for path in texts() if REGISTRIES.search((ROOT / path).read_text("utf-8"))]
     assert found == [], "where packages come from is the user's decision: pip, uv and Ivy have their own configuration"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.text import Text
 from typer.testing import CliRunner
 
-from include.cli.main import COMMANDS, app
-from include.settings import CLONE
+from include.cli.main import COMMANDS, app, main
+from include.settings import CLONE, load_settings
 
 HEAVY = ("pydantic", "pyarrow", "polars", "duckdb", "deltalake", "sqlalchemy", "confluent_kafka", "pyspark")
 
@@ -65,3 +66,31 @@ def test_unknown_command_is_a_usage_error_that_suggests_a_similar_one() -> None:
     ended = CliRunner().invoke(app, ["statsu"])
     assert ended.exit_code == 2
     assert "Did you mean 'status'" in ended.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "maintain --dataset nope",
+        "quality report --dataset nope",
+        "rejected discard --dataset nope --why x --reason y --yes",
+    ],
+)
+def test_unknown_dataset_is_refused_with_the_known_ones(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_STATE", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["headrace", *words.split()])
+    load_settings.cache_clear()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    load_settings.cache_clear()
+    assert ended.value.code == 2
+    assert "use one of: flights, weather, weather_delays" in capsys.readouterr().err
+
+
+def test_contradicting_options_are_refused_without_words_of_the_library() -> None:
+    words = ["backfill", "plan", "--dataset", "flights", "--from", "2013-06-10", "--to", "2013-06-01"]
+    ended = CliRunner().invoke(app, words)
+    assert ended.exit_code == 2
+    assert "Invalid value: start is not before end" in ended.output
