@@ -23,7 +23,7 @@ FINISHED = "which is finished"
 SENT_WITHIN = 400.0
 
 
-class YearSent(Terminal):
+class FeedExhausted(Terminal):
     """The feed has too few days left for another run."""
 
     def __init__(self, until: datetime) -> None:
@@ -42,12 +42,12 @@ class Load:
 
     @classmethod
     def continued(cls, site: StackSite, loads: int) -> Load:
-        """Return the load after the last one, which is finished first. Raises YearSent unless `loads` more fit."""
+        """Return the load after the last one, which is finished first. Raises FeedExhausted unless `loads` more fit."""
         listed = site.compose("exec", "-T", "runner", "find", "/state", "-maxdepth", "1", "-name", "load-*")
         spans = sorted(span_of(line) for line in listed.split())
         since, until = spans[-1] if spans else (FIRST, FIRST)
         if until + loads * timedelta(days=DAYS) > END:
-            raise YearSent(until)
+            raise FeedExhausted(until)
         load = cls(site, until)
         if until > FIRST:
             load.finish(since)

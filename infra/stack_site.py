@@ -38,7 +38,7 @@ class CommandFailed(Terminal):
         self.code, self.output = code, output
 
 
-class NotReached(Transient):
+class StateNotReached(Transient):
     """A state was not reached in time."""
 
 
@@ -167,15 +167,15 @@ def line_about(words: str, output: str) -> str:
 
 
 def await_that(holds: Callable[[], bool], what: str, within: float = 300.0) -> None:
-    """Wait until `holds`. Raises NotReached."""
+    """Wait until `holds`. Raises StateNotReached."""
     await_value(lambda: holds() or None, what, within)
 
 
 def await_value(ask: Callable[[], Answer | None], what: str, within: float = 300.0) -> Answer:
-    """Ask until there is an answer, and return it. Raises NotReached."""
+    """Ask until there is an answer, and return it. Raises StateNotReached."""
     began = time.monotonic()
     while (answer := ask()) is None:
         if time.monotonic() > began + within:
-            raise NotReached(f"{within:.0f} s passed before {what}")
+            raise StateNotReached(f"{within:.0f} s passed before {what}")
         time.sleep(0.5)
     return answer

@@ -40,6 +40,7 @@ from touching group by _partition, _batch_id order by _batch_id, _partition
 @dataclass(frozen=True)
 class SourceOrigin:
     """The rows of a source that touch a grain: their number, for silver their records, for gold the first SHOWN_ROWS.
+
     `below`: the origin of each of these rows of gold, down to the records of a topic.
     """
 

@@ -21,8 +21,8 @@ from include.catalog.yaml_declarations import (
     Document,
     Duration,
     Finding,
+    InvalidValue,
     Key,
-    Unfit,
     accepted_names,
     raise_problems,
     shown,
@@ -312,20 +312,20 @@ def _column(document: Document, key: Key, found: _Property) -> Column:
 
 
 def _bound(value: Any, kind: str, strict: bool) -> int | Decimal | datetime | None:
-    """Return a bound as the column's type; raises Unfit."""
+    """Return a bound as the column's type; raises InvalidValue."""
     if value is None:
         return None
     if kind == "timestamp" and isinstance(value, str | datetime):
         return zoned_time(value if strict or _has_zone(value) else f"{value}+00:00")
     if strict and isinstance(value, bool):
-        raise Unfit(f"must be of type {kind}, is {value}")
+        raise InvalidValue(f"must be of type {kind}, is {value}")
     if kind == "integer" and isinstance(value, int):
         return value
     if kind == "number" and isinstance(value, int | float):
         return Decimal(str(value))
     if kind in ("string", "boolean"):
-        raise Unfit(f"a {kind} has no bounds; allowed for integer, number and timestamp")
-    raise Unfit(f"must be of type {kind}, is {shown(value)}")
+        raise InvalidValue(f"a {kind} has no bounds; allowed for integer, number and timestamp")
+    raise InvalidValue(f"must be of type {kind}, is {shown(value)}")
 
 
 def _has_zone(value: str | datetime) -> bool:

@@ -90,7 +90,7 @@ def _column(old: Column, new: Column) -> Iterator[ContractChange]:
         yield ContractChange(old.name, BREAKING, f"{_type(old)} → {_type(new)}: readers of silver get another type")
         return
     if old.member != new.member:
-        yield ContractChange(old.name, BREAKING, f"read from {old.member} → {new.member}: records name it otherwise")
+        yield ContractChange(old.name, BREAKING, f"read from {old.member} → {new.member}: records use another name")
     if old.required != new.required:
         why = STRICTER if new.required else "readers may meet null where they met none"
         yield ContractChange(old.name, BREAKING, f"{'required' if new.required else 'optional'} now: {why}")

@@ -23,7 +23,16 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from include.catalog.portable_regex import pattern_fault
 from include.catalog.row_conditions import Condition, RowCondition, condition_columns, known_column, typed_condition
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS, TABLE_EXPECTATIONS, why_not_per_record
-from include.catalog.yaml_declarations import Declared, Finding, Key, Unfit, accepted_names, finding, inside, shown
+from include.catalog.yaml_declarations import (
+    Declared,
+    Finding,
+    InvalidValue,
+    Key,
+    accepted_names,
+    finding,
+    inside,
+    shown,
+)
 
 REJECT, WARN, HOLD, FAIL = "reject", "warn", "hold", "fail"
 Action = Literal["reject", "warn", "hold", "fail"]
@@ -100,7 +109,7 @@ class RuleModel(Declared):
 def typed_rule(
     model: RuleModel, types: Mapping[str, str] | None, *, column: str | None = None, strict: bool = True
 ) -> Rule:
-    """Return a rule over columns of these types; raises Unfit.
+    """Return a rule over columns of these types; raises InvalidValue.
 
     `column` is the property whose rule it is, if any. `types` is None for a gold table, whose columns the contract
     does not know: checkpoints alone evaluate its rules.
@@ -146,7 +155,7 @@ def _shared_arguments(written: Mapping[str, Any]) -> _Kwargs:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key, why = finding(first, written, _Kwargs)
-        raise Unfit(why, *key) from error
+        raise InvalidValue(why, *key) from error
 
 
 def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, str], strict: bool) -> Rule:
@@ -155,13 +164,14 @@ def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, st
     kinds = {types[column] for column in columns}
     if len(kinds) > 1 or not kinds <= set(spec.types):
         known = ", ".join(spec.types)
-        raise Unfit(f"{facts['expectation']} is for one type of {known}, not {', '.join(sorted(kinds))}")
+        raise InvalidValue(f"{facts['expectation']} is for one type of {known}, not {', '.join(sorted(kinds))}")
     if facts["action"] == REJECT and facts["mostly"] < 1:
-        raise Unfit(f"a record is rejected or not, so `reject` needs mostly: 1, is {facts['mostly']:g}", "mostly")
+        why = f"a record is rejected or not, so `reject` needs mostly: 1, is {facts['mostly']:g}"
+        raise InvalidValue(why, "mostly")
     arguments = spec.read(own, types[columns[0]])
     patterns = arguments.get("regex_list", (arguments["regex"],) if "regex" in arguments else ())
     for why in filter(None, map(pattern_fault, patterns if strict else ())):
-        raise Unfit(why, "regex_list" if "regex_list" in arguments else "regex")
+        raise InvalidValue(why, "regex_list" if "regex_list" in arguments else "regex")
     return Rule(columns=columns, arguments=arguments, **{"condition": None, **facts})
 
 
@@ -169,9 +179,9 @@ def _table_rule(facts: dict[str, Any], own: Mapping[str, Any], types: Mapping[st
     expectation = facts["expectation"]
     if facts["action"] == REJECT:
         why = "applies to a table, not a record" if types is None else why_not_per_record(expectation)
-        raise Unfit(f"{expectation} cannot reject a record: it {why}; use warn, hold or fail", "type")
+        raise InvalidValue(f"{expectation} cannot reject a record: it {why}; use warn, hold or fail", "type")
     if expectation not in TABLE_EXPECTATIONS and expectation not in ROW_EXPECTATIONS:
-        raise Unfit(
+        raise InvalidValue(
             f"{shown(expectation)} {why_not_per_record(expectation)}; headrace contract rules lists them", "type"
         )
     named = [(key, own[key]) for key in ("column", *PAIR) if key in own]

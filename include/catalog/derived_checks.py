@@ -21,7 +21,7 @@ from include.catalog.derived_dataset import (
 )
 from include.catalog.sql_checks import parsed_statements
 from include.catalog.touched_checks import grain_mismatches
-from include.catalog.yaml_declarations import Document, Finding, Key, Problem, Unfit, accepted_names, shown
+from include.catalog.yaml_declarations import Document, Finding, InvalidValue, Key, Problem, accepted_names, shown
 from include.settings import Settings
 
 SOURCE = re.compile(r"(silver|gold)\.[a-z][a-z0-9_]{0,62}")
@@ -139,7 +139,7 @@ def _quality_findings(gold: DerivedGold) -> Iterator[Finding]:
         key: Key = ("quality", n)
         try:
             rules.append((key, typed_rule(model, None)))
-        except Unfit as error:
+        except InvalidValue as error:
             yield (*key, *error.key), error.why
     yield from rule_findings(rules)
     named = [((*key, "implementation"), column) for key, rule in rules for column in referenced_columns(rule)]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StrictInt
 from pydantic.dataclasses import dataclass
 
-from include.catalog.yaml_declarations import Finding, Unfit, shown
+from include.catalog.yaml_declarations import Finding, InvalidValue, shown
 
 MeasureFunction = (
     Literal["count", "count_if", "sum", "min", "max", "avg", "approx_distinct", "count_distinct", "first", "last"]
@@ -69,7 +69,7 @@ def parsed_measures(value: Any) -> Any:
         return value
     for name, item in value.items():
         if not isinstance(item, dict) or len(item) != 1:
-            raise Unfit(f"must have one function and its expression, like {{sum: x}}, is {shown(item)}", name)
+            raise InvalidValue(f"must have one function and its expression, like {{sum: x}}, is {shown(item)}", name)
     return [_parsed(name, function, given) for name, item in value.items() for function, given in item.items()]
 
 
@@ -78,7 +78,7 @@ def _parsed(name: str, function: str, given: Any) -> dict[str, Any]:
     if expected is None:
         return {"name": name, "function": function, "expression": given}
     if not isinstance(given, dict) or set(given) - set(OPTIONAL.get(function, ())) != set(expected):
-        raise Unfit(f"must have {' and '.join(expected)}, is {shown(given)}", name, function)
+        raise InvalidValue(f"must have {' and '.join(expected)}, is {shown(given)}", name, function)
     renamed = {"expression" if key == "value" else key: item for key, item in given.items()}
     return {"name": name, "function": function, **renamed}
 

@@ -131,7 +131,7 @@ def _time_findings(gold: Gold) -> Iterator[Finding]:
     if session is not None:
         yield from ((("session", *key), why) for key, why in session_findings(session))
         if taken := {session.start, session.end} & set(gold.keys):
-            yield ("session",), f"{', '.join(sorted(taken))} is a key as well; name start and end otherwise"
+            yield ("session",), f"{', '.join(sorted(taken))} is a key as well; choose other names for start and end"
     if window is not None:
         yield from ((("window", *key), why) for key, why in window_findings(window))
         if window.name in gold.keys:

@@ -63,7 +63,7 @@ def _gold_change(before: Gold, after: Gold) -> tuple[str, str]:
         gone = ", ".join(sorted(set(_columns(before)) - set(_columns(after))))
         return "incompatible", f"without {gone}"
     added = sorted(set(_columns(after)) - set(_columns(before)))
-    return "changed", f"{'with ' + ', '.join(added) if added else 'computed otherwise'}"
+    return "changed", f"{'with ' + ', '.join(added) if added else 'computed differently'}"
 
 
 def _columns(gold: Gold) -> Iterable[str]:

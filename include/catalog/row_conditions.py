@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from include.catalog.yaml_declarations import Declared, Unfit, inside, shown
+from include.catalog.yaml_declarations import Declared, InvalidValue, inside, shown
 
 Value = str | int | Decimal | bool | datetime
 ORDERED = ("<", "<=", ">", ">=")
@@ -96,7 +96,7 @@ RowCondition = Annotated[ConditionModel, BeforeValidator(structured)]
 
 
 def typed_condition(written: ConditionModel, types: Mapping[str, str]) -> Condition:
-    """Return a condition over columns of these types; raises Unfit when it names others or compares other types."""
+    """Return a condition over columns of these types; raises InvalidValue for other columns or types."""
     if isinstance(written, _Compound):
         parts = []
         for n, part in enumerate(written.conditions):
@@ -111,9 +111,9 @@ def typed_condition(written: ConditionModel, types: Mapping[str, str]) -> Condit
 
 
 def known_column(name: object, types: Mapping[str, str], *key: str) -> str:
-    """Return a column's name; raises Unfit when the contract has no such column."""
+    """Return a column's name; raises InvalidValue when the contract has no such column."""
     if name not in types:
-        raise Unfit(f"{shown(name)} is not a column of the contract; columns: {', '.join(types)}", *key)
+        raise InvalidValue(f"{shown(name)} is not a column of the contract; columns: {', '.join(types)}", *key)
     return str(name)
 
 
@@ -127,11 +127,11 @@ def condition_columns(condition: Condition | None) -> Iterator[str]:
 
 
 def typed_value(value: object, kind: str, *key: str) -> Value:
-    """Return `value` as a column of type `kind` holds it; raises Unfit when it is none."""
+    """Return `value` as a column of type `kind` holds it; raises InvalidValue when it is none."""
     if isinstance(value, float) and not isfinite(value):
-        raise Unfit(f"must be a finite number, is {value}", *key)
+        raise InvalidValue(f"must be a finite number, is {value}", *key)
     if not isinstance(value, WRITTEN[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        raise Unfit(f"must be of type {kind}, is {shown(value)}", *key)
+        raise InvalidValue(f"must be of type {kind}, is {shown(value)}", *key)
     if kind == "timestamp":
         return zoned_time(value, *key)
     if kind == "number":
@@ -141,7 +141,7 @@ def typed_value(value: object, kind: str, *key: str) -> Value:
 
 
 def zoned_time(value: object, *key: str) -> datetime:
-    """Return an ISO 8601 time with its zone, in UTC; raises Unfit when it has no zone, or is none."""
+    """Return an ISO 8601 time with its zone, in UTC; raises InvalidValue when it has no zone, or is none."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
         if moment.tzinfo is not None:
@@ -149,18 +149,18 @@ def zoned_time(value: object, *key: str) -> datetime:
     except (ValueError, OverflowError):
         pass
     else:
-        raise Unfit(f"must have a zone, like 2013-01-01T00:00:00Z, is {shown(str(value))}", *key)
-    raise Unfit(f"must be a time like 2013-01-01T00:00:00Z, is {shown(value)}", *key)
+        raise InvalidValue(f"must have a zone, like 2013-01-01T00:00:00Z, is {shown(str(value))}", *key)
+    raise InvalidValue(f"must be a time like 2013-01-01T00:00:00Z, is {shown(value)}", *key)
 
 
 def _operand(written: _Comparison, kind: str) -> Value | tuple[Value, ...]:
     given, operator = written.parameter, written.operator
     if operator not in ("IN", "NOT_IN"):
         if operator in ORDERED and kind == "boolean":
-            raise Unfit("booleans have no order")
+            raise InvalidValue("booleans have no order")
         return typed_value(given, kind)
     if kind in ("boolean", "timestamp"):
-        raise Unfit(f"a {kind} cannot be compared with a set (Great Expectations refuses it)")
+        raise InvalidValue(f"a {kind} cannot be compared with a set (Great Expectations refuses it)")
     if not isinstance(given, list) or not given:
-        raise Unfit(f"must be a list of values, is {shown(given)}")
+        raise InvalidValue(f"must be a list of values, is {shown(given)}")
     return tuple(typed_value(item, kind) for item in given)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.catalog.row_conditions import typed_value
-from include.catalog.yaml_declarations import Unfit, shown
+from include.catalog.yaml_declarations import InvalidValue, shown
 
 Arguments = dict[str, Any]
 ALL = ("string", "integer", "number", "timestamp", "boolean")
@@ -26,7 +26,7 @@ IGNORED = ("both_values_are_missing", "either_value_is_missing", "neither")
 class RowExpectation:
     """An expectation that can validate one record: the column types it is for, and its arguments.
 
-    `read` gets the arguments as written and the column's type, and returns them typed; it raises Unfit.
+    `read` gets the arguments as written and the column's type, and returns them typed; it raises InvalidValue.
     """
 
     types: tuple[str, ...]
@@ -44,9 +44,9 @@ def _bounds(given: Arguments, kind: str) -> Arguments:
         found[key] = None if found.get(key) is None else _bound(found[key], kind, key)
     low, high = found["min_value"], found["max_value"]
     if low is None and high is None:
-        raise Unfit("must have min_value, max_value or both")
+        raise InvalidValue("must have min_value, max_value or both")
     if low is not None and high is not None and low > high:
-        raise Unfit(f"min_value {low} is greater than max_value {high}", "min_value")
+        raise InvalidValue(f"min_value {low} is greater than max_value {high}", "min_value")
     return found | {key: bool(found.get(key, False)) for key in ("strict_min", "strict_max")}
 
 
@@ -96,21 +96,21 @@ def _greater(given: Arguments, kind: str) -> Arguments:
 def _refuse_unknown(given: Arguments, names: tuple[str, ...]) -> Arguments:
     for name in given:
         if name not in names:
-            raise Unfit(f"is not a known key; known: {', '.join(names) or 'none'}", name)
+            raise InvalidValue(f"is not a known key; known: {', '.join(names) or 'none'}", name)
     return dict(given)
 
 
 def _list(given: Arguments, key: str) -> list[Any]:
     values = given.get(key)
     if not isinstance(values, list) or not values or None in values:
-        raise Unfit(f"must be a list of values without null, is {shown(values)}", key)
+        raise InvalidValue(f"must be a list of values without null, is {shown(values)}", key)
     return values
 
 
 def _allowed_value(given: Arguments, key: str, allowed: tuple[str, ...]) -> str:
     value = given.get(key, allowed[0])
     if value not in allowed:
-        raise Unfit(f"must be one of {', '.join(allowed)}, is {shown(value)}", key)
+        raise InvalidValue(f"must be one of {', '.join(allowed)}, is {shown(value)}", key)
     return str(value)
 
 

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_v
 from pydantic.dataclasses import dataclass
 
 from include.catalog.event_times import FIRST, LAST, after, before
-from include.catalog.yaml_declarations import NAME, NAME_RULE, Duration, Finding, Unfit, shown
+from include.catalog.yaml_declarations import NAME, NAME_RULE, Duration, Finding, InvalidValue, shown
 
 Domain = Literal["time", "day", "month"]
 """What positions count: microseconds since 1970, days since 1970-01-01, or months since January 1970."""
@@ -103,7 +103,7 @@ class Window:
         if not isinstance(value, dict) or "unit" not in value:
             return value
         if (info.context or {}).get("strict", True):
-            raise Unfit(f"is not a known key; write size: 1 {value['unit']}", "unit")
+            raise InvalidValue(f"is not a known key; write size: 1 {value['unit']}", "unit")
         return {**{key: v for key, v in value.items() if key != "unit"}, "size": f"1 {value['unit']}"}
 
     @property

@@ -67,7 +67,7 @@ class DeclarationRefused(Terminal):
         super().__init__(f"{count}{found}\nthe dataset was not loaded", f"correct {files}; headrace contract check")
 
 
-class Unfit(ValueError):
+class InvalidValue(ValueError):
     """A value that cannot be used; `key` is its place below the value that is being read."""
 
     def __init__(self, why: str, *key: str | int) -> None:
@@ -77,10 +77,10 @@ class Unfit(ValueError):
 
 @contextmanager
 def inside(*key: str | int) -> Iterator[None]:
-    """Prefix the key of an Unfit value."""
+    """Prefix the key of an InvalidValue value."""
     try:
         yield
-    except Unfit as error:
+    except InvalidValue as error:
         error.key = (*key, *error.key)
         raise
 
@@ -100,7 +100,7 @@ class Declared(BaseModel):
         known = {field.alias or name for name, field in cls.model_fields.items()}
         empty = next((key for key, v in kept.items() if v is None and key in known), None)
         if empty is not None and (info.context or {}).get("strict"):
-            raise Unfit("has no value: write one, or leave the key out", empty)
+            raise InvalidValue("has no value: write one, or leave the key out", empty)
         return kept
 
 
@@ -124,10 +124,10 @@ class Document:
 
     @contextmanager
     def problem_at(self, *key: str | int) -> Iterator[None]:
-        """Note an Unfit value below `key` as a problem, and continue after the block."""
+        """Note an InvalidValue value below `key` as a problem, and continue after the block."""
         try:
             yield
-        except Unfit as error:
+        except InvalidValue as error:
             self.refuse((*key, *error.key), error.why)
 
     def check(self, findings: Iterable[Finding]) -> None:
@@ -184,7 +184,7 @@ class Document:
         self._lines.setdefault(key, node.start_mark.line + 1)
         self._values += 1
         if self._values > MOST_VALUES:
-            raise yaml.YAMLError(f"it holds more than {MOST_VALUES:,} values, aliases counted as often as they stand")
+            raise yaml.YAMLError(f"it holds more than {MOST_VALUES:,} values, aliases counted at each use")
         if node.tag == "tag:yaml.org,2002:int" and not PLAIN_INTEGER.fullmatch(node.value):
             self.check([(key, f"must be written in decimal digits, is {node.value}")])
         if isinstance(node, yaml.SequenceNode):

@@ -42,7 +42,7 @@ def openlineage(
         return
     follower = EventFollower(settings, receiver(settings), show)
     with follower.alone():
-        show(f"{follower.look():,} events were delivered")
+        show(f"{follower.poll():,} events were delivered")
 
 
 def _export(settings: Settings, target: str) -> None:

@@ -25,7 +25,7 @@ class Refused(Terminal):
         self.code, self.answer = code, answer
 
 
-class NotInTime(Transient):
+class AirflowTimeout(Transient):
     """Airflow did not reach a state in time; `what` names it, with the run's states and logs."""
 
 
@@ -115,11 +115,11 @@ class AirflowRest:
         self.await_that(lambda: self.states(dag, run).get(task) == state, f"{dag}.{task} is {state}", dag, run, within)
 
     def await_that(self, holds: Callable[[], bool], what: str, dag: str, run: str, within: float = AT_MOST) -> None:
-        """Wait until `holds`; NotInTime with the states and logs of the run's tasks."""
+        """Wait until `holds`; AirflowTimeout with the states and logs of the run's tasks."""
         end = time.monotonic() + within
         while not holds():
             if time.monotonic() > end:
-                raise NotInTime(f"{within:.0f} s passed before {what}\n{self.story(dag, run)}")
+                raise AirflowTimeout(f"{within:.0f} s passed before {what}\n{self.story(dag, run)}")
             time.sleep(0.5)
 
     def story(self, dag: str, run: str) -> str:

@@ -93,7 +93,7 @@ class LiveObserver:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stop: threading.Event = field(default_factory=threading.Event)
     _snapshot: LiveSnapshot | None = None
-    _looked_at: float = 0.0
+    _requested_at: float = 0.0
     _behind: bool = False
     """Whether the ledger has runs that the histories lack."""
 
@@ -110,7 +110,7 @@ class LiveObserver:
 
     def snapshot(self) -> LiveSnapshot:
         """Return the last observation; wait for the first one. Raises NotObserved."""
-        self._looked_at = self.clock()
+        self._requested_at = self.clock()
         with self._changed:
             self._changed.wait_for(lambda: self._snapshot is not None, FIRST_WITHIN)
         if self._snapshot is None:
@@ -120,7 +120,7 @@ class LiveObserver:
     @property
     def number(self) -> int:
         """The number of the last observation, 0 before the first."""
-        self._looked_at = self.clock()
+        self._requested_at = self.clock()
         return self._snapshot.number if self._snapshot else 0
 
     def intervals(self, dataset: str, chosen: TimeRange, until: datetime) -> list[Interval]:
@@ -160,7 +160,7 @@ class LiveObserver:
                 self.observe()
             except Exception:  # noqa: BLE001  (an error of one observation must not end all later ones)
                 traceback.print_exc()
-            idle = self.clock() - self._looked_at > IDLE_AFTER
+            idle = self.clock() - self._requested_at > IDLE_AFTER
             self._stop.wait(0.0 if self._behind else IDLE_PAUSE if idle else PAUSE)
 
     def _advance_histories(self) -> None:

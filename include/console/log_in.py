@@ -42,7 +42,7 @@ class PasswordFileUnusable(Terminal):
         self.path = path
 
 
-class UserRefused(Terminal):
+class InvalidUser(Terminal):
     """A user's name or password is not acceptable; the file was not changed."""
 
     def __init__(self, why: str) -> None:
@@ -80,7 +80,7 @@ class Access:
     def log_in(self, user: str, password: str, address: str) -> str | None:
         """Return the token of a new session, None for a wrong user or password.
 
-        Raises PasswordFileUnusable; TooManyTries after five failures of an address within a minute.
+        Raises PasswordFileUnusable; TooManyAttempts after five failures of an address within a minute.
         """
         if self.passwords is None:
             return None
@@ -114,7 +114,7 @@ class Access:
         with self.lock:
             recent = self.failures.setdefault(address, deque(maxlen=TRIES))
             if len(recent) == TRIES and self.clock() - recent[0] < TRIES_WITHIN:
-                raise TooManyTries(TRIES_WITHIN - (self.clock() - recent[0]))
+                raise TooManyAttempts(TRIES_WITHIN - (self.clock() - recent[0]))
 
     def _count_failure(self, address: str) -> None:
         with self.lock:
@@ -129,7 +129,7 @@ class Access:
             self.failures.clear()
 
 
-class TooManyTries(Terminal):
+class TooManyAttempts(Terminal):
     """An address failed to log in too often; it may try again after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
@@ -163,11 +163,11 @@ def read_passwords(path: Path) -> Mapping[str, tuple[str, str]]:
 
 
 def add_user(path: Path, user: str, password: str) -> None:
-    """Add a user to the password file, or change their password. Raises UserRefused, PasswordFileUnusable, OSError."""
+    """Add a user to the password file, or change their password. Raises InvalidUser, PasswordFileUnusable, OSError."""
     if not USER_NAME.fullmatch(user):
-        raise UserRefused(f"{user[:80]!r} is not a user name: 1 to 64 of A-Z a-z 0-9 . _ @ -")
+        raise InvalidUser(f"{user[:80]!r} is not a user name: 1 to 64 of A-Z a-z 0-9 . _ @ -")
     if len(password) < LEAST_PASSWORD:
-        raise UserRefused(f"the password has fewer than {LEAST_PASSWORD} characters")
+        raise InvalidUser(f"the password has fewer than {LEAST_PASSWORD} characters")
     known = dict(read_passwords(path)) if path.exists() else {}
     salt = secrets.token_hex(16)
     known[user] = (salt, password_hash(password, salt))

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from include.console.action_log import log_action
-from include.console.log_in import SESSION_SECONDS, Access, PasswordFileUnusable, TooManyTries, UserSession
+from include.console.log_in import SESSION_SECONDS, Access, PasswordFileUnusable, TooManyAttempts, UserSession
 from include.console.page_response import console_of, page, session_of
 from include.errors import Terminal
 
@@ -66,7 +66,7 @@ async def log_in(request: Request) -> Response:
     problem, to = "wrong user or password", own_address(fields.get("to", "/"))
     try:
         token = await run_in_threadpool(console.access.log_in, user, fields.get("password", ""), address)
-    except TooManyTries as error:
+    except TooManyAttempts as error:
         # Not logged: guesses must not fill the disk.
         return page(request, "log_in", "", "Log in", status=429, to=to, problem=error.what)
     except PasswordFileUnusable as error:

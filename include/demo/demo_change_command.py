@@ -86,7 +86,7 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
         "approve": "3  Approved anyway; the error is found; rolled back",
     }
     with plan_lock(settings, record.plan.id):
-        reporter = StoryReporter(console, settings, chapters)
+        reporter = ChapterReporter(console, settings, chapters)
         record = plan_stages.run_plan(settings, record, reporter, lambda _: "demo", "demo")
         _print_answer(console, settings)
         began = time.monotonic()
@@ -96,7 +96,7 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
         plan_stages.retire(settings, record, "demo")
 
 
-class StoryReporter:
+class ChapterReporter:
     """Prints the stages of a plan as chapters of the demo; calls `on_built` when the build is complete."""
 
     def __init__(
@@ -163,7 +163,7 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
 
     with plan_lock(settings, record.plan.id):
         killer.start()
-        reporter = StoryReporter(console, settings, {}, on_built, tables=False)
+        reporter = ChapterReporter(console, settings, {}, on_built, tables=False)
         record = run_plan(settings, record, reporter, lambda _: "demo", "demo")
     console.print(f"  {record.plan.id}: applied, {record.plan.about}", highlight=False, soft_wrap=True)
 

@@ -78,7 +78,7 @@ class ExternalLedger(DemoRefused):
         )
 
 
-class MachineUnfit(DemoRefused):
+class MachineUnsuitable(DemoRefused):
     """Checks of `headrace doctor` failed: `findings`."""
 
     def __init__(self, findings: list[CheckResult]) -> None:
@@ -91,10 +91,10 @@ class MachineUnfit(DemoRefused):
 
 
 def require_fit_machine() -> None:
-    """Raise MachineUnfit when one of the doctor's checks fails; a warning does not stop the demo."""
+    """Raise MachineUnsuitable when one of the doctor's checks fails; a warning does not stop the demo."""
     failing = [finding for finding in run_checks() if finding.verdict is Verdict.FAIL]
     if failing:
-        raise MachineUnfit(failing)
+        raise MachineUnsuitable(failing)
 
 
 def demo_folder(settings: Settings) -> Path:

@@ -16,11 +16,11 @@ INSTALL_JAVA = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jr
 
 
 class JavaMissing(Terminal):
-    """No usable Java was found; `looked` is where."""
+    """No usable Java was found; `searched` is where."""
 
-    def __init__(self, looked: str, why: str) -> None:
-        super().__init__(f"Java: {why} ({looked}); no JVM was started", INSTALL_JAVA)
-        self.looked = looked
+    def __init__(self, searched: str, why: str) -> None:
+        super().__init__(f"Java: {why} ({searched}); no JVM was started", INSTALL_JAVA)
+        self.searched = searched
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ NOT_AN_EVENT = (400, 413, 422)
 NO_RETRY = {"total": 0, "read": 0, "connect": 0}
 Event = RunEvent | JobEvent
 Deliver = Callable[[Event], None]
-"""Raises EventsWait, EventRefused."""
+"""Raises ReceiverUnavailable, EventRefused."""
 
 
-class EventsWait(Transient):
+class ReceiverUnavailable(Transient):
     """The receiver does not accept events now; they are sent later, in the same order."""
 
     def __init__(self, receiver: str, why: str) -> None:
@@ -67,16 +67,16 @@ class HttpReceiver:
     name: str
 
     def __call__(self, event: Event) -> None:
-        """Deliver an event. Raises EventsWait, EventRefused."""
+        """Deliver an event. Raises ReceiverUnavailable, EventRefused."""
         try:
             self.transport.emit(event)
         except HTTPError as error:
             code = error.response.status_code if error.response is not None else 0
             if code in NOT_AN_EVENT:
                 raise EventRefused(self.name, event, f"HTTP {code}") from error
-            raise EventsWait(self.name, f"HTTP {code}") from error
+            raise ReceiverUnavailable(self.name, f"HTTP {code}") from error
         except RequestException as error:
-            raise EventsWait(self.name, mask_secrets(_cause(error))) from error
+            raise ReceiverUnavailable(self.name, mask_secrets(_cause(error))) from error
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class FileReceiver:
     path: Path
 
     def __call__(self, event: Event) -> None:
-        """Append an event; a line that was cut off, as by a full disk, is ended first. Raises EventsWait."""
+        """Append an event; a line that was cut off, as by a full disk, is ended first. Raises ReceiverUnavailable."""
         try:
             end_cut_line(self.path)
             FileTransport(FileConfig(str(self.path), append=True)).emit(event)
         except (OSError, RuntimeError) as error:
-            raise EventsWait(str(self.path), str(error)) from error
+            raise ReceiverUnavailable(str(self.path), str(error)) from error
 
 
 def end_cut_line(path: Path) -> None:

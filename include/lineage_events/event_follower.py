@@ -61,11 +61,11 @@ class EventFollower:
         with take_lock(openlineage_path(self.settings) / "lock", process_label()):
             yield
 
-    def look(self) -> int:
+    def poll(self) -> int:
         """Send what is due; return how many events were delivered.
 
-        An error of one dataset is shown, and the others follow. Raises EventsWait, StateFileUnreadable, OSError, and
-        PublicationUnreadable.
+        An error of one dataset is shown, and the others follow. Raises ReceiverUnavailable, StateFileUnreadable,
+        OSError, PublicationUnreadable.
         """
         stored = cursors_file(self.settings).read() or EventCursors()
         sending = _Sending(self, dict(stored.cursors), known_brokers(self.settings))

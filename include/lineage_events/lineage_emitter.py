@@ -32,7 +32,7 @@ def follow(follower: EventFollower, seconds: float, wait: Wait, ended: Callable[
     pause, waiting = FIRST_PAUSE, ""
     while not ended():
         try:
-            follower.look()
+            follower.poll()
         except (HeadraceError, OSError) as error:
             if str(error) != waiting:
                 waiting = str(error)

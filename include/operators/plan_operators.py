@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PATIENCE = timedelta(days=3)
 
 
-class NoRange(Terminal):
+class RangeMissing(Terminal):
     """A manual run has neither a range nor a partition."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class NoRange(Terminal):
         )
 
 
-class NoDay(Terminal):
+class PartitionNotADay(Terminal):
     """The partition of a run is not a day."""
 
     def __init__(self, partition: str) -> None:
@@ -49,7 +49,7 @@ class NoDay(Terminal):
         self.partition = partition
 
 
-class MakePlan(BaseOperator):
+class CreatePlan(BaseOperator):
     """Validate the run's params and create its plan. Returns the plan's id, description and number of records."""
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
@@ -78,7 +78,7 @@ class MakePlan(BaseOperator):
         raise DownstreamTasksSkipped(tasks=list(self.downstream_task_ids))
 
 
-class PlanRelease(MakePlan):
+class PlanRelease(CreatePlan):
     """Plan to publish the dataset as its folder declares it now."""
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
@@ -90,7 +90,7 @@ class PlanRelease(MakePlan):
         return plan_any_release(settings, self.dataset, params.plan, *_author(context)), params.dry_run
 
 
-class PlanReplay(MakePlan):
+class PlanReplay(CreatePlan):
     """Plan to recompute Kafka records. Fails while an open plan has the same records."""
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
@@ -102,7 +102,7 @@ class PlanReplay(MakePlan):
         return plan_replay(settings, self.dataset, params, *_author(context)), params.dry_run
 
 
-class PlanBackfill(MakePlan):
+class PlanBackfill(CreatePlan):
     """Plan to recompute a day or a range of event time. Waits while an open plan has the same records."""
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
@@ -132,10 +132,10 @@ def _author(context: Context) -> tuple[str, datetime, str]:
 
 
 def day_of(context: Context) -> tuple[datetime, datetime]:
-    """Return the day of the run's partition as [start, end). Raises NoRange, NoDay."""
+    """Return the day of the run's partition as [start, end). Raises RangeMissing, PartitionNotADay."""
     run = context["dag_run"]
     if run.partition_date is None and not run.partition_key:
-        raise NoRange
+        raise RangeMissing
     start = run.partition_date or _midnight(str(run.partition_key))
     return start, start + timedelta(days=1)
 
@@ -144,4 +144,4 @@ def _midnight(partition: str) -> datetime:
     try:
         return datetime.strptime(partition, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError as error:
-        raise NoDay(partition) from error
+        raise PartitionNotADay(partition) from error

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 1800.0
 
 
-class NoPlan(Terminal):
+class PlanMissing(Terminal):
     """The run has no plan: its first task did not create one."""
 
     def __init__(self, run: str) -> None:
@@ -63,12 +63,12 @@ class OtherDataset(Terminal):
 
 
 def plan_of(settings: Settings, run: str) -> PlanRecord:
-    """Return the plan of an Airflow run. Raises NoPlan."""
+    """Return the plan of an Airflow run. Raises PlanMissing."""
     from include.plans.plan_lookup import find_plan
 
     record = find_plan(settings, run)
     if record is None:
-        raise NoPlan(run)
+        raise PlanMissing(run)
     return record
 
 

@@ -65,7 +65,7 @@ class PinnedTables:
     tables: Mapping[str, PublishedTable]
 
     def table(self, name: str) -> PublishedTable:
-        """Return where the table `name` (`gold.carrier_hours`) is and at which version; TableUnknown otherwise."""
+        """Return path and version of the table `name` (`gold.carrier_hours`). Raises TableUnknown."""
         if name not in self.tables:
             raise TableUnknown(name, sorted(self.tables))
         return self.tables[name]

@@ -213,7 +213,7 @@ def _refuse_keys(table: ReferenceTable, rows: pa.Table, file: Path) -> None:
     counted = rows.group_by(list(table.keys)).aggregate([([], "count_all")])
     twice = counted.filter(pc.field("count_all") > 1).drop_columns(["count_all"]).to_pylist()
     if twice:
-        raise ReferenceRefused(file, table.name, f"key {twice[0]} stands more than once")
+        raise ReferenceRefused(file, table.name, f"key {twice[0]} occurs more than once")
 
 
 def arrow_schema(table: ReferenceTable) -> pa.Schema:

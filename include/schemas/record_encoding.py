@@ -24,7 +24,7 @@ TYPES: dict[str, Any] = {
 }
 
 
-class RecordUnfit(Terminal):
+class RecordNotEncodable(Terminal):
     """A line of a file is not a record of the schema; `line` counts from 1."""
 
     def __init__(self, line: int, why: str) -> None:
@@ -60,7 +60,7 @@ class AvroEncoding:
     kinds: dict[str, str] = field(default_factory=dict)
 
     def encoded(self, line: int, record: bytes) -> bytes:
-        """Return a JSON object in the wire format. Raises RecordUnfit."""
+        """Return a JSON object in the wire format. Raises RecordNotEncodable."""
         import fastavro
 
         out = io.BytesIO()
@@ -73,7 +73,7 @@ class AvroEncoding:
             values = {name: _value(name, self.kinds[name], value) for name, value in given.items()}
             fastavro.schemaless_writer(out, self._parsed, values, strict_allow_default=True)
         except (ValueError, TypeError, ArithmeticError, AttributeError, OverflowError) as error:
-            raise RecordUnfit(line, str(error) or type(error).__name__) from error
+            raise RecordNotEncodable(line, str(error) or type(error).__name__) from error
         return framed(self.id, out.getvalue())
 
     @cached_property

@@ -86,7 +86,7 @@ class Checks:
 class WorkloadResult:
     """A workload's events, the published rows of its gold tables, and the tables whose rows differ from the oracle's.
 
-    `batch`, `replay`: rows that a bounded job computes otherwise from bronze (derived: from its sources), and from
+    `batch`, `replay`: rows that a bounded job computes differently from bronze (derived: from its sources), and from
     Kafka. `orders`: of so many other orders of arrival, how many gave the same bytes. `freshness`: seconds from its
     Kafka timestamp to its publication, which 95 % of the records did not exceed. None: not checked.
     """

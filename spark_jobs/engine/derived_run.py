@@ -120,7 +120,7 @@ class DerivedRelease:
         return DerivedRun(number, now, whole=last is None or unfinished is not None)
 
     def execute(self, run: DerivedRun) -> None:
-        """Commit a run to all tables and publish it. Raises OwnershipLost, GoldBroken, DeclarationRefused."""
+        """Commit a run to all tables and publish it. Raises OwnershipLost, GoldFailed, DeclarationRefused."""
         self._file.write(run)
         sources = self._opened(run.sources)
         if not self.tables:

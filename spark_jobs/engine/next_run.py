@@ -17,7 +17,7 @@ from spark_jobs.storage.table_commits import commit_of, metadata_of
 ROW_BYTES = 1024
 
 
-class TablesApart(Terminal):
+class CommitsLost(Terminal):
     """The tables are more than one run apart: commits were lost. `batches`: each table's last batch."""
 
     def __init__(self, dataset: str, batches: dict[str, int]) -> None:
@@ -109,7 +109,7 @@ def last_epoch(release: Release) -> int:
 def unfinished_run(release: Release) -> tuple[int, int] | None:
     """Return the bounds of the run that silver has committed and another table lacks; None without one.
 
-    Raises TablesApart: the run alone would leave the batches before it out of a table, or add them twice.
+    Raises CommitsLost: the run alone would leave the batches before it out of a table, or add them twice.
     """
     silver, app_id = release.writer.silver, release.writer.app_id("silver")
     batches = committed_batches(release)
@@ -118,5 +118,5 @@ def unfinished_run(release: Release) -> tuple[int, int] | None:
         return None
     first, last = metadata_of(commit_of(silver, app_id, last))["batches"] if last >= 0 else (-1, -1)
     if not are_one_run_apart((first, last), batches.values()):
-        raise TablesApart(release.dataset.name, batches)
+        raise CommitsLost(release.dataset.name, batches)
     return first, last

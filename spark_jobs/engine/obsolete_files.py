@@ -59,6 +59,7 @@ def _inherited_versions(settings: Settings, dataset: str) -> Iterator[tuple[Path
 @dataclass(frozen=True)
 class RetainedTables:
     """A dataset's tables, and which versions of them stay readable. `retention`: how long a replaced version is kept.
+
     `protected`: returns by table the versions that are kept at any age. `reading_lock`: held while a job reads tables.
     """
 

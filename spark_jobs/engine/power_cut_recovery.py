@@ -46,7 +46,9 @@ LONGEST = timedelta(minutes=10)
 
 def roll_back_tables(settings: Settings, dataset: Dataset, bootstrap: str, now: datetime) -> str | None:
     """Roll the tables back to the last batch that they and Kafka share; return a sentence, None when nothing was lost.
-    Losses too old for a power cut are not rolled back; preflight refuses them. Raises PatchInTheWay, OffsetsExpired.
+
+    Losses too old for a power cut are not rolled back; preflight refuses them. Raises PatchBlocksRollback,
+    OffsetsExpired.
     """
     path, name = bronze_path(settings, dataset.name), dataset.name
     if not (path / LOG).is_dir():

@@ -80,7 +80,7 @@ class OffsetsExpired(Terminal):
         ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in sorted(missing.items()))
         super().__init__(
             f"bronze.{dataset} lacks {ranges} of topic {topic}, and Kafka has expired them; nothing was changed",
-            f"headrace repair {dataset} --accept-loss   (continues without these records and keeps account of them),"
+            f"headrace repair {dataset} --accept-loss   (continues without these records and records their offsets),"
             " or restore them from a backup",
         )
         self.missing = dict(missing)

@@ -71,7 +71,7 @@ def republish(settings: Settings, release: Release, bronze_version: int | None =
     `bronze_version`: bronze's version when this process started, if it has committed to it since.
 
     A crash after the last gold commit leaves the publication behind. A power cut can leave it ahead, since it alone is
-    synced: the tables have lost their last commits. Raises TablesApart, PublishedTablesLost.
+    synced: the tables have lost their last commits. Raises CommitsLost, PublishedTablesLost.
     """
     name, done, unfinished = release.dataset.name, refined_batch(release), unfinished_run(release)
     published = find_publication(settings, name)

@@ -32,7 +32,7 @@ from spark_jobs.storage.log_tail import CHECKED, LogTail, log_tail, move_files, 
 from spark_jobs.storage.table_commits import last_run
 
 
-class PatchInTheWay(Terminal):
+class PatchBlocksRollback(Terminal):
     """The rollback would remove the patch of `plan`, which other tables may have."""
 
     def __init__(self, table: str, plan: str) -> None:
@@ -101,7 +101,7 @@ def _names(files: list[Path]) -> str:
 def planned_rollback(
     settings: Settings, dataset: str, bronze_version: int | None = None, checked: int = CHECKED
 ) -> Rollback | None:
-    """Return the rollback that the dataset's tables need, None when they need none. Raises PatchInTheWay.
+    """Return the rollback that the dataset's tables need, None when they need none. Raises PatchBlocksRollback.
 
     `bronze_version`: bronze goes back to it or an earlier one. `checked`: commits that are checked in each table.
     """
@@ -147,7 +147,7 @@ def _refuse_patches(path: Path, keep: int, last: int) -> None:
     for version in range(last, keep, -1):
         metadata = read_commit(path, version).metadata or {}
         if "plan" in metadata:
-            raise PatchInTheWay(str(path), metadata["plan"])
+            raise PatchBlocksRollback(str(path), metadata["plan"])
 
 
 def table_end(path: Path, checked: int = CHECKED) -> TableEnd:
@@ -181,7 +181,7 @@ def _version_of(end: TableEnd, batch: int) -> int:
     for commit in commits_descending(end.tail.table, end.tail.whole):
         metadata = commit.metadata or {}
         if "plan" in metadata:
-            raise PatchInTheWay(str(end.tail.table), metadata["plan"])
+            raise PatchBlocksRollback(str(end.tail.table), metadata["plan"])
         if "batches" in metadata:
             if metadata["batches"][1] <= batch:
                 break

@@ -26,7 +26,7 @@ from spark_jobs.jobs.bounded_job import run_job
 
 
 def build(settings: Settings, dataset: str, release: str) -> None:
-    """Build the release and report it. Raises LeaseHeld, SourcesGone, GoldBroken."""
+    """Build the release and report it. Raises LeaseHeld, SourcesGone, GoldFailed."""
     lease = take_lease(settings, release_lease_path(settings, dataset, release), dataset, datetime.now(UTC))
     published = read_publication(settings, dataset)
     spark = open_session(settings, f"headrace shadow {dataset}")

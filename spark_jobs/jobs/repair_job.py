@@ -92,7 +92,7 @@ def repair(
     """Show each problem and repair it if `confirm` returns True; return whether the dataset is usable.
 
     With `accept_loss`, records that Kafka has expired are skipped, and the next commit of bronze names their offsets.
-    Raises LeaseHeld, DatasetUnknown, NoBroker, PatchInTheWay and the errors of `planned_repair`.
+    Raises LeaseHeld, DatasetUnknown, NoBroker, PatchBlocksRollback and the errors of `planned_repair`.
     """
     dataset = _dataset(settings, name)
     with ExitStack() as leases:

@@ -90,7 +90,7 @@ def open_derived_table(
 
 
 def commit_derived(table: DerivedTable, run: DerivedInput, facts: Mapping[str, Any], staging: Path) -> None:
-    """Commit a run to a table, once; `facts` go into the commit. Raises OwnershipLost, GoldBroken."""
+    """Commit a run to a table, once; `facts` go into the commit. Raises OwnershipLost, GoldFailed."""
     target, number = table.target, run.number
     if target.table.committed(target.app_id) >= number:
         return

@@ -70,7 +70,7 @@ from spark_jobs.storage.prepared_query import SlotFull
 GOLD_AT_A_TIME = 2
 
 
-class GoldBroken(Terminal):
+class GoldFailed(Terminal):
     """An expression or the query of a gold table fails on a row of silver, and no grain may omit a row."""
 
     def __init__(self, dataset: str, table: str, error: str) -> None:
@@ -94,7 +94,7 @@ def commit_gold(
 ) -> None:
     """Commit a run, as `silver` has it, to every gold table; tables with an interval that is over at `now` catch up.
 
-    Raises OwnershipLost, GoldBroken.
+    Raises OwnershipLost, GoldFailed.
     """
     pending = [target for target in targets if target.table.committed(target.app_id) < run.last]
     if silver.files and any(target.embedded for target in pending):
@@ -115,7 +115,7 @@ def _commit_run(
 def refresh_gold(target: GoldTable, writer: SilverTables, upto: int, epoch: int, now: float) -> None:
     """Bring a table with an interval up to batch `upto` between two runs; the commit belongs to no run.
 
-    Raises OwnershipLost, GoldBroken.
+    Raises OwnershipLost, GoldFailed.
     """
     update = refresh_update(writer.silver, refresh_state(target), upto, now)
     _commit_update(target, writer, update, (refresh_app_id(target.app_id), upto), facts_of(writer.dataset, epoch))
@@ -207,14 +207,14 @@ def _replaced_files(target: GoldTable, silver: Table, update: GoldUpdate) -> lis
 
 @contextmanager
 def failure_named(dataset: str, table: Table) -> Iterator[None]:
-    """Raise GoldBroken for an error that a row of silver causes."""
+    """Raise GoldFailed for an error that a row of silver causes."""
     try:
         yield
     except Exception as error:
         text = record_error(error)
         if text is None:
             raise
-        raise GoldBroken(dataset, table.spec.name, text) from error
+        raise GoldFailed(dataset, table.spec.name, text) from error
 
 
 def write_gold(

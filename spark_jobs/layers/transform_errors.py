@@ -55,7 +55,7 @@ PACKAGES = re.compile(r"^(?:[a-z]\w*\.)+")
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
 
 
-class TransformationBroken(Terminal):
+class TransformationFailed(Terminal):
     """`silver.py` fails on too many records of a bronze batch. `first`: partition, offset and error of the first."""
 
     def __init__(self, dataset: str, batch: int, failed: int, first: FailedRecord) -> None:
@@ -103,7 +103,7 @@ def record_error(error: Exception) -> str | None:
 def write_isolated(writer: SilverTables, valid: Path, versions: VersionRange, rejected: Path, write: WriteRows) -> None:
     """Write the valid records of a version range in parts, halved until `write` succeeds or the part is one record.
 
-    Such a record is added to folder `rejected`, with the error as its reason. Raises TransformationBroken, and errors
+    Such a record is added to folder `rejected`, with the error as its reason. Raises TransformationFailed, and errors
     that no record causes.
     """
     failed, part = defaultdict[int, list[FailedRecord]](list), rejected.with_name("part")
@@ -123,7 +123,7 @@ def write_isolated(writer: SilverTables, valid: Path, versions: VersionRange, re
                 ((batch, partition, offset),) = duck.rows(COORDINATES.format(first))
                 failed[batch].append((partition, offset, error))
                 if len(failed[batch]) > most_tolerated(count_rows(writer.bronze, batch, batch)):
-                    raise TransformationBroken(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
+                    raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
                 rejected.mkdir(exist_ok=True)
                 reason = f"[{{'rule': '{TRANSFORM_ERROR}', 'column': '', 'detail': {sql_literal(error)}}}]"
                 duck.save_file(REJECTED.format(reason=reason, part=first), rejected / f"{batch}-{first}.parquet")

@@ -91,7 +91,7 @@ def validate_files(
 
     `until`: length of the list of decisions to apply. Valid records in plain form are recognised by one expression;
     only the others are parsed in full. A valid record on which silver.py fails is invalid by `transform_error`; raises
-    TransformationBroken when a bronze batch has too many of them. `with_inputs`: gold's inputs are computed too.
+    TransformationFailed when a bronze batch has too many of them. `with_inputs`: gold's inputs are computed too.
     `schemas`: length of the list of writers' schemas to read them by; by default those that are new are added first.
     """
     shutil.rmtree(folder, ignore_errors=True)

@@ -164,7 +164,7 @@ def test_records_of_an_unknown_schema_are_accepted_by_a_rebuild_once_it_is_known
     assert trades.reasons() == []
 
 
-def test_new_schema_is_asked_for_once_and_kept_before_its_records_are_validated(trades: Trades) -> None:
+def test_new_schema_is_requested_once_and_stored_before_its_records_are_validated(trades: Trades) -> None:
     trades.take(first(1), first(2))
     trades.take(first(3))
     assert trades.registry.requests == ["GET /schemas/ids/1"]

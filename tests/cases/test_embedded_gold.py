@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease
 
 from spark_jobs.layers import gold_layer
-from spark_jobs.layers.gold_layer import GoldBroken
+from spark_jobs.layers.gold_layer import GoldFailed
 
 GOLD = """
   meter_hours:
@@ -141,7 +141,7 @@ def test_an_expression_that_fails_on_a_row_halts_gold_and_rejects_no_record(
     release = meter_release(spark, tmp_path / "broken", gold)
     release.take([reading("d1", 1, 12)])
     release.ingest([reading("d1", 2, 13), reading("d2", 2, 14)])
-    with pytest.raises(GoldBroken, match="meter_now"):
+    with pytest.raises(GoldFailed, match="meter_now"):
         release.refine(1, 1)
     assert release.release.writer.silver.rows == 3
     assert release.release.writer.rejected.rows == 0
@@ -157,5 +157,5 @@ def test_a_sum_that_outgrows_its_type_halts_gold(spark: SparkSession, tmp_path: 
     release = meter_release(spark, tmp_path / "huge", gold)
     release.take([reading("d1", 1, 1000)])
     release.ingest([reading("d1", 2, 1000)])
-    with pytest.raises(GoldBroken, match="meter_now"):
+    with pytest.raises(GoldFailed, match="meter_now"):
         release.refine(1, 1)

@@ -158,7 +158,7 @@ def test_bronze_expires_by_its_own_age_and_keeps_the_last_batch(release: SmallRe
 
 
 @pytest.mark.parametrize("ages", [{}, {"bronze": timedelta(days=1)}, {"bronze": timedelta(days=1), "silver": None}])
-def test_audit_is_balanced_and_says_what_expired(release: SmallRelease, ages: dict[str, timedelta]) -> None:
+def test_audit_is_balanced_and_reports_expired_batches(release: SmallRelease, ages: dict[str, timedelta]) -> None:
     release.take([dated(reading(13, 7), 8)])
     expire(release, **ages)
     audit = audited(release)
@@ -194,7 +194,7 @@ def publish_heads(release: SmallRelease) -> None:
     publish(release.settings, replace(published, tables=tables))
 
 
-def test_deep_audit_recomputes_what_is_left(release: SmallRelease) -> None:
+def test_deep_audit_recomputes_the_batches_that_have_not_expired(release: SmallRelease) -> None:
     expire(release, silver=WITHOUT_TWO)
     published = read_publication(release.settings, "meter")
     versions = {name: table.version for name, table in published.tables.items()}
@@ -316,7 +316,7 @@ def test_crash_between_commits_is_completed(release: SmallRelease, step: int) ->
     assert audited(release).balanced
 
 
-def test_release_plan_says_what_it_cannot_have(release: SmallRelease, tmp_path: Path) -> None:
+def test_release_plan_names_the_expired_batches_that_it_lacks(release: SmallRelease, tmp_path: Path) -> None:
     expire(release, bronze=timedelta(days=1))
     folder = tmp_path / "datasets" / "meter"
     shutil.copytree(release.dataset.folder, folder)

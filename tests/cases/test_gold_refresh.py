@@ -121,7 +121,7 @@ def release(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sm
     return release
 
 
-def test_gold_with_an_interval_is_behind_and_the_publication_says_so(release: SmallRelease) -> None:
+def test_publication_names_the_batch_of_gold_that_its_interval_leaves_behind(release: SmallRelease) -> None:
     assert behind(release) == {f"minute_{kind}": 1 for kind in KINDS}
     assert (total(release, "plain_hours"), total(release, "minute_hours")) == (255, 15)
 

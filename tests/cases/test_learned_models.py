@@ -17,7 +17,7 @@ from spark_jobs.engine.learned_models import clustered, recommended
 
 
 @pytest.mark.extended
-def test_clusters_that_lie_apart_are_found_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_separated_clusters_are_found(spark: SparkSession, tmp_path: Path) -> None:
     numbers = random.Random(1)
     centres = {"a": (0.0, 0.0, 6), "b": (50.0, 5000.0, 4), "c": (-50.0, 5000.0, 2)}
     rows = [

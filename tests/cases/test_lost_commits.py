@@ -17,7 +17,7 @@ from include.catalog.dataset import snapshot_dataset
 from include.clients.delta_log import LOG, commit_name, latest_version
 from include.reading.publication import find_publication, replace_publication
 from include.settings import Settings
-from spark_jobs.engine.next_run import TablesApart, unfinished_run
+from spark_jobs.engine.next_run import CommitsLost, unfinished_run
 from spark_jobs.engine.publication_recovery import PublishedTablesLost, republish
 from spark_jobs.engine.table_rollback import planned_rollback
 
@@ -77,7 +77,7 @@ def finish(release: SmallRelease) -> None:
         begun = unfinished_run(release.release)
 
 
-def test_commit_of_bronze_lost_before_ingest_went_on_is_reported(release: SmallRelease) -> None:
+def test_commit_of_bronze_lost_before_ingest_continued_is_reported(release: SmallRelease) -> None:
     """A new commit has taken the version of the lost one, so the version when the driver started counts."""
     bronze = release.release.writer.bronze.version
     assert republish(release.settings, release.release, bronze) is None
@@ -113,7 +113,7 @@ LOSSES: dict[str, Callable[[list[Path]], None]] = {
 def test_tables_apart_are_refused_then_rolled_back(whole: SmallRelease, release: SmallRelease, loss: str) -> None:
     LOSSES[loss](tables(release))
     release.restart()
-    with pytest.raises(TablesApart) as refused:
+    with pytest.raises(CommitsLost) as refused:
         republish(release.settings, release.release)
     assert "headrace repair flights" in refused.value.remedy
     planned = planned_rollback(release.settings, "flights")
@@ -151,7 +151,7 @@ def test_run_that_is_cut_off_with_power_continues_where_the_disk_ends(
         assert contents(successor) == contents(whole)
 
 
-def test_lost_patch_is_reported_and_readers_see_what_is_left(release: SmallRelease) -> None:
+def test_lost_patch_is_reported_and_readers_see_the_remaining_rows(release: SmallRelease) -> None:
     publication = find_publication(release.settings, "flights")
     assert publication is not None
     silver = publication.tables["silver.flights"]

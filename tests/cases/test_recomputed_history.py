@@ -120,7 +120,7 @@ def test_every_wrong_row_is_named(release: SmallRelease) -> None:
 
 
 @pytest.mark.extended
-def test_replay_repairs_what_was_found(release: SmallRelease, tmp_path: Path) -> None:
+def test_replay_repairs_the_rows_that_the_audit_found(release: SmallRelease, tmp_path: Path) -> None:
     patcher = SlicePatcher(release, tmp_path)
     rewrite(release, release.release.writer.silver, DAMAGED)
     rewrite(release, release.release.gold[0].table, MORE_LITRES)
@@ -145,7 +145,7 @@ def test_compacted_tables_and_other_releases_are_equal(release: SmallRelease, tm
 
 
 @pytest.mark.extended
-def test_decisions_count_once_they_have_acted(release: SmallRelease, tmp_path: Path) -> None:
+def test_decisions_take_effect_once_the_record_is_validated_again(release: SmallRelease, tmp_path: Path) -> None:
     now = datetime(2026, 12, 1, tzinfo=UTC)
     fixed = reading(2, 2).value
     decisions = [Decision(FIX, 0, 102, 0, now, "me", "", fixed), Decision(DISCARD, 0, 105, 1, now, "me", "")]

@@ -16,8 +16,8 @@ from include.catalog.history_slice import Slice
 from include.planning.rejected_decisions import record_spans
 from include.settings import CLONE, Settings
 from spark_jobs.layers import transform_errors
-from spark_jobs.layers.gold_layer import GoldBroken
-from spark_jobs.layers.transform_errors import TransformationBroken, most_tolerated, record_error
+from spark_jobs.layers.gold_layer import GoldFailed
+from spark_jobs.layers.transform_errors import TransformationFailed, most_tolerated, record_error
 from spark_jobs.storage import prepared_query
 
 BODY = "    return accepted\n"
@@ -120,7 +120,7 @@ def test_code_that_fails_on_too_many_records_of_a_batch_halts(
     monkeypatch.setattr(transform_errors, "ALWAYS_TOLERATED", 1)
     release = copy_release(production, tmp_path / "state")
     number = release.ingest([event(6), event(7, dewp="0"), event(8, dewp="0")])
-    with pytest.raises(TransformationBroken, match="fails on 2 or more records of batch 2; nothing was") as refused:
+    with pytest.raises(TransformationFailed, match="fails on 2 or more records of batch 2; nothing was") as refused:
         release.refine(number, number)
     assert "The first is partition 0 offset 106: SparkArithmeticException: [DIVIDE_BY_ZERO]" in refused.value.what
     assert refused.value.remedy.endswith("headrace release run --dataset weather")
@@ -130,7 +130,7 @@ def test_code_that_fails_on_too_many_records_of_a_batch_halts(
 def test_gold_expression_that_fails_halts_and_names_the_table(production: SmallRelease, tmp_path: Path) -> None:
     release = copy_release(production, tmp_path / "state")
     calm = observation("2013-02-01T09", dewp="4", wind_dir="20", wind_speed="0")
-    with pytest.raises(GoldBroken, match=r"gold.weather_days fails on rows of silver, SparkArithmeticException: \[DIV"):
+    with pytest.raises(GoldFailed, match=r"gold.weather_days fails on rows of silver, SparkArithmeticException: \[DIV"):
         release.refine(release.refined() + 1, release.ingest([calm]))
     assert verdicts(release) == verdicts(production)
 

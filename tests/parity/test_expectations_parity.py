@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from include.catalog.contract_rules import Rule, RuleModel, typed_rule
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS
-from include.catalog.yaml_declarations import Unfit
+from include.catalog.yaml_declarations import InvalidValue
 from include.quality.quality_packages import import_optional
 from spark_jobs.contract.compiled_rules import compiled_rule
 
@@ -286,7 +286,7 @@ def test_every_row_expectation_is_covered() -> None:
     "pattern", [r"\d", r"\w+", r"\bx", r"[\d]", "(?i)a", "[a&&b]", "[[a]b]", r"\p{L}", "(a|b)*", "("]
 )
 def test_pattern_with_other_meaning_in_java_is_refused(pattern: str) -> None:
-    with pytest.raises(Unfit) as refused:
+    with pytest.raises(InvalidValue) as refused:
         declared("expect_column_values_to_match_regex", {"column": "s1", "regex": pattern})
     assert refused.value.key == ("implementation", "kwargs", "regex")
 

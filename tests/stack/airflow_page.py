@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from include.clients.airflow_rest import AT_MOST, AirflowRest, NotInTime, Refused
+from include.clients.airflow_rest import AT_MOST, AirflowRest, AirflowTimeout, Refused
 from include.process_control.airflow_process import USER, password_path
 from include.settings import Settings
 from include.state.process_states import AIRFLOW
 from include.state.run_files import read_run_file
 
-__all__ = ["AT_MOST", "AirflowPage", "NotInTime", "Refused"]
+__all__ = ["AT_MOST", "AirflowPage", "AirflowTimeout", "Refused"]
 
 
 class AirflowPage(AirflowRest):

@@ -50,7 +50,7 @@ class Watch:
     states: AlertStates = field(default_factory=AlertStates)
     refusing: bool = False
 
-    def look(self, minute: int, seconds: float | None, release: str = "r1") -> None:
+    def poll(self, minute: int, seconds: float | None, release: str = "r1") -> None:
         now = NOW + timedelta(minutes=minute)
         self.states = updated_states(self.states, lag(seconds, release), now, [LAGGING])
         changes = list(due_changes(self.states, now, [LAGGING]))
@@ -64,7 +64,7 @@ class Watch:
 def test_condition_fires_once_after_its_time_and_resolves_once() -> None:
     watch = Watch()
     for minute, seconds in enumerate([10, 400, 410, 420, 20, 20, 500, 600]):
-        watch.look(minute, seconds)
+        watch.poll(minute, seconds)
     assert watch.delivered == [
         "2 firing: flights lags by 410 s",
         "4 resolved: flights lags by 20 s",
@@ -75,31 +75,31 @@ def test_condition_fires_once_after_its_time_and_resolves_once() -> None:
 def test_condition_that_holds_for_less_than_its_time_never_fires() -> None:
     watch = Watch()
     for minute, seconds in enumerate([400, 10, 400, 10, 400]):
-        watch.look(minute, seconds)
+        watch.poll(minute, seconds)
     assert watch.delivered == []
 
 
 def test_unknown_figure_neither_resolves_nor_repeats_an_alert() -> None:
     watch = Watch()
     for minute, seconds in enumerate([400, 400, None, None, 400, 10]):
-        watch.look(minute, seconds)
+        watch.poll(minute, seconds)
     assert [line.split(":")[0] for line in watch.delivered] == ["1 firing", "5 resolved"]
 
 
 def test_another_release_continues_the_alert_of_its_dataset() -> None:
     watch = Watch()
     for minute, (seconds, release) in enumerate([(400, "r1"), (400, "r1"), (400, "r2"), (10, "r2")]):
-        watch.look(minute, seconds, release)
+        watch.poll(minute, seconds, release)
     assert [line.split(":")[0] for line in watch.delivered] == ["1 firing", "3 resolved"]
 
 
 def test_change_that_was_not_taken_is_delivered_at_a_later_look() -> None:
     watch = Watch(refusing=True)
-    watch.look(0, 400)
-    watch.look(2, 400)
+    watch.poll(0, 400)
+    watch.poll(2, 400)
     watch.refusing = False
-    watch.look(3, 400)
-    watch.look(4, 400)
+    watch.poll(3, 400)
+    watch.poll(4, 400)
     assert watch.delivered == ["3 firing: flights lags by 400 s"]
 
 

@@ -162,7 +162,7 @@ def test_killed_run_continues_with_the_rows_that_it_read(
     assert "new" in run(settings, "ranks")["node"].to_list(), "the next run reads what is published then"
 
 
-def test_result_names_what_it_was_made_of_and_is_published_once(
+def test_result_names_its_sources_and_is_published_once(
     settings: Settings, warehouse: SmallWarehouse, declare: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare("parts", f"algorithm: components\n{QUERY}")

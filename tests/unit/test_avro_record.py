@@ -15,7 +15,7 @@ from include.clients.schema_registry import RegisteredSchema
 from include.schemas.avro_record import SchemaUnusable, avro_record
 from include.schemas.contract_compatibility import unread_parts
 from include.schemas.payload_text import payload_text, shown_payload
-from include.schemas.record_encoding import RecordUnfit, avro_encoding, contract_schema
+from include.schemas.record_encoding import RecordNotEncodable, avro_encoding, contract_schema
 from include.schemas.wire_format import framed, schema_id
 
 TREE = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
@@ -141,7 +141,7 @@ def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract
     ],
 )
 def test_line_that_is_no_record_of_the_schema_is_named(contract: Contract, line: bytes, why: str) -> None:
-    with pytest.raises(RecordUnfit, match=why) as refused:
+    with pytest.raises(RecordNotEncodable, match=why) as refused:
         avro_encoding(contract_schema(contract), 5).encoded(7, line)
     assert refused.value.line == 7
 

@@ -47,7 +47,7 @@ def test_a_batch_that_refine_has_not_taken_is_waited_for_at_the_slow_pace(scene:
     assert scene.remaining(8) == pytest.approx(SLOW_PACE)
 
 
-def test_a_look_without_a_run_does_not_change_what_a_run_is_expected_to_take(scene: Scene) -> None:
+def test_poll_without_a_run_does_not_change_the_expected_duration_of_a_run(scene: Scene) -> None:
     scene.pacing.begin_run(7)
     scene.now += 0.001
     scene.pacing.end_run(has_run=False)

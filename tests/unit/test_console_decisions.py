@@ -13,7 +13,7 @@ from plan_samples import plan_at
 
 from include.console.action_log import last_actions
 from include.console.console_server import ConsoleExposed, serve
-from include.console.log_in import Access, PasswordFileUnusable, UserRefused, add_user, read_passwords
+from include.console.log_in import Access, InvalidUser, PasswordFileUnusable, add_user, read_passwords
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
 from include.settings import Settings
@@ -190,6 +190,6 @@ def test_password_file_must_be_for_its_owner_only(tmp_path: Path) -> None:
     ("name", "password"), [("", PASSWORD), ("a:b", PASSWORD), ("a\nb", PASSWORD), ("ann", "short")]
 )
 def test_user_that_cannot_be_stored_is_refused(tmp_path: Path, name: str, password: str) -> None:
-    with pytest.raises(UserRefused):
+    with pytest.raises(InvalidUser):
         add_user(tmp_path / "passwords", name, password)
     assert not (tmp_path / "passwords").exists()

@@ -120,7 +120,7 @@ def test_other_name_of_the_server_is_refused(client: TestClient) -> None:
     assert client.get("/", headers={"host": "127.0.0.1:8080"}).status_code == 200
 
 
-def test_plan_shows_stages_and_who_did_them(settings: Settings, client: TestClient) -> None:
+def test_plan_shows_stages_with_their_authors(settings: Settings, client: TestClient) -> None:
     plan_at(settings, Stage.BUILT, Stage.COMPARED)
     text = client.get("/plans").text
     assert '<a href="/plans/release-flights-1">release-flights-1</a>' in text

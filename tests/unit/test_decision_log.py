@@ -93,7 +93,7 @@ def test_list_that_somebody_edited_is_read_again(settings: Settings, after: str,
     assert decide(settings, DISCARD, 2) == 1
 
 
-def test_reader_advanced_in_steps_finds_what_one_reading_finds(settings: Settings) -> None:
+def test_reader_advanced_in_steps_finds_the_same_as_one_full_read(settings: Settings) -> None:
     decide(settings, DISCARD, 1, 2, 30)
     earlier = decision_log_size(settings, "flights")
     decide(settings, FIX, 2, payload=b"{}")

@@ -171,7 +171,7 @@ def test_what_needs_records_of_its_own_is_refused_for_a_derived_dataset(settings
             refused()
 
 
-def test_refused_plan_of_a_derived_dataset_names_the_datasets_that_it_is_made_of(settings: Settings) -> None:
+def test_refused_plan_of_a_derived_dataset_names_its_source_datasets(settings: Settings) -> None:
     problems(settings)
     with pytest.raises(IsDerived) as refused:
         refuse_unknown_dataset(settings, NAME)

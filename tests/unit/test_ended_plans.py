@@ -158,7 +158,7 @@ def test_damaged_plan_of_an_unknown_kind_blocks_only_the_dataset_that_it_names(
     pass_over(settings, "flights", [plan], LATER, math.inf)
 
 
-def test_damaged_plan_that_names_no_dataset_blocks_every_removal_and_says_so(settings: Settings) -> None:
+def test_damaged_plan_that_names_no_dataset_blocks_every_removal_and_is_reported(settings: Settings) -> None:
     plan_at(settings, *CANCELLED)
     (folder := plan_path(settings, "rename-everything-1")).mkdir()
     (folder / "plan.json").write_text("{")

@@ -87,7 +87,7 @@ def test_query_that_needs_too_much_memory_fails(published: Settings) -> None:
         list(found.rows)
 
 
-def test_result_is_cut_and_says_so(published: Settings) -> None:
+def test_shortened_result_is_marked_as_shortened(published: Settings) -> None:
     found = query_view(published, "select range as n, repeat('x', 5000) as text from range(100000)").found
     assert found is not None
     assert (len(found.rows), found.is_cut, len(found.rows[0][1])) == (MOST_ROWS, True, 1001)

@@ -16,7 +16,7 @@ from include.catalog.dataset import snapshot_dataset
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.lineage_events.event_cursors import cursors_file
-from include.lineage_events.event_delivery import EventsWait, NoReceiver, receiver, split_address
+from include.lineage_events.event_delivery import NoReceiver, ReceiverUnavailable, receiver, split_address
 from include.lineage_events.event_follower import EventFollower
 from include.settings import Settings
 from include.state.file_locks import LockHeld
@@ -26,7 +26,7 @@ JOBS = ["flights.ingest", "flights.refine", *(f"flights.gold.{name}" for name in
 
 
 class LineageSite:
-    """A stream whose publications are followed; `look` is one look of a follower that begins anew."""
+    """A stream whose publications are followed; `poll` is one poll of a follower that begins anew."""
 
     def __init__(self, settings: Settings, http: LineageReceiver) -> None:
         self.settings = settings.model_copy(update={"openlineage_url": http.url, "kafka_bootstrap": "kafka-1:9092"})
@@ -41,8 +41,8 @@ class LineageSite:
         self.stream.publish(last)
         project_dataset(self.writer, self.settings, "flights")
 
-    def look(self) -> int:
-        return EventFollower(self.settings, receiver(self.settings), self.lines.append).look()
+    def poll(self) -> int:
+        return EventFollower(self.settings, receiver(self.settings), self.lines.append).poll()
 
 
 @pytest.fixture
@@ -57,19 +57,19 @@ def site(settings: Settings, http: LineageReceiver) -> LineageSite:
     return LineageSite(settings, http)
 
 
-def test_first_look_sends_the_last_publication_as_one_run_of_each_job(site: LineageSite) -> None:
+def test_first_poll_sends_the_last_publication_as_one_run_of_each_job(site: LineageSite) -> None:
     site.publish(0, 1)
     site.publish(2, 2)
-    assert site.look() == 2 * len(JOBS)
+    assert site.poll() == 2 * len(JOBS)
     assert site.http.jobs == JOBS
     assert [event["eventType"] for event in site.http.events] == ["START", "COMPLETE"] * len(JOBS)
     assert site.http.paths == {"/api/v1/lineage"}
-    assert site.look() == 0
+    assert site.poll() == 0
 
 
 def test_topic_and_gold_are_connected_by_the_names_of_datasets(site: LineageSite) -> None:
     site.publish(0, 0)
-    site.look()
+    site.poll()
     graph, tables = edges(site.http.events), site.settings.state.as_uri()
     topic = ("kafka://kafka-1:9092", "flights")
     path = [topic, *((tables, f"{name}") for name in ("bronze.flights", "silver.flights"))]
@@ -83,7 +83,7 @@ def test_topic_and_gold_are_connected_by_the_names_of_datasets(site: LineageSite
 
 def test_each_column_of_gold_leads_back_to_fields_of_the_topic(site: LineageSite) -> None:
     site.publish(0, 0)
-    site.look()
+    site.poll()
     graph, tables = column_edges(site.http.events), site.settings.state.as_uri()
     declared = {"carrier_hours": 10, "route_days": 10, "flight_status": 8, "worst_delays": 5}
     for table, count in declared.items():
@@ -97,10 +97,10 @@ def test_each_column_of_gold_leads_back_to_fields_of_the_topic(site: LineageSite
     assert {field for _, name, field in delayed if name == "flights"} == {"departure_delay", "kind"}
 
 
-def test_run_has_rows_versions_and_what_rules_have_found(site: LineageSite) -> None:
+def test_run_has_rows_versions_and_results_of_rules(site: LineageSite) -> None:
     site.publish(0, 1)
     site.publish(2, 4)
-    site.look()
+    site.poll()
     (ingest,), (refine,), (hours,) = map(
         site.http.of, ("flights.ingest", "flights.refine", "flights.gold.carrier_hours")
     )
@@ -121,12 +121,12 @@ def test_run_has_rows_versions_and_what_rules_have_found(site: LineageSite) -> N
     assert "row_number()" in worst["job"]["facets"]["sql"]["query"]
 
 
-def test_publications_between_two_looks_are_one_run(site: LineageSite) -> None:
+def test_publications_between_two_polls_are_one_run(site: LineageSite) -> None:
     site.publish(0, 0)
-    site.look()
+    site.poll()
     for batch in range(1, 6):
         site.publish(batch, batch)
-    site.look()
+    site.poll()
     runs = site.http.of("flights.ingest")
     assert [run["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] for run in runs] == [20, 100]
 
@@ -136,31 +136,31 @@ def test_receiver_that_was_down_gets_every_publication_when_it_is_back(settings:
     with http.up():
         site = LineageSite(settings, http)
         site.publish(0, 0)
-        site.look()
+        site.poll()
     for batch in range(1, 4):
         site.publish(batch, batch)
-        with pytest.raises(EventsWait, match="Connection refused"):
-            site.look()
+        with pytest.raises(ReceiverUnavailable, match="Connection refused"):
+            site.poll()
     with http.up():
-        site.look()
+        site.poll()
     rows = [run["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] for run in http.of("flights.ingest")]
     assert sum(rows) == 80
 
 
-def test_run_that_was_under_way_keeps_its_id_although_more_was_published_since(settings: Settings) -> None:
+def test_unfinished_run_keeps_its_id_after_newer_publications(settings: Settings) -> None:
     http = LineageReceiver()
     with http.up():
         site = LineageSite(settings, http)
         site.publish(0, 0)
-        site.look()
+        site.poll()
         site.publish(1, 1)
         # The events of the third job are not taken any more.
         http.codes = [201] * 5 + [503]
-        with pytest.raises(EventsWait, match="503"):
-            site.look()
+        with pytest.raises(ReceiverUnavailable, match="503"):
+            site.poll()
         begun = {job: http.run_ids(job) for job in JOBS}
         site.publish(2, 2)
-        site.look()
+        site.poll()
     for job in JOBS:
         assert http.run_ids(job)[: len(begun[job])] == begun[job]
         assert len(http.run_ids(job)) == 3
@@ -170,21 +170,21 @@ def test_run_that_was_under_way_keeps_its_id_although_more_was_published_since(s
 
 def test_killed_follower_sends_the_same_runs_again(site: LineageSite, monkeypatch: pytest.MonkeyPatch) -> None:
     site.publish(0, 0)
-    site.look()
+    site.poll()
     before = cursors_file(site.settings).read()
     assert before is not None
     site.publish(1, 1)
-    site.look()
+    site.poll()
     first = [(e["run"]["runId"], e["eventType"]) for e in site.http.events[2 * len(JOBS) :]]
     cursors_file(site.settings).write(before)
-    site.look()
+    site.poll()
     assert [(e["run"]["runId"], e["eventType"]) for e in site.http.events[4 * len(JOBS) :]] == first
 
 
 def test_event_that_the_receiver_refuses_is_named_and_left_out(site: LineageSite) -> None:
     site.publish(0, 0)
     site.http.codes = [201, 422]
-    assert site.look() == 2 * len(JOBS) - 1
+    assert site.poll() == 2 * len(JOBS) - 1
     assert site.lines == [
         f"{site.http.url} refuses an event of job flights.ingest: HTTP 422; it was left out, the others follow"
     ]
@@ -196,7 +196,7 @@ def test_events_are_lines_of_a_file_and_a_line_cut_off_is_ended(settings: Settin
     site = LineageSite(settings, LineageReceiver())
     site.settings = site.settings.model_copy(update={"openlineage_url": "", "openlineage_file": file})
     site.publish(0, 0)
-    site.look()
+    site.poll()
     lines = file.read_text().splitlines()
     assert (lines[0], len(lines)) == ('{"cut', 1 + 2 * len(JOBS))
     assert {json.loads(line)["job"]["name"] for line in lines[1:]} == set(JOBS)
@@ -207,14 +207,14 @@ def test_key_comes_from_a_file_and_goes_into_no_text(site: LineageSite, tmp_path
     key.write_text("s3cr3t\n")
     site.settings = site.settings.model_copy(update={"openlineage_key_file": key})
     site.publish(0, 0)
-    site.look()
+    site.poll()
     assert site.http.keys == {"Bearer s3cr3t"}
     assert "s3cr3t" not in json.dumps(site.http.events) + "".join(site.lines)
 
 
 def test_event_that_breaks_the_specification_is_found(site: LineageSite) -> None:
     site.publish(0, 0)
-    site.look()
+    site.poll()
     event = json.loads(json.dumps(site.http.events[1]))
     assert schema_problems(event) == []
     event["outputs"][0]["facets"]["columnLineage"]["fields"]["value"] = {}
@@ -257,11 +257,11 @@ def test_cost_of_a_look_does_not_grow_with_history(site: LineageSite, monkeypatc
     monkeypatch.setattr(delta_log, "commit_content", lambda *args: reads.append(args) or read(*args))
     follower = EventFollower(site.settings, receiver(site.settings), site.lines.append)
     site.publish(0, 0)
-    follower.look()
+    follower.poll()
     counts = []
     for batch in (1, 2, 3, 40, 41):
         site.publish(batch, batch)
         reads.clear()
-        follower.look()
+        follower.poll()
         counts.append(len(reads))
     assert counts == [0] * 5

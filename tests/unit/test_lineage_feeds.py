@@ -68,10 +68,10 @@ class FollowedSite:
         self.stream.run(batch, batch)
         project_dataset(self.writer, self.settings, "flights")
 
-    def look(self) -> list[tuple[str, str]]:
+    def poll(self) -> list[tuple[str, str]]:
         """Look once with a new follower; return job and state of each event."""
         before = len(self.http.events)
-        EventFollower(self.settings, receiver(self.settings), self.lines.append).look()
+        EventFollower(self.settings, receiver(self.settings), self.lines.append).poll()
         return [(event["job"]["name"], event["eventType"]) for event in self.http.events[before:]]
 
 
@@ -80,7 +80,7 @@ def site(settings: Settings) -> Iterator[FollowedSite]:
     http = LineageReceiver()
     with http.up():
         found = FollowedSite(settings, http)
-        found.look()
+        found.poll()
         yield found
 
 
@@ -100,15 +100,15 @@ def correct(site: FollowedSite, plan: str) -> int:
     return version
 
 
-def test_plan_is_one_run_from_planned_to_applied_however_often_is_looked(site: FollowedSite) -> None:
+def test_plan_is_one_run_from_planned_to_applied_for_any_number_of_polls(site: FollowedSite) -> None:
     day = replace(SLICE, since=NOON, until=NOON + timedelta(days=1))
     record = saved(site, BACKFILL, slice=day, origin="backfill__flights/manual__1")
-    assert site.look() == [("flights.backfill", "START")]
+    assert site.poll() == [("flights.backfill", "START")]
     record = advanced(site.settings, record, Stage.BUILT, Stage.COMPARED)
-    site.look()
+    site.poll()
     version = correct(site, record.plan.id)
     advanced(site.settings, record, Stage.APPROVED, Stage.APPLIED)
-    site.look()
+    site.poll()
     events = site.http.events[-5:]
     assert [event["eventType"] for event in events] == ["START", "RUNNING", "RUNNING", "RUNNING", "COMPLETE"]
     assert len(site.http.run_ids("flights.backfill")) == 1
@@ -120,55 +120,55 @@ def test_plan_is_one_run_from_planned_to_applied_however_often_is_looked(site: F
     assert silver["outputFacets"]["outputStatistics"]["rowCount"] == 5
     assert done["run"]["facets"]["nominalTime"]["nominalStartTime"] == "2026-01-01T12:00:00.000Z"
     assert done["run"]["facets"]["parent"]["job"]["name"] == "backfill__flights"
-    assert site.look() == []
+    assert site.poll() == []
 
 
 def test_columns_that_a_plan_writes_lead_to_bronze(site: FollowedSite) -> None:
     advanced(site.settings, saved(site, BACKFILL), *TO_APPLIED)
-    site.look()
+    site.poll()
     graph, tables = column_edges(site.http.of("flights.backfill")), site.settings.state.as_uri()
     assert graph[tables, "gold.route_days", "air_minutes"] == {(tables, "bronze.flights", "value.air_time")}
 
 
 def test_replay_from_kafka_reads_the_topic(site: FollowedSite) -> None:
     saved(site, REPLAY, slice=Slice([Span(0, 10, 20, KAFKA)]))
-    site.look()
+    site.poll()
     (start,) = site.http.of("flights.replay", "START")
     assert ("kafka://kafka-1:9092", "flights") in {(each["namespace"], each["name"]) for each in start["inputs"]}
 
 
 def test_rejected_plan_aborts_and_is_not_followed_any_more(site: FollowedSite) -> None:
     record = advanced(site.settings, saved(site, BACKFILL), Stage.BUILT, Stage.COMPARED, Stage.REJECTED)
-    assert site.look()[-1] == ("flights.backfill", "ABORT")
+    assert site.poll()[-1] == ("flights.backfill", "ABORT")
     stored = cursors_file(site.settings).read()
     assert stored is not None
     assert f"plan {record.plan.id}" not in stored.cursors
-    assert site.look() == []
+    assert site.poll() == []
 
 
 def test_failed_attempt_is_sent_once_with_its_reason_and_the_plan_may_complete(site: FollowedSite) -> None:
     record = saved(site, BACKFILL)
     record_failure(site.settings, record.plan.id, "no space left on device")
-    assert site.look() == [("flights.backfill", "START"), ("flights.backfill", "FAIL")]
+    assert site.poll() == [("flights.backfill", "START"), ("flights.backfill", "FAIL")]
     assert "no space left" in site.http.events[-1]["run"]["facets"]["errorMessage"]["message"]
-    assert site.look() == []
+    assert site.poll() == []
     advanced(site.settings, record, *TO_APPLIED)
-    assert site.look()[-1] == ("flights.backfill", "COMPLETE")
+    assert site.poll()[-1] == ("flights.backfill", "COMPLETE")
     assert len(site.http.run_ids("flights.backfill")) == 1
 
 
 def test_rollback_is_a_run_of_its_own(site: FollowedSite) -> None:
     record = advanced(site.settings, saved(site, BACKFILL), *TO_APPLIED)
-    site.look()
+    site.poll()
     advanced(site.settings, record, Stage.ROLLED_BACK)
-    assert site.look() == [("flights.rollback", "START"), ("flights.rollback", "COMPLETE")]
+    assert site.poll() == [("flights.rollback", "START"), ("flights.rollback", "COMPLETE")]
     assert not set(site.http.run_ids("flights.rollback")) & set(site.http.run_ids("flights.backfill"))
 
 
 def test_plans_that_began_and_ended_between_two_looks_are_sent(site: FollowedSite) -> None:
     for _ in range(2):
         advanced(site.settings, saved(site, BACKFILL), *TO_APPLIED, Stage.ROLLED_BACK)
-    site.look()
+    site.poll()
     assert len(site.http.run_ids("flights.backfill")) == 2
     assert len(site.http.run_ids("flights.rollback")) == 2
 
@@ -176,30 +176,30 @@ def test_plans_that_began_and_ended_between_two_looks_are_sent(site: FollowedSit
 def test_plan_that_has_a_folder_and_no_file_during_a_look_is_followed_later(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder of plans changed only before the look, so the plan was never listed again."""
+    """The folder of plans changed only before the poll, so the plan was never listed again."""
     saved(site, BACKFILL)
     follower = EventFollower(site.settings, receiver(site.settings), site.lines.append)
-    write, looks = plan_journal.write_atomically, []
+    write, polls = plan_journal.write_atomically, []
 
     def look_before_it_is_written(path: Path, content: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        looks.append(follower.look())
+        polls.append(follower.poll())
         write(path, content)
 
     with monkeypatch.context() as patched:
         patched.setattr(plan_journal, "write_atomically", look_before_it_is_written)
         saved(site, REPLAY)
-    assert [*looks, follower.look(), follower.look()] == [1, 1, 0]
+    assert [*polls, follower.poll(), follower.poll()] == [1, 1, 0]
 
 
 def test_plans_are_followed_when_their_index_is_built_again(site: FollowedSite) -> None:
     follower = EventFollower(site.settings, receiver(site.settings), site.lines.append)
     for _ in range(3):
         saved(site, BACKFILL)
-    assert follower.look() == 3
+    assert follower.poll() == 3
     shutil.rmtree(index_path(site.settings).parent)
     saved(site, BACKFILL)
-    assert [follower.look(), follower.look()] == [1, 0]
+    assert [follower.poll(), follower.poll()] == [1, 0]
 
 
 def test_plans_of_before_the_first_look_are_left_out_unless_open(settings: Settings) -> None:
@@ -208,26 +208,26 @@ def test_plans_of_before_the_first_look_are_left_out_unless_open(settings: Setti
         site = FollowedSite(settings, http)
         advanced(site.settings, saved(site, BACKFILL), *TO_APPLIED)
         saved(site, REPLAY)
-        site.look()
+        site.poll()
     assert http.run_ids("flights.backfill") == []
     assert len(http.run_ids("flights.replay")) == 1
 
 
 def test_applied_plan_is_forgotten_in_time(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     record = advanced(site.settings, saved(site, BACKFILL), *TO_APPLIED)
-    site.look()
+    site.poll()
     monkeypatch.setattr("include.lineage_events.plan_feed.FOLLOWED", -FOLLOWED)
-    site.look()
+    site.poll()
     stored = cursors_file(site.settings).read()
     assert stored is not None
     assert f"plan {record.plan.id}" not in stored.cursors
-    assert site.look() == []
+    assert site.poll() == []
 
 
 def test_plan_whose_release_was_deleted_still_ends(site: FollowedSite) -> None:
     record = saved(site, RELEASE, release="ffffffffffff")
     advanced(site.settings, record, Stage.BUILT, Stage.COMPARED, Stage.REJECTED)
-    assert site.look()[-1] == ("flights.release", "ABORT")
+    assert site.poll()[-1] == ("flights.release", "ABORT")
     assert site.lines == []
 
 
@@ -235,7 +235,7 @@ def test_release_plan_names_the_versions_of_its_build(site: FollowedSite) -> Non
     built = read_publication(site.settings, "flights")
     record = advanced(site.settings, saved(site, RELEASE), Stage.BUILT, built=built, published=built)
     advanced(site.settings, record, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED)
-    site.look()
+    site.poll()
     (done,) = site.http.of("flights.release")
     versions = {each["name"]: each["facets"]["version"]["datasetVersion"] for each in done["outputs"]}
     assert versions["gold.route_days"] == str(built.tables["gold.route_days"].version)
@@ -253,10 +253,10 @@ def test_stream_continues_with_a_release_that_was_published(site: FollowedSite, 
     later.refine(0, 1)
     later.publish(1)
     project_dataset(site.writer, site.settings, "flights")
-    site.look()
+    site.poll()
     later.run(2, 2)
     project_dataset(site.writer, site.settings, "flights")
-    site.look()
+    site.poll()
     assert len(site.http.run_ids("flights.refine")) == 3
     names = {output["name"] for event in site.http.events for output in event["outputs"]}
     assert {name for name in names if name.startswith("silver")} == {"silver.flights"}
@@ -280,10 +280,10 @@ def test_derived_table_is_connected_to_the_topic_of_its_source(site: FollowedSit
     release = snapshot_derived(site.settings, "weather_delays").release
     derived_commit(site, release, 0)
     job = "weather_delays.gold.weather_delays"
-    assert site.look() == [(job, "START"), (job, "COMPLETE")]
+    assert site.poll() == [(job, "START"), (job, "COMPLETE")]
     derived_commit(site, release, 1)
     derived_commit(site, release, 2)
-    site.look()
+    site.poll()
     first, second = site.http.of(job)
     rows = [each["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] for each in (first, second)]
     assert rows == [7, 14]
@@ -302,16 +302,16 @@ def test_validation_is_a_run_with_the_result_of_each_rule(site: FollowedSite) ->
         RuleResult("silver.flights", "not_evaluated", "expect_z", "hold", "critical", None, ""),
     ]
     store_validation(site.settings, "flights", StoredValidation(site.release, 0, NOON, checks))
-    assert site.look() == [("flights.quality", "START"), ("flights.quality", "COMPLETE")]
+    assert site.poll() == [("flights.quality", "START"), ("flights.quality", "COMPLETE")]
     tables = {each["name"]: each for each in site.http.events[-1]["inputs"]}
     found = tables["gold.route_days"]["inputFacets"]["dataQualityAssertions"]["assertions"]
     assert [(each["name"], each["success"], each["severity"]) for each in found] == [
         ("counts_are_counts", True, "error"),
         ("no_more_arrived", False, "warn"),
     ]
-    assert site.look() == []
+    assert site.poll() == []
     store_validation(site.settings, "flights", StoredValidation(site.release, 1, NOON + timedelta(hours=1), checks))
-    assert len(site.look()) == 2
+    assert len(site.poll()) == 2
 
 
 def driver(site: FollowedSite, status: DriverStatus | None = None) -> None:
@@ -326,7 +326,7 @@ def driver(site: FollowedSite, status: DriverStatus | None = None) -> None:
 def test_driver_is_the_parent_run_of_what_it_publishes(site: FollowedSite) -> None:
     driver(site)
     site.run(1)
-    states = site.look()
+    states = site.poll()
     assert states[0] == ("flights", "START")
     assert states[-1] == ("flights", "RUNNING")
     (run_id,) = site.http.run_ids("flights")
@@ -344,17 +344,17 @@ def test_driver_is_the_parent_run_of_what_it_publishes(site: FollowedSite) -> No
         (DriverStatus(state="failed", reason="the disk is full"), "FAIL", "the disk is full"),
     ],
 )
-def test_end_of_a_driver_says_whether_it_failed(
+def test_event_of_a_drivers_end_names_its_failure(
     site: FollowedSite, status: DriverStatus, state: str, reason: str
 ) -> None:
     driver(site)
-    site.look()
+    site.poll()
     driver(site, status)
-    assert site.look() == [("flights", state)]
+    assert site.poll() == [("flights", state)]
     facets = site.http.events[-1]["run"]["facets"]
     assert facets.get("errorMessage", {"message": ""})["message"] == reason
     assert len(site.http.run_ids("flights")) == 1
-    assert site.look() == []
+    assert site.poll() == []
 
 
 def test_analysis_is_a_run_over_the_tables_of_its_query(tmp_path: Path) -> None:
@@ -373,11 +373,11 @@ def test_analysis_is_a_run_over_the_tables_of_its_query(tmp_path: Path) -> None:
         follower = EventFollower(settings, receiver(settings), print)
         for _ in range(3):
             run_analysis(settings, declared_analysis(settings, "sales", "parts"), lambda _: None)
-        follower.look()
-        assert len(http.of("sales.analysis.parts")) == 1, "history of before the first look is left out"
+        follower.poll()
+        assert len(http.of("sales.analysis.parts")) == 1, "history of before the first poll is left out"
         for _ in range(2):
             run_analysis(settings, declared_analysis(settings, "sales", "parts"), lambda _: None)
-        follower.look()
+        follower.poll()
     runs = http.of("sales.analysis.parts")
     assert len(http.run_ids("sales.analysis.parts")) == 3
     versions = [run["outputs"][0]["facets"]["version"]["datasetVersion"] for run in runs]

@@ -73,7 +73,7 @@ def test_scrape_says_what_a_stream_has_published(scrapes: Scrapes) -> None:
     assert 0 < found["headrace_disk_free_share{}"] < 1
 
 
-def test_exposition_is_what_prometheus_reads_and_no_series_stands_twice(scrapes: Scrapes) -> None:
+def test_exposition_is_readable_by_prometheus_and_repeats_no_series(scrapes: Scrapes) -> None:
     registry = CollectorRegistry()
     registry.register(scrapes.collector)
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))

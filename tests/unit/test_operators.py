@@ -26,7 +26,7 @@ from include.operators import (
 from include.operators.approval_operator import ApprovePlan
 from include.operators.dag_defaults import asset, plans_asset
 from include.operators.day_completion import ReportCompleteDays, complete_days, last_reported_before
-from include.operators.plan_operators import NoDay, NoRange, PlanBackfill, PlanReplay, day_of
+from include.operators.plan_operators import PartitionNotADay, PlanBackfill, PlanReplay, RangeMissing, day_of
 from include.operators.quality_operator import ValidateTables
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
 from include.paths import log_path
@@ -165,7 +165,7 @@ def test_refusal_is_one_sentence_without_the_errors_that_led_to_it() -> None:
     assert "".join(traceback.format_exception(raised.value)).count("Traceback (most recent call last)") == 1
 
 
-def test_partition_of_a_backfill_is_no_partition_of_the_plans_so_that_quality_is_asked(
+def test_backfill_with_a_partition_triggers_quality_by_an_event_without_one(
     own_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An event with a partition reaches only DAGs with partitions: quality was not asked after backfilled days."""
@@ -208,10 +208,10 @@ def test_partition_key_gives_the_day() -> None:
     day = (datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC))
     assert day_of(context(partition_key="2013-01-02")) == day
     assert day_of(context(partition_key="x", partition_date=day[0])) == day
-    with pytest.raises(NoRange):
+    with pytest.raises(RangeMissing):
         day_of(context())
     for strange in ("2013-01-02T03:00:00+02:00", "2013-02-30", "20130102", "{{ ds }}"):
-        with pytest.raises(NoDay):
+        with pytest.raises(PartitionNotADay):
             day_of(context(partition_key=strange))
 
 

@@ -16,7 +16,7 @@ from spark_jobs.engine import power_cut_recovery
 from spark_jobs.engine.power_cut_recovery import roll_back_tables, usable_generation
 from spark_jobs.engine.preflight import CheckpointDisagrees, CheckpointMissing, RecordsReplaced, TopicReplaced
 from spark_jobs.engine.preflight import bronze_head as head_of
-from spark_jobs.engine.table_rollback import PatchInTheWay
+from spark_jobs.engine.table_rollback import PatchBlocksRollback
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table
@@ -76,7 +76,7 @@ LOSSES: dict[str, tuple[Callable[[Scene], object], int]] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_bronze_goes_back_to_the_last_batch_that_kafka_has(scene: Scene, loss: str) -> None:
+def test_bronze_is_rolled_back_to_the_last_batch_that_kafka_has(scene: Scene, loss: str) -> None:
     damage, kept = LOSSES[loss]
     damage(scene)
     batch, generation, event = started(scene)
@@ -126,7 +126,7 @@ def test_filled_gap_is_not_rolled_back(scene: Scene) -> None:
     facts = {"plan": "replay-1", "app_id": "flights/bronze/plan/replay-1", "table": "bronze.flights"}
     scene.bronze.commit("flights/bronze/plan/replay-1", 1, facts, [])
     replace_from(scene, 2, 0)
-    with pytest.raises(PatchInTheWay, match="replay-1"):
+    with pytest.raises(PatchBlocksRollback, match="replay-1"):
         roll_back(scene)
 
 

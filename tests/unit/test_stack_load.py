@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from infra.stack_load import DAYS, FIRST, Load, YearSent, span_of
+from infra.stack_load import DAYS, FIRST, FeedExhausted, Load, span_of
 from infra.stack_site import CommandFailed, StackSite
 
 
@@ -45,7 +45,7 @@ def test_first_run_starts_with_the_first_day() -> None:
     assert len(found.commands) == 1, "nothing was sent"
 
 
-def test_later_run_finishes_the_last_load_and_goes_on_after_it() -> None:
+def test_later_run_finishes_the_last_load_and_continues_after_it() -> None:
     found = site("/state/load-2013-01-01_2013-01-03.jsonl", "/state/load-2013-01-03_2013-01-05.jsonl.progress")
     load = Load.continued(found, 3)
     assert load.until == day(5)
@@ -55,7 +55,7 @@ def test_later_run_finishes_the_last_load_and_goes_on_after_it() -> None:
 
 def test_run_that_does_not_fit_into_the_year_is_refused_before_anything_is_sent() -> None:
     found = site("/state/load-2013-12-26_2013-12-28.jsonl")
-    with pytest.raises(YearSent, match="flights until 2013-12-28, too few days"):
+    with pytest.raises(FeedExhausted, match="flights until 2013-12-28, too few days"):
         Load.continued(found, 2 // DAYS + 2)
     assert len(found.commands) == 1
     assert Load.continued(found, 2 // DAYS + 1).until.day == 28

@@ -77,7 +77,7 @@ def test_rebuilt_and_shadow_releases_are_not_counted_again(ledger: Any) -> None:
     assert sum((minute.reasons["type"] for minute in history.minutes.values()), 0) == 0
 
 
-def test_each_look_reads_only_what_is_new(ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_poll_reads_only_new_runs(ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_history, "STEP", 4)
     for number in range(10):
         ledger.batch(number, number * 1000)

@@ -14,7 +14,7 @@ from include.clients.delta_log import LOG, checkpoint_file, commit_name, commits
 from include.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
 from include.settings import Settings
 from spark_jobs.engine.next_run import are_one_run_apart
-from spark_jobs.engine.table_rollback import PatchInTheWay, planned_rollback
+from spark_jobs.engine.table_rollback import PatchBlocksRollback, planned_rollback
 from spark_jobs.storage.identity_index import IndexRecord, index_file
 from spark_jobs.storage.log_tail import log_tail
 
@@ -187,6 +187,6 @@ def test_patch_is_not_removed(release: Release) -> None:
     release.write_files()
     for version in (3, 4):
         release.log("rejected", version).unlink()
-    with pytest.raises(PatchInTheWay, match="replay-1") as refused:
+    with pytest.raises(PatchBlocksRollback, match="replay-1") as refused:
         planned_rollback(release.settings, "flights")
     assert refused.value.plan == "replay-1"
