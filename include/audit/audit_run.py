@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from include.audit.audit_findings import Finding, FindingKind
-from include.audit.balance import EVERYTHING, DatasetAudit, Progress, dataset_audit, unpublished_audit
+from include.audit.balance import EVERYTHING, AuditInput, DatasetAudit, Progress, dataset_audit, unpublished_audit
 from include.audit.derived_audit import derived_audit, derived_publications
 from include.audit.kafka_records import AuditUnavailable, Topic
 from include.audit.verified_history import AuditScope, audit_scope, full_scope, history_file
@@ -84,9 +84,9 @@ def audit_dataset(
     decided = decided_records(settings, name).items()
     fixes = {position: record.payload for position, record in decided if record.payload is not None}
     topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
-    progress(f"{name}: what came since the last audit")
-    found = scope(publication, tables, topic)
-    return dataset_audit(dataset, publication, tables, topic, fixes, known_schemas(settings, name), progress, found)
+    progress(f"{name}: changes since the last audit")
+    given = AuditInput(dataset, publication, tables, topic, fixes, known_schemas(settings, name))
+    return dataset_audit(given, progress, scope(publication, tables, topic))
 
 
 def _missing_topic(name: str) -> Topic:

@@ -8,10 +8,7 @@ Does not: use Spark, the ledger, or any count that a driver reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from threading import Event
 from typing import Any
 
 import polars as pl
@@ -20,24 +17,14 @@ import pyarrow.compute as pc
 from include.audit.audit_findings import Finding, FindingKind, merge_findings
 from include.audit.bronze_findings import (
     CommittedRange,
-    batch_ranges,
-    batch_row_findings,
-    bronze_commits,
-    bronze_frame,
-    lost_ranges,
-    range_findings,
-    record_findings,
-    topic_findings,
 )
 from include.audit.deep_findings import DeepAudit
 from include.audit.expiry_findings import (
-    ExpiredBatches,
-    expired_batches,
-    expiry_findings,
     left_over_findings,
 )
 from include.audit.file_findings import READ_ERRORS, FileCheck, file_check, unreadable_files, unreadable_table
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
+from include.audit.kafka_comparison import KafkaCounts, kafka_findings
 from include.audit.kafka_records import Topic
 from include.audit.silver_findings import (
     ALL_SILVER,
@@ -62,10 +49,6 @@ from include.schemas.writer_schemas import WriterSchemas
 Progress = Callable[[str], None]
 MEMORY = "3GB"
 COUNTS = ("kafka", *RECORD_LAYERS, "expired", "removed")
-COMPARED_AGAIN = 1_000
-"""Offsets before the verified end that each audit compares with Kafka again."""
-PARTITIONS_AT_A_TIME = 2
-"""Each holds a chunk of Kafka's records and bronze's rows of the same offsets."""
 EVERYTHING = AuditScope()
 
 
@@ -128,20 +111,6 @@ def with_deep_audit(audit: DatasetAudit, deep: DeepAudit) -> DatasetAudit:
     return replace(audit, findings=findings, unchecked=(*unchecked, *deep.unchecked), deep=deep)
 
 
-@dataclass
-class _KafkaCounts:
-    """Per partition: records read from Kafka, rows of bronze that Kafka has deleted; `lost`: ranges never read.
-
-    `aged`: what has expired from the tables. `layers`: rows of the tables, per partition.
-    """
-
-    kafka: dict[int, int] = field(default_factory=dict)
-    expired: dict[int, int] = field(default_factory=dict)
-    lost: list[CommittedRange] = field(default_factory=list)
-    aged: ExpiredBatches = ExpiredBatches()
-    layers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-
-
 def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
     """Return the audit of a dataset without a publication: the offsets in Kafka, and no findings."""
     waiting = {} if topic is None else topic.ends
@@ -149,53 +118,47 @@ def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
     return DatasetAudit(dataset, None, None, tuple(balances))
 
 
-def dataset_audit(
-    dataset: Dataset,
-    publication: Publication,
-    tables: PinnedTables,
-    topic: Topic,
-    fixes: Mapping[tuple[int, int], bytes],
-    schemas: WriterSchemas,
-    progress: Progress = lambda _: None,
-    scope: AuditScope = EVERYTHING,
-) -> DatasetAudit:
-    """Audit one dataset: `tables` are those of its publication, `topic` is Kafka's side.
+@dataclass(frozen=True)
+class AuditInput:
+    """What is audited: the tables of one publication against `topic`, which is Kafka's side.
 
-    `fixes` are corrected payloads of rejected records by partition and offset, `schemas` the writers'. `progress`
-    receives the name of each step. Records that `scope` has as verified are not compared again; gold is computed from
-    all of silver. Raises AuditUnavailable when Kafka cannot be read to the end.
+    `fixes` are corrected payloads of rejected records by partition and offset, `schemas` the writers'.
     """
-    name, counted, audited = dataset.name, _KafkaCounts(), _AuditedTables(tables, scope)
-    for table in tables.tables:
-        progress(f"{name}: files of {table}")
+
+    dataset: Dataset
+    publication: Publication
+    tables: PinnedTables
+    topic: Topic
+    fixes: Mapping[tuple[int, int], bytes] = field(default_factory=dict)
+    schemas: WriterSchemas = field(default_factory=dict)
+
+    def table(self, layer: str) -> str:
+        """Return the name of the dataset's table of a layer."""
+        return f"{layer}.{self.dataset.name}"
+
+
+def dataset_audit(
+    given: AuditInput, progress: Progress = lambda _: None, scope: AuditScope = EVERYTHING
+) -> DatasetAudit:
+    """Audit one dataset; `progress` receives the name of each step.
+
+    Records that `scope` has as verified are not compared again; gold is computed from all of silver. Raises
+    AuditUnavailable when Kafka cannot be read to the end.
+    """
+    counted, audited = KafkaCounts(), _AuditedTables(given.tables, scope)
+    for table in given.tables.tables:
+        progress(f"{given.dataset.name}: files of {table}")
         audited.check_files(table)
-    layers = bronze, silver, rejected = [f"{layer}.{name}" for layer in RECORD_LAYERS]
-    with _database(audited, layers, scope.batch) as database:
-        register_fixes(database, fixes)
-        define_payload_text(database, schemas, dataset.contract.format != JSON)
-        progress(f"{name}: bronze against Kafka and its commits")
-        audited.check(
-            bronze, layers[:1], lambda: _bronze_findings(database, publication, tables, topic, counted, scope)
-        )
-        progress(f"{name}: silver and rejected against bronze")
-        first = counted.aged.complete
-        audited.check(silver, layers, lambda: left_over_findings(database, name, counted.aged))
-        audited.check(silver, layers, lambda: split_findings(database, name, publication.batch, first))
-        audited.check(silver, [silver], lambda: repeated_findings(database, name, dataset.pipeline, scope.batch))
-        kept = counted.aged.of("silver")
-        members = {column.name: column.member for column in dataset.contract.columns}
-        audited.check(rejected, layers, lambda: orphan_findings(database, name, dataset.pipeline, kept, members))
-        readable = [table for table in layers if table not in audited.damaged]
-        counted.layers = _rows_by_partition(layer_counts(database, readable))
-        for gold in dataset.pipeline.gold:
-            progress(f"{name}: gold.{gold.name} against silver")
-            _check_gold(audited, database, silver, gold, kept)
-    balances = _balances(publication, topic, counted, scope)
+    with _database(audited, [given.table(layer) for layer in RECORD_LAYERS], scope.batch) as database:
+        _check_records(given, audited, counted, database, progress)
+        for gold in given.dataset.pipeline.gold:
+            progress(f"{given.dataset.name}: gold.{gold.name} against silver")
+            _check_gold(audited, database, given.table("silver"), gold, counted.aged.of("silver"))
     return DatasetAudit(
-        name,
-        publication.release,
-        publication.batch,
-        balances,
+        given.dataset.name,
+        given.publication.release,
+        given.publication.batch,
+        _balances(given.publication, given.topic, counted, scope),
         tuple(audited.gold),
         tuple(merge_findings(audited.findings)),
         tuple(audited.unchecked.values()),
@@ -204,6 +167,30 @@ def dataset_audit(
         first_unexpired=counted.aged.kept if counted.aged.complete else {},
         scope=scope,
     )
+
+
+def _check_records(
+    given: AuditInput, audited: _AuditedTables, counted: KafkaCounts, database: Any, progress: Progress
+) -> None:
+    """Compare bronze with Kafka, and silver and rejected with bronze; count the rows of each."""
+    dataset, publication, scope = given.dataset, given.publication, audited.scope
+    name, pipeline = dataset.name, dataset.pipeline
+    layers = bronze, silver, rejected = [given.table(layer) for layer in RECORD_LAYERS]
+    register_fixes(database, given.fixes)
+    define_payload_text(database, given.schemas, dataset.contract.format != JSON)
+    progress(f"{name}: bronze against Kafka and its commits")
+    audited.check(
+        bronze, [bronze], lambda: kafka_findings(database, publication, given.tables, given.topic, counted, scope)
+    )
+    progress(f"{name}: silver and rejected against bronze")
+    first, kept = counted.aged.complete, counted.aged.of("silver")
+    members = {column.name: column.member for column in dataset.contract.columns}
+    audited.check(silver, layers, lambda: left_over_findings(database, name, counted.aged))
+    audited.check(silver, layers, lambda: split_findings(database, name, publication.batch, first))
+    audited.check(silver, [silver], lambda: repeated_findings(database, name, pipeline, scope.batch))
+    audited.check(rejected, layers, lambda: orphan_findings(database, name, pipeline, kept, members))
+    readable = [table for table in layers if table not in audited.damaged]
+    counted.layers = _rows_by_partition(layer_counts(database, readable))
 
 
 @dataclass
@@ -264,76 +251,6 @@ def _database(audited: _AuditedTables, layers: Sequence[str], after: int) -> Any
     return database
 
 
-def _bronze_findings(
-    database: Any,
-    publication: Publication,
-    tables: PinnedTables,
-    topic: Topic,
-    counted: _KafkaCounts,
-    scope: AuditScope,
-) -> Iterator[Finding]:
-    table = f"bronze.{publication.dataset}"
-    metadata = bronze_commits(tables.table(table), scope.bronze_version)
-    ranges = batch_ranges(metadata)
-    counted.lost = [*scope.lost, *lost_ranges(metadata)]
-    before = [CommittedRange(scope.batch, int(partition), 0, end, 0) for partition, end in scope.ends.items()]
-    yield from range_findings([*before, *ranges, *lost_ranges(metadata)], publication.offsets, table)
-    layers = {layer: tables.table(f"{layer}.{publication.dataset}") for layer in RECORD_LAYERS}
-    counted.aged = aged = expired_batches(layers, ranges)
-    if aged.complete and scope.verified is None:
-        yield from expiry_findings(layers, aged, ranges)
-    yield from batch_row_findings(database, [each for each in ranges if each.batch >= aged.of("bronze")], table)
-    recreated = list(topic_findings(metadata, topic, table))
-    yield from recreated
-    for partition, end in () if recreated else publication.offsets.items():
-        counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
-
-    def of_partition(partition: int) -> list[Finding]:
-        end = publication.offsets[partition]
-        # A broker that lost its newest records may have reused offsets below the verified end.
-        first = max(scope.end(partition) - COMPARED_AGAIN, aged.ends.get(partition, 0), topic.starts.get(partition, 0))
-        return list(comparison.findings(partition, first, end, scope.end(partition)))
-
-    ended = Event()
-    comparison = _KafkaComparison(tables.arrow(table), table, topic, counted, ended)
-    with ThreadPoolExecutor(PARTITIONS_AT_A_TIME, "kafka") as pool:
-        try:
-            yield from chain.from_iterable(pool.map(of_partition, sorted(counted.expired)))
-        except BaseException:
-            ended.set()
-            raise
-
-
-def _rows_before(database: Any, partition: int, offset: int) -> int:
-    sql = 'select count(*) from bronze where partition = ? and "offset" < ?'
-    return int(database.execute(sql, [partition, offset]).fetchall()[0][0])
-
-
-@dataclass(frozen=True)
-class _KafkaComparison:
-    """Compares Kafka's records with the rows of bronze and counts them; stops once the audit has `ended`."""
-
-    bronze: Any
-    table: str
-    topic: Topic
-    counted: _KafkaCounts
-    ended: Event
-
-    def findings(self, partition: int, start: int, end: int, verified: int) -> Iterator[Finding]:
-        """Compare offsets [start, end) of a partition, chunk by chunk; those before `verified` are counted already."""
-        log_end = self.topic.ends.get(partition, 0)
-        if log_end < end:
-            detail = f"published up to {end}, but Kafka's log ends at {log_end}"
-            yield Finding(FindingKind.surplus, self.table, end - log_end, detail, partition, log_end, end)
-        self.counted.kafka[partition] = 0
-        for chunk in self.topic.records(partition, start, min(end, log_end)):
-            if self.ended.is_set():
-                return
-            self.counted.kafka[partition] += chunk.records.filter(pl.col("offset") >= verified).height
-            rows = bronze_frame(self.bronze, partition, chunk.start, chunk.end)
-            yield from record_findings(chunk, rows, self.table)
-
-
 def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold, first: int) -> None:
     name = f"gold.{gold.name}"
     if name not in audited.tables.tables:
@@ -381,7 +298,7 @@ def _rows_by_partition(counts: pl.DataFrame) -> Mapping[int, Mapping[str, Any]]:
 
 
 def _balances(
-    publication: Publication, topic: Topic, counted: _KafkaCounts, scope: AuditScope
+    publication: Publication, topic: Topic, counted: KafkaCounts, scope: AuditScope
 ) -> tuple[PartitionBalance, ...]:
     """Return the records of each partition: those that were compared, and those that `scope` has as verified."""
     found = []

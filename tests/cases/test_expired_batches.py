@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher, copy_release
 from small_release import ARRIVED, SmallRelease, small_release
 
-from include.audit.balance import DatasetAudit, dataset_audit
+from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
 from include.audit.kafka_records import Topic
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.ledger.ledger_reader import open_reader
@@ -111,7 +111,7 @@ def audited(release: SmallRelease) -> DatasetAudit:
     published = read_publication(release.settings, "meter")
     topic = Topic("meter", "meter-id", dict(release.ends), dict(release.ends), lambda *_: iter(()))
     tables = PinnedTables(tables_of(release.settings, published))
-    return dataset_audit(release.dataset, published, tables, topic, {}, {})
+    return dataset_audit(AuditInput(release.dataset, published, tables, topic))
 
 
 def test_only_batches_older_than_declared_expire(release: SmallRelease) -> None:

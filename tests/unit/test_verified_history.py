@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 from test_audit_balance import VALUES, SmallKafka, found, gold_row, sales_settings, write_sales
 
-from include.audit import balance
+from include.audit import kafka_comparison
 from include.audit.audit_outcome import last_outcome, record_outcomes
 from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
@@ -41,7 +41,7 @@ class WatchedKafka(SmallKafka):
 
 @pytest.fixture(autouse=True)
 def few_offsets_are_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance, "COMPARED_AGAIN", 3)
+    monkeypatch.setattr(kafka_comparison, "COMPARED_AGAIN", 3)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from (
         origin,
         flight_id,
         departure_delay,
-        cast(row_number() over (
+        try_cast(row_number() over (
             partition by day, origin
             order by departure_delay desc, flight_id
         ) as integer) as rank

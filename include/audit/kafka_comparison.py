@@ -1,0 +1,123 @@
+"""I1 and I2 of a whole dataset: bronze against the offset ranges of its commits, then against Kafka's records.
+
+Reads: Kafka (read_committed), bronze's log and files.  Writes: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from threading import Event
+from typing import Any
+
+import polars as pl
+
+from include.audit.audit_findings import Finding, FindingKind
+from include.audit.bronze_findings import (
+    CommittedRange,
+    batch_ranges,
+    batch_row_findings,
+    bronze_commits,
+    bronze_frame,
+    lost_ranges,
+    range_findings,
+    record_findings,
+    topic_findings,
+)
+from include.audit.expiry_findings import ExpiredBatches, expired_batches, expiry_findings
+from include.audit.kafka_records import Topic
+from include.audit.verified_history import AuditScope
+from include.reading.publication import Publication
+from include.reading.published_tables import RECORD_LAYERS, PinnedTables
+
+COMPARED_AGAIN = 1_000
+"""Offsets before the verified end that each audit compares with Kafka again."""
+PARTITIONS_AT_A_TIME = 2
+"""Each holds a chunk of Kafka's records and bronze's rows of the same offsets."""
+
+
+@dataclass
+class KafkaCounts:
+    """Per partition: records read from Kafka, rows of bronze that Kafka has deleted; `lost`: ranges never read.
+
+    `aged`: what has expired from the tables. `layers`: rows of the tables, per partition.
+    """
+
+    kafka: dict[int, int] = field(default_factory=dict)
+    expired: dict[int, int] = field(default_factory=dict)
+    lost: list[CommittedRange] = field(default_factory=list)
+    aged: ExpiredBatches = ExpiredBatches()
+    layers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def kafka_findings(
+    database: Any,
+    publication: Publication,
+    tables: PinnedTables,
+    topic: Topic,
+    counted: KafkaCounts,
+    scope: AuditScope,
+) -> Iterator[Finding]:
+    """Compare bronze with its commits and with Kafka; `counted` gets the counts."""
+    table = f"bronze.{publication.dataset}"
+    metadata = bronze_commits(tables.table(table), scope.bronze_version)
+    ranges = batch_ranges(metadata)
+    counted.lost = [*scope.lost, *lost_ranges(metadata)]
+    before = [CommittedRange(scope.batch, int(partition), 0, end, 0) for partition, end in scope.ends.items()]
+    yield from range_findings([*before, *ranges, *lost_ranges(metadata)], publication.offsets, table)
+    layers = {layer: tables.table(f"{layer}.{publication.dataset}") for layer in RECORD_LAYERS}
+    counted.aged = aged = expired_batches(layers, ranges)
+    if aged.complete and scope.verified is None:
+        yield from expiry_findings(layers, aged, ranges)
+    yield from batch_row_findings(database, [each for each in ranges if each.batch >= aged.of("bronze")], table)
+    recreated = list(topic_findings(metadata, topic, table))
+    yield from recreated
+    for partition, end in () if recreated else publication.offsets.items():
+        counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
+
+    def of_partition(partition: int) -> list[Finding]:
+        end = publication.offsets[partition]
+        # A broker that lost its newest records may have reused offsets below the verified end.
+        first = max(scope.end(partition) - COMPARED_AGAIN, aged.ends.get(partition, 0), topic.starts.get(partition, 0))
+        return list(comparison.findings(partition, first, end, scope.end(partition)))
+
+    ended = Event()
+    comparison = _KafkaComparison(tables.arrow(table), table, topic, counted, ended)
+    with ThreadPoolExecutor(PARTITIONS_AT_A_TIME, "kafka") as pool:
+        try:
+            yield from chain.from_iterable(pool.map(of_partition, sorted(counted.expired)))
+        except BaseException:
+            ended.set()
+            raise
+
+
+def _rows_before(database: Any, partition: int, offset: int) -> int:
+    sql = 'select count(*) from bronze where partition = ? and "offset" < ?'
+    return int(database.execute(sql, [partition, offset]).fetchall()[0][0])
+
+
+@dataclass(frozen=True)
+class _KafkaComparison:
+    """Compares Kafka's records with the rows of bronze and counts them; stops once the audit has `ended`."""
+
+    bronze: Any
+    table: str
+    topic: Topic
+    counted: KafkaCounts
+    ended: Event
+
+    def findings(self, partition: int, start: int, end: int, verified: int) -> Iterator[Finding]:
+        """Compare offsets [start, end) of a partition, chunk by chunk; those before `verified` are counted already."""
+        log_end = self.topic.ends.get(partition, 0)
+        if log_end < end:
+            detail = f"published up to {end}, but Kafka's log ends at {log_end}"
+            yield Finding(FindingKind.surplus, self.table, end - log_end, detail, partition, log_end, end)
+        self.counted.kafka[partition] = 0
+        for chunk in self.topic.records(partition, start, min(end, log_end)):
+            if self.ended.is_set():
+                return
+            self.counted.kafka[partition] += chunk.records.filter(pl.col("offset") >= verified).height
+            rows = bronze_frame(self.bronze, partition, chunk.start, chunk.end)
+            yield from record_findings(chunk, rows, self.table)
