@@ -135,6 +135,16 @@ def publication_path(settings: Settings, dataset: str) -> Path:
     return warehouse(settings) / folder_name("dataset", dataset) / "publication.json"
 
 
+def store_owner_path(settings: Settings, dataset: str) -> Path:
+    """The name by which the object store knows this copy of a dataset's tables."""
+    return warehouse(settings) / folder_name("dataset", dataset) / "store_owner.json"
+
+
+def restoring_path(settings: Settings, dataset: str) -> Path:
+    """The tables that `headrace restore` is fetching; they are moved to their place when they are whole."""
+    return settings.state / "restoring" / folder_name("dataset", dataset)
+
+
 def snapshots_path(settings: Settings, dataset: str) -> Path:
     """Folder of the copies that a dataset's releases have of its folder."""
     return settings.state / "releases" / folder_name("dataset", dataset)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Self
@@ -79,6 +77,16 @@ class Settings(BaseSettings):
     database_password_file: Path | None = Field(
         None, description="file whose first line is the password of the databases whose URLs have none"
     )
+    warehouse: str = Field(
+        "",
+        pattern=r"^(s3://[a-z0-9][a-z0-9.-]+(/[\w=.-]+)*/?)?$",
+        description="object store that has each publication before readers see it, s3://bucket/prefix; empty: the "
+        "state folder alone",
+    )
+    warehouse_endpoint: str = Field("", pattern=WEB_ADDRESS, description="address of that store; empty: Amazon's")
+    warehouse_region: str = Field("us-east-1", pattern=r"^[\w-]+$", description="region of that store")
+    warehouse_key_id: str = Field("", description="access key id of that store; empty: AWS_… variables, or a role")
+    warehouse_secret_file: Path | None = Field(None, description="file whose first line is the secret of that key")
     airflow_port: int = Field(
         0, ge=0, le=65535, description="port of Airflow's web server; 0: a free port, reused by later starts"
     )
@@ -229,6 +237,12 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _require_whole_key(self) -> Self:
+        if bool(self.warehouse_key_id) != bool(self.warehouse_secret_file):
+            raise InvalidSetting("HEADRACE_WAREHOUSE_KEY_ID", "and HEADRACE_WAREHOUSE_SECRET_FILE need each other")
+        return self
+
     @property
     def sends_openlineage(self) -> bool:
         """Whether OpenLineage events are sent at all."""
@@ -358,42 +372,3 @@ def load_settings() -> Settings:
         raise InvalidSetting(key, "is not a JSON object (value: not shown, it may hold secrets)") from None
     require_folders(settings)
     return settings
-
-
-@dataclass(frozen=True)
-class SettingInfo:
-    """A setting for display: variable, value and default as text, whether the environment sets it, its meaning."""
-
-    name: str
-    value: str
-    default: str
-    given: bool
-    meaning: str
-
-
-def list_settings(environ: Mapping[str, str] = os.environ) -> list[SettingInfo]:
-    """Return every setting in the order of declaration, also invalid values. Secrets are masked."""
-    infos = []
-    for field, declared in Settings.model_fields.items():
-        name = f"{PREFIX}{field.upper()}"
-        default = _text(declared.get_default(call_default_factory=True))
-        value = _shown(field, environ.get(name, default))
-        infos.append(SettingInfo(name, value, default, name in environ, declared.description or ""))
-    outside = (
-        SettingInfo(name, environ.get(name, ""), "", name in environ, why) for name, why in OUTSIDE_SETTINGS.items()
-    )
-    return [*infos, *outside]
-
-
-def _shown(field: str, text: str) -> str:
-    """Return the value with secrets masked; an object that is not JSON as a whole, because its keys are not known."""
-    if field not in ("spark_conf", "kafka_options"):
-        return mask_secrets(text)
-    try:
-        return mask_secrets(text) if isinstance(json.loads(text), dict) else MASK
-    except ValueError:
-        return MASK
-
-
-def _text(value: object) -> str:
-    return json.dumps(value) if isinstance(value, dict) else str(value)

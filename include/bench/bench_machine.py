@@ -10,7 +10,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from include.host.java_runtime import find_java
-from include.settings import list_settings
+from include.setting_list import list_settings
 
 PACKAGES = ("headrace", "pyspark", "delta-spark", "deltalake", "polars", "pyarrow", "duckdb", "confluent-kafka")
 """Packages whose versions change the figures."""

@@ -145,6 +145,10 @@ COMMANDS = {
         "include.cli.repair_command:repair",
         "Roll back tables that lost commits, replace an unusable checkpoint, rebuild the index of identities.",
     ),
+    "restore": LazyCommand(
+        "include.cli.restore_command:restore",
+        "Fetch a dataset's published tables from the object store, and continue from there: a new disk, a new host.",
+    ),
     "settings": LazyCommand(
         "include.cli.settings_command:settings",
         "List every setting: its environment variable, value, default and meaning; exit code 2 when one is invalid.",

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli.option_types import AsJson
-from include.settings import InvalidSetting, SettingInfo, list_settings, load_settings
+from include.setting_list import SettingInfo, list_settings
+from include.settings import InvalidSetting, load_settings
 
 
 def settings(as_json: AsJson = False) -> None:

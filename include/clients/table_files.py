@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,14 +30,20 @@ def current_files(table: Path) -> dict[str, int]:
 
 
 def obsolete_files(
-    table: Path, keep_versions: Iterable[int], retention: timedelta, *, sweep: bool = False
+    table: Path | str,
+    keep_versions: Iterable[int],
+    retention: timedelta,
+    *,
+    sweep: bool = False,
+    options: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return the files, below the table's folder, that no version needs: neither `keep_versions`, nor the newest, nor
-    one that was the newest within `retention` (whole hours). `sweep`: also uncommitted files that are older.
+    one that was the newest within `retention` (whole hours). `sweep`: also uncommitted files that are older. `options`:
+    of the store that an address names.
     """
     from deltalake import DeltaTable
 
-    delta = DeltaTable(str(table))
+    delta = DeltaTable(str(table), storage_options=dict(options) if options else None)
     found = delta.vacuum(
         retention_hours=int(retention / timedelta(hours=1)),
         dry_run=True,

@@ -31,6 +31,7 @@ from include.doctor.check_resources import (
     check_writable,
 )
 from include.doctor.check_result import CheckResult
+from include.doctor.check_store import check_store
 from include.host.jar_lock import LOCK, read_jar_list
 from include.host.java_runtime import find_java
 from include.host.ports import holder_of, is_free
@@ -68,6 +69,7 @@ def state_findings(settings: Settings) -> list[CheckResult]:
         check_filesystem(settings.state, mounts()),
         check_port(settings.kafka_port, observe_broker(settings), is_free, holder_of),
         *check_spark_master(settings),
+        *check_store(settings),
     ]
 
 

@@ -46,7 +46,8 @@ from include.process_control.reconcile import (
 )
 from include.process_control.runner_lease import sole_runner, stand_by, take_over
 from include.secret_masking import MASK
-from include.settings import Settings, list_settings, load_settings
+from include.setting_list import list_settings
+from include.settings import Settings, load_settings
 from include.state.desired_streams import DesiredStream, desired_stream, last_change, recorded_datasets
 from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.heartbeats import beat

@@ -15,6 +15,7 @@ from include.errors import Terminal
 from include.paths import publication_path, shadow_publication_path, warehouse
 from include.reading.published_analyses import analysis_tables
 from include.settings import Settings
+from include.store.publish_to_store import publish_to_store
 
 
 class NothingPublished(Terminal):
@@ -190,9 +191,10 @@ def batches_behind(publication: Publication) -> dict[str, int]:
 
 
 def publish(settings: Settings, publication: Publication) -> None:
-    """Move the dataset's publication, atomically and durably.
+    """Move the dataset's publication, atomically and durably; with HEADRACE_WAREHOUSE first in the object store.
 
-    Guarantee: a reader sees the complete old or new publication; after return the new one survives a power cut.
+    Guarantee: a reader sees the complete old or new publication; after return the new one survives a power cut, and
+    with a store the loss of this host. StoreUnavailable, StoreConflict: the old one stays, here and in the store.
     Only the owner of the dataset's tables may call this; PublicationAhead refuses a suspended former owner.
     After a crash: call it again, the same is written.
     """
@@ -204,9 +206,9 @@ def publish(settings: Settings, publication: Publication) -> None:
 
 def replace_publication(settings: Settings, publication: Publication) -> None:
     """Do what `publish` does, also back to an earlier batch: only for tables that lost the published one."""
-    text = json.dumps(publication_json(publication), indent=1)
-    path = publication_path(settings, publication.dataset)
-    write_atomically(path, text + "\n", before_replacing=require_ownership)
+    content, path = publication_json(publication), publication_path(settings, publication.dataset)
+    publish_to_store(settings, publication.dataset, content)
+    write_atomically(path, json.dumps(content, indent=1) + "\n", before_replacing=require_ownership)
 
 
 def fence_publication(settings: Settings, dataset: str) -> None:

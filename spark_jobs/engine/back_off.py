@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from include.leases.lease_errors import LeaseLost
+from include.reading.publication import PublicationAhead
+from include.store.stored_publication import StoreConflict
+from spark_jobs.storage.delta_table import OwnershipLost
+
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+NOT_RETRIED = (LeaseLost, OwnershipLost, PublicationAhead, StoreConflict)
+"""Errors that end a driver: somebody else owns the tables now, here or in the object store."""
 
 
 @dataclass

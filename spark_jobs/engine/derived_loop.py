@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from include.catalog.derived_dataset import released_derived, snapshot_derived
 from include.leases.lease import Lease
 from include.leases.lease_errors import LeaseLost
-from include.reading.publication import PublicationAhead, find_publication
+from include.reading.publication import find_publication
 from include.settings import Settings
 from include.state.driver_status import LastRun
 from spark_jobs.engine.automatic_compaction import declared_compaction
-from spark_jobs.engine.back_off import BackOff
+from spark_jobs.engine.back_off import NOT_RETRIED, BackOff
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import DerivedUpkeep
@@ -27,7 +27,6 @@ from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
-from spark_jobs.storage.delta_table import OwnershipLost
 
 POLL_SECONDS = 0.1
 """Between two reads of the sources' publications."""
@@ -51,7 +50,7 @@ class DerivedLoop:
         self.upkeep = DerivedUpkeep(declared_compaction(self.release.settings))
 
     def run(self) -> None:
-        """Run until `stop` is set. Raises LeaseLost, OwnershipLost, PublicationAhead."""
+        """Run until `stop` is set. Raises LeaseLost and what NOT_RETRIED names."""
         self.reporter.refresh = self._refresh
         while not self.stop.is_set():
             self.reporter.note_progress()
@@ -85,7 +84,7 @@ class DerivedLoop:
         self.reporter.waiting_for = None
         try:
             worked = self._execute_next()
-        except (LeaseLost, OwnershipLost, PublicationAhead):
+        except NOT_RETRIED:
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, readers keep the last publication)
             self._halt(error)

@@ -61,7 +61,7 @@ def _compacted(table: DerivedTable, batch: int) -> CompactedTable:
 def _retained(release: DerivedRelease) -> RetainedTables:
     settings, name = release.settings, release.derived.name
     tables, retention = [each.target.table for each in release.tables], release.derived.pipeline.retention.versions
-    return RetainedTables(tables, retention, partial(_published, release), reading_lock_path(settings, name))
+    return RetainedTables(tables, retention, partial(_published, release), reading_lock_path(settings, name), settings)
 
 
 def _published(release: DerivedRelease) -> Mapping[Path, set[int]]:

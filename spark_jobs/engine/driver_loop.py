@@ -15,7 +15,6 @@ from include.leases.lease import Lease
 from include.leases.lease_errors import LeaseLost
 from include.ledger.ledger_writer import LedgerWriter
 from include.ledger.project_commits import project_dataset
-from include.reading.publication import PublicationAhead
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest
 from spark_jobs.engine.active_releases import ActiveReleases
@@ -23,7 +22,7 @@ from spark_jobs.engine.automatic_compaction import AutomaticCompaction, declared
 from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.back_off import BackOff
+from spark_jobs.engine.back_off import NOT_RETRIED, BackOff
 from spark_jobs.engine.bronze_pacing import BronzePacing
 from spark_jobs.engine.compact_tables import compactable_tables
 from spark_jobs.engine.driver_progress import record_run
@@ -35,7 +34,6 @@ from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.status_reporter import StatusReporter
-from spark_jobs.storage.delta_table import OwnershipLost
 
 
 @dataclass
@@ -63,7 +61,7 @@ class DriverLoop:
         self.compaction = declared_compaction(self.settings)
 
     def run(self) -> None:
-        """Run until `stop` is set, then drain. Raises LeaseLost, OwnershipLost, PublicationAhead, IngestFailed."""
+        """Run until `stop` is set, then drain. Raises LeaseLost, IngestFailed and what NOT_RETRIED names."""
         self.reporter.report("running")
         while not self.stop.is_set():
             self.reporter.note_progress()
@@ -90,7 +88,7 @@ class DriverLoop:
             last = self.supervisor.ingest.last_batch
             self.pacing.begin_run(last)
             run = self.active.published.refine_next(self.settings, last, publishing=True)
-        except (LeaseLost, OwnershipLost, PublicationAhead):
+        except NOT_RETRIED:
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
             self._halt(error)
@@ -108,7 +106,7 @@ class DriverLoop:
             return False
         try:
             refreshed = self.active.published.refresh(self.settings, publishing=True)
-        except (LeaseLost, OwnershipLost, PublicationAhead):
+        except NOT_RETRIED:
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
             self._halt(error)

@@ -1,6 +1,6 @@
 """Deletes files that no table version needs any more, as `retention.versions` of the pipeline declares.
 
-Reads / Writes: the tables that the owner of a stream or of a derived dataset gives it.
+Reads / Writes: the tables that the owner of a stream or of a derived dataset gives it, here and in the object store.
 Guarantee: the newest versions, the published ones, those that a rollback would publish, and versions replaced within
 the retention stay readable; so do all while a job reads tables.
 After a crash: the next check finds what is left. No commit is made: readers and the ledger see nothing.
@@ -21,6 +21,7 @@ from include.paths import reading_lock_path, rejected_path, silver_path, snapsho
 from include.reading.publication import read_publication
 from include.settings import Settings
 from include.state.file_locks import is_free
+from include.store.remove_objects import remove_stored_files
 from spark_jobs.engine.automatic_step import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.release_publication import publication_of
@@ -67,13 +68,14 @@ class RetainedTables:
     retention: timedelta
     protected: Callable[[], Mapping[Path, set[int]]]
     reading_lock: Path
+    settings: Settings
 
 
 def retained_tables(settings: Settings, releases: Sequence[Release]) -> RetainedTables:
     """Return the tables of a stream. `releases`: the published one first."""
     dataset = releases[0].dataset
     protected, lock = partial(protected_versions, settings, releases), reading_lock_path(settings, dataset.name)
-    return RetainedTables(tuple(tables_of(releases)), dataset.pipeline.retention.versions, protected, lock)
+    return RetainedTables(tuple(tables_of(releases)), dataset.pipeline.retention.versions, protected, lock, settings)
 
 
 def files_to_delete(retained: RetainedTables, table: Table, *, sweep: bool = False) -> list[Path]:
@@ -131,6 +133,7 @@ class AutomaticDeletion(AutomaticStep):
             delete_obsolete_files(table, self._files, time.monotonic() + SECONDS_AT_ONCE)
             if self._files:
                 return True
+            remove_stored_files(retained.settings, table.spec.path, retained.protected, retained.retention)
         return self._next_table()
 
     def _next_table(self) -> bool:

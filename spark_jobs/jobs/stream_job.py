@@ -39,6 +39,7 @@ from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import stream_name
+from include.store.publish_to_store import refuse_start
 from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.derived_loop import open_derived_loop
 from spark_jobs.engine.driver_loop import DriverLoop
@@ -106,6 +107,7 @@ def prepare(
     reporter.start()
     step_listeners.append(lambda step: None if step in INGEST_STEPS else reporter.note_progress())
     find_java(os.environ)
+    refuse_start(settings, name)
     fence_earlier_owner(settings, name, lease.epoch)
     if name in derived_names(settings):
         return open_derived_loop(settings, name, lease, reporter, stop).run

@@ -14,6 +14,7 @@ from source_tree import Module, code, imports, modules
 OURS = ("include", "spark_jobs", "infra", "dags", "tests")
 GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
+    "include.setting_list",
     *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
     "include.record_coordinates",
     *("include.app_ids", "include.commit_guard", "include.process_folder"),
@@ -39,6 +40,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         ("include.allowed_options", "include.errors", "include.secret_masking"),
         "reads the environment",
     ),
+    "include.setting_list": (("include.secret_masking", "include.settings"), "shows settings; reads no other value"),
     "include.paths": (
         ("include.errors", "include.password_file", "include.settings"),
         "names paths, none outside the state folder",
@@ -52,7 +54,14 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.catalog": (GROUND, "reads declarations; contacts nothing outside"),
     "include.clients": (GROUND, "the outside behind small functions; knows no dataset and no table of ours"),
     "include.rendering": ((), "renders templates as HTML and Markdown; knows no dataset"),
-    "include.reading": ((*GROUND, "include.clients"), "reads what is published; never what was declared"),
+    "include.store": (
+        (*GROUND, "include.clients", "include.state.json_file"),
+        "the object store's copy of what is published; knows no layer",
+    ),
+    "include.reading": (
+        (*GROUND, "include.clients", "include.store"),
+        "reads what is published, and moves it; never what was declared",
+    ),
     "include.reference": (
         (*GROUND, "include.catalog", "include.clients"),
         "reference tables; knows nothing of batches",
@@ -99,7 +108,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "what is recorded, as OpenLineage events; never acts",
     ),
     "include.process_control": ((*LOW, *READERS, "include.status"), "keeps processes running; computes no rows"),
-    "include.doctor": ((*LOW, "include.status"), "checks the machine"),
+    "include.doctor": ((*LOW, "include.clients", "include.status", "include.store"), "checks the machine"),
     "include.planning": (
         (*LOW, *READERS, "include.reference", "include.rendering", "include.status", "include.process_control"),
         "plans changes of history",
@@ -183,11 +192,14 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "how a layer is written; knows neither where records come from nor when to stop",
     ),
     "spark_jobs.engine": (
-        (*LOW, *READERS, "include.reference", "spark_jobs.layers", "spark_jobs.contract", "spark_jobs.storage"),
+        (
+            *(*LOW, *READERS, "include.reference", "include.store"),
+            *("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.storage"),
+        ),
         "what the owner of the tables does: ingest, refine, patch, compact",
     ),
     "spark_jobs.jobs": (
-        (*LOW, *READERS, "include.reference", "spark_jobs"),
+        (*LOW, *READERS, "include.reference", "include.store", "spark_jobs"),
         "the processes: arguments, leases, exit codes",
     ),
     "infra": (
@@ -210,6 +222,7 @@ OUTSIDE = {
         ("include.clients", "include.producers", "include.audit", "include.bench", "infra.kafka"),
         "use include.clients.kafka; only who produces, counts from outside or sets up a broker has an own client",
     ),
+    "obstore": (("include.clients",), "use include.clients.object_store"),
     "psycopg": (("include.leases",), "the other database is the ledger's; use include.ledger.ledger_reader"),
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),
     "openlineage": (("include.lineage_events", "include.cli"), "events are made and sent in one place"),

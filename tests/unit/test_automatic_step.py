@@ -64,7 +64,7 @@ def delete_obsolete(settings: Settings) -> AutomaticStep:
 
 def retained(*folders: Path) -> RetainedTables:
     tables = [Mock(spec=["spec"], **{"spec.path": folder}) for folder in folders]
-    return RetainedTables(tables, timedelta(minutes=20), dict, Path("reading.lock"))
+    return RetainedTables(tables, timedelta(minutes=20), dict, Path("reading.lock"), Settings())
 
 
 @pytest.fixture

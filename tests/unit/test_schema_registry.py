@@ -19,7 +19,8 @@ from include.clients.schema_registry import (
     schema_registry,
 )
 from include.host.ports import free_ports
-from include.settings import Settings, list_settings
+from include.setting_list import list_settings
+from include.settings import Settings
 
 TEXT = '{"type": "record", "name": "r", "fields": []}'
 

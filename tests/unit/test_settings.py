@@ -14,14 +14,8 @@ from typer.testing import CliRunner
 
 from include.cli.main import app
 from include.secret_masking import mask_secrets
-from include.settings import (
-    PREFIX,
-    InvalidSetting,
-    Settings,
-    list_settings,
-    load_settings,
-    reject_unsafe,
-)
+from include.setting_list import list_settings
+from include.settings import PREFIX, InvalidSetting, Settings, load_settings, reject_unsafe
 
 
 @pytest.fixture(autouse=True)

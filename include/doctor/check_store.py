@@ -1,0 +1,23 @@
+"""Check of the object store that HEADRACE_WAREHOUSE names."""
+
+from __future__ import annotations
+
+from include.clients.object_store import StoreUnavailable, find_store
+from include.doctor.check_result import CheckResult, failed, passed
+from include.password_file import PasswordUnreadable
+from include.settings import Settings
+from include.store.store_probe import StoreUnsafe, require_conditional_puts
+
+
+def check_store(settings: Settings) -> list[CheckResult]:
+    """The object store answers, and of several conditional puts one succeeds, tried in a race; nothing without one."""
+    try:
+        store = find_store(settings)
+        if store is None:
+            return []
+        require_conditional_puts(store)
+    except StoreUnavailable as error:
+        return [failed("object store", error.what, "correct the HEADRACE_WAREHOUSE… settings, or start the store")]
+    except (StoreUnsafe, PasswordUnreadable) as error:
+        return [failed("object store", error.what, error.remedy)]
+    return [passed("object store", f"{store.url}: conditional puts exclude each other")]

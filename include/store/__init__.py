@@ -1,0 +1,1 @@
+"""The object store that has each publication, with its tables, before readers see it."""

@@ -1,0 +1,191 @@
+"""Make a dataset's tables here those of the object store, and their publication this working copy's (adr-0001).
+
+Reads: the store. Writes: the owner in the store, tables, snapshots of releases; moves away what was here.
+Guarantee: the tables are those of the store's publication, each file with the checksum of its name; whoever published
+before is refused from then on. Commits in the store that no publication names are removed: they were interrupted, and
+are made again.
+After a crash: call it again; files that are whole are not fetched twice.
+Does not: touch Kafka's checkpoint but for moving it away, since it belongs to the tables that were here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from include.clients.delta_log import LOG
+from include.clients.file_checksum import file_checksum, named_checksum
+from include.clients.object_store import ObjectStore, find_store, keys_below
+from include.clients.table_files import current_files
+from include.durable_files import write_atomically
+from include.errors import Terminal, Transient
+from include.paths import (
+    active_releases_path,
+    checkpoint_path,
+    publication_path,
+    removed_commits_path,
+    restoring_path,
+    snapshots_path,
+    store_owner_path,
+    warehouse,
+)
+from include.settings import Settings
+from include.store.publish_to_store import AT_ONCE, SNAPSHOT
+from include.store.stored_publication import (
+    StoredPublication,
+    new_working_copy,
+    read_stored,
+    save_stored,
+    working_copy_file,
+)
+
+LOGGED = re.compile(rf"(?P<table>.+)/{LOG}/(?P<version>\d{{20}})\.(json|checkpoint\.parquet)")
+
+
+class PublicationNotStored(Terminal):
+    """There is no publication of the dataset in a store."""
+
+    def __init__(self, dataset: str, where: str) -> None:
+        super().__init__(f"{dataset}: {where}; nothing was changed", "headrace settings   (HEADRACE_WAREHOUSE…)")
+        self.dataset = dataset
+
+
+class FetchedFileDiffers(Transient):
+    """A file that was fetched is not the one that the log names: it was cut short, or changed in the store."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key} in the object store {why}; the tables here are unchanged", "headrace restore, again")
+        self.key = key
+
+
+@dataclass(frozen=True)
+class RestoredDataset:
+    """What was restored: batch and release of the publication, versions by table, files and bytes that were fetched.
+
+    `removed`: commits in the store that no publication names. `moved_to`: where the tables are that were here before.
+    """
+
+    release: str
+    batch: int
+    versions: Mapping[str, int]
+    files: int
+    bytes: int
+    removed: Sequence[str]
+    moved_to: Path | None
+
+
+def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDataset:
+    """Take a dataset over from the store.
+
+    Raises PublicationNotStored, FetchedFileDiffers, StoreUnavailable, PublishedElsewhere.
+
+    Only for who holds the dataset's lease.
+    """
+    store = find_store(settings)
+    if store is None:
+        raise PublicationNotStored(dataset, "HEADRACE_WAREHOUSE names no object store")
+    stored = read_stored(store, dataset)
+    if stored is None:
+        raise PublicationNotStored(dataset, f"{store.url} has no publication of it")
+    own = replace(stored, owner=new_working_copy())
+    save_stored(store, dataset, own)
+    objects = keys_below(store.list(dataset))
+    removed = _unpublished(objects, stored.versions)
+    store.delete(removed)
+    staging = restoring_path(settings, dataset)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        logs = _logs(objects, stored.versions)
+        _fetch_all(store, {key: staging / Path(key).relative_to(dataset) for key in logs}, objects, pool)
+        data = _data_files(staging, dataset, stored.versions)
+        fetched = _fetch_all(store, data, objects, pool)
+        small = {key: _small_file(settings, staging, dataset, key) for key in stored.files}
+        _fetch_all(store, small, {}, pool)
+    _write_records(settings, staging, dataset, own)
+    replaced = removed_commits_path(settings, dataset) / f"{now:%Y%m%dT%H%M%SZ}"
+    moved = _replace_tables(settings, dataset, staging, replaced)
+    publication = stored.publication
+    sizes = sum(objects[key] for key in data)
+    return RestoredDataset(
+        publication["release"], publication["batch"], stored.versions, fetched, sizes, removed, moved
+    )
+
+
+def _unpublished(objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
+    """Return the log's objects after the published versions, with the hints that may name them."""
+    later = [key for key in objects if LOGGED.fullmatch(key) and not _is_published(key, versions)]
+    hints = {f"{key.rpartition('/')[0]}/_last_checkpoint" for key in later}
+    return later + sorted(hints & objects.keys())
+
+
+def _logs(objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
+    return [key for key in objects if _is_published(key, versions)]
+
+
+def _is_published(key: str, versions: Mapping[str, int]) -> bool:
+    """Whether an object is of the log of a table, up to its published version."""
+    found = LOGGED.fullmatch(key)
+    return found is not None and int(found["version"]) <= versions.get(found["table"], -1)
+
+
+def _data_files(staging: Path, dataset: str, versions: Mapping[str, int]) -> dict[str, Path]:
+    """Return by key where the files go that the fetched logs name."""
+    tables = {table: staging / Path(table).relative_to(dataset) for table in versions}
+    return {f"{table}/{file}": path / file for table, path in tables.items() for file in current_files(path)}
+
+
+def _small_file(settings: Settings, staging: Path, dataset: str, key: str) -> Path:
+    """Return where a small file goes: a snapshot of a release to the others, the rest next to the tables."""
+    parts = Path(key).relative_to(dataset).parts
+    if len(parts) > 2 and parts[1] == SNAPSHOT:
+        return snapshots_path(settings, dataset).joinpath(parts[0], *parts[2:])
+    return staging.joinpath(*parts)
+
+
+def _fetch_all(
+    store: ObjectStore, files: Mapping[str, Path], sizes: Mapping[str, int], pool: ThreadPoolExecutor
+) -> int:
+    """Fetch the files that are not there yet with their size; return how many were."""
+    missing = {k: path for k, path in files.items() if not path.exists() or path.stat().st_size != sizes.get(k)}
+    list(pool.map(partial(_fetch, store), missing.items()))
+    return len(missing)
+
+
+def _fetch(store: ObjectStore, file: tuple[str, Path]) -> None:
+    key, path = file
+    if not store.download(key, path):
+        raise FetchedFileDiffers(key, "is missing")
+    checksum = named_checksum(path.name)
+    if checksum is not None and file_checksum(path) != checksum:
+        path.unlink()
+        raise FetchedFileDiffers(key, f"has not the checksum {checksum} of its name")
+
+
+def _write_records(settings: Settings, staging: Path, dataset: str, stored: StoredPublication) -> None:
+    """Write whose the tables are, and what is published; drop active releases that the store has no tables of."""
+    active = staging / active_releases_path(settings, dataset).name
+    if active.exists():
+        known = {path.split("/")[1] for path in stored.versions} | {stored.publication["release"]}
+        names = [name for name in json.loads(active.read_bytes()) if name in known]
+        write_atomically(active, json.dumps(names))
+    working_copy_file(staging / store_owner_path(settings, dataset).name, dataset).write(stored.owner)
+    text = json.dumps(stored.publication, indent=1) + "\n"
+    write_atomically(staging / publication_path(settings, dataset).name, text)
+
+
+def _replace_tables(settings: Settings, dataset: str, staging: Path, moved: Path) -> Path | None:
+    """Move tables and checkpoint away that are here, and the fetched ones to their place; return where the old are."""
+    tables = warehouse(settings) / dataset
+    old = {"tables": tables, "checkpoint": checkpoint_path(settings, dataset)}
+    found = {name: path for name, path in old.items() if path.exists()}
+    for name, path in found.items():
+        moved.mkdir(parents=True, exist_ok=True)
+        path.rename(moved / name)
+    tables.parent.mkdir(parents=True, exist_ok=True)
+    staging.rename(tables)
+    return moved if found else None

@@ -1,0 +1,212 @@
+"""Publish to the object store: files, then commits, then the publication (adr-0001).
+
+Reads: the tables here. Writes: the store; never a table here.
+Guarantee: what the store's publication names is there whole. Commits are created, never replaced; the publication is
+replaced only if nobody else has replaced it since this working copy did.
+After a crash: call it again; what is in the store already is recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from include.clients.delta_log import LOG, checkpoint_file, commit_content, last_checkpoint, latest_version
+from include.clients.file_changes import file_changes
+from include.clients.file_checksum import file_checksum
+from include.clients.object_store import ObjectStore, find_store, keys_below
+from include.commit_guard import require_ownership
+from include.paths import active_releases_path, decision_log_path, snapshots_path, warehouse, writer_schemas_path
+from include.settings import Settings
+from include.store.store_probe import require_conditional_puts
+from include.store.stored_publication import (
+    StoreConflict,
+    StoreDiffers,
+    StoredPublication,
+    commit_key,
+    new_working_copy,
+    owner_file,
+    read_stored,
+    refuse_conflict,
+    refuse_other_commits,
+    save_stored,
+)
+
+AT_ONCE = 16
+"""Requests under way at the same time."""
+LISTED_FROM = 100
+"""From so many files on, those that an interrupted attempt has sent are looked for first."""
+
+
+class ForeignCommit(StoreConflict):
+    """The store has a commit that this working copy did not make, where it is to put its own."""
+
+    def __init__(self, dataset: str, table: str, version: int, url: str) -> None:
+        super().__init__(dataset, f"somebody else has committed version {version} of {table} to {url}")
+        self.table, self.version = table, version
+
+
+@dataclass(frozen=True)
+class TablePush:
+    """A table's commits after version `after` up to `upto`, and the files that they leave."""
+
+    folder: Path
+    path: str
+    after: int
+    upto: int
+
+    def files(self) -> list[tuple[str, Path]]:
+        """Return the files of version `upto` that version `after` does not have, by key."""
+        added = file_changes(self.folder, self.after, self.upto).added
+        return [(f"{self.path}/{each}", self.folder / each) for each in added]
+
+    def checkpoints(self) -> Iterator[tuple[str, Path]]:
+        """Yield the log's checkpoints among these commits by key, and the hint that names the last one."""
+        written = [checkpoint_file(self.folder, each) for each in range(self.after + 1, self.upto + 1)]
+        found = [path for path in written if path.exists()]
+        if found and (last_checkpoint(self.folder) or 0) <= self.upto:
+            found.append(self.folder / LOG / "_last_checkpoint")
+        yield from ((f"{self.path}/{LOG}/{path.name}", path) for path in found)
+
+
+def publish_to_store(settings: Settings, dataset: str, publication: Mapping[str, Any]) -> None:
+    """Bring tables and publication into the store of the settings; without one, do nothing.
+
+    `publication`: as its file has it. Raises StoreUnavailable, StoreConflict, StoreUnsafe; readers of the store see
+    the last publication then.
+    """
+    store = find_store(settings)
+    if store is None:
+        return
+    before = _begin(settings, store, dataset)
+    versions = _versions(settings, dataset, publication)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        _push_tables(settings, store, dataset, before.versions, versions, pool)
+        versions = _remove_gone(settings, store, before) | versions
+        files = _push_files(settings, store, dataset, versions, before.files, pool)
+    require_ownership()
+    save_stored(store, dataset, replace(before, publication=publication, versions=versions, files=files))
+
+
+def _begin(settings: Settings, store: ObjectStore, dataset: str) -> StoredPublication:
+    """Return what the store has, which is this working copy's; before the first publication, nothing."""
+    before = read_stored(store, dataset)
+    if before is not None:
+        refuse_conflict(settings, store, dataset, before)
+        return before
+    require_conditional_puts(store)
+    own = owner_file(settings, dataset).read() or new_working_copy()
+    owner_file(settings, dataset).write(own)
+    return StoredPublication({"tables": {}}, own, {}, {})
+
+
+def _remove_gone(settings: Settings, store: ObjectStore, before: StoredPublication) -> dict[str, int]:
+    """Delete the tables of releases that are gone here, but published ones; return the versions of the others."""
+    kept = dict(before.versions)
+    for path in before.unpublished():
+        if not (warehouse(settings) / path).is_dir():
+            store.delete([each.key for each in store.list(path)])
+            del kept[path]
+    return kept
+
+
+def refuse_start(settings: Settings, dataset: str) -> None:
+    """Raise StoreConflict unless the tables here have all that the store has; nothing without a store.
+
+    Called before a driver touches a table: a rollback after a power cut, for example, must not repeat batches that the
+    store has. Raises StoreUnsafe before the first publication.
+    """
+    store = find_store(settings)
+    if store is None:
+        return
+    stored = read_stored(store, dataset)
+    if stored is None:
+        require_conditional_puts(store)
+        return
+    refuse_conflict(settings, store, dataset, stored)
+    refuse_other_commits(settings, store, dataset, stored)
+
+
+def _versions(settings: Settings, dataset: str, publication: Mapping[str, Any]) -> dict[str, int]:
+    """Return by path the versions that are published, and those of reference tables, with which batches are joined."""
+    root = warehouse(settings)
+    published = {table["path"]: int(table["version"]) for table in publication["tables"].values()}
+    logs = sorted((root / dataset / "reference").glob(f"*/{LOG}"))
+    return {log.parent.relative_to(root).as_posix(): latest_version(log.parent) for log in logs} | published
+
+
+def _push_tables(
+    settings: Settings,
+    store: ObjectStore,
+    dataset: str,
+    known: Mapping[str, int],
+    versions: Mapping[str, int],
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Send all files, then all commits: a commit in the store has its files. Raises StoreDiffers, ForeignCommit."""
+    root, pushes = warehouse(settings), list[TablePush]()
+    for path, version in versions.items():
+        if version < known.get(path, -1):
+            raise StoreDiffers(dataset, path, known[path], store.url)
+        pushes.append(TablePush(root / path, path, known.get(path, -1), version))
+    _send_all(store, [file for push in pushes for file in _missing(store, push)], pool)
+    list(pool.map(lambda push: _put_commits(store, dataset, push), pushes))
+    _send_all(store, [file for push in pushes for file in push.checkpoints()], pool)
+
+
+def _missing(store: ObjectStore, push: TablePush) -> list[tuple[str, Path]]:
+    files = push.files()
+    if len(files) < LISTED_FROM:
+        return files
+    there = keys_below(store.list(push.path))
+    return [(key, path) for key, path in files if there.get(key) != path.stat().st_size]
+
+
+def _send_all(store: ObjectStore, files: list[tuple[str, Path]], pool: ThreadPoolExecutor) -> None:
+    list(pool.map(lambda file: store.write(*file), files))
+
+
+def _put_commits(store: ObjectStore, dataset: str, push: TablePush) -> None:
+    """Create the commits in their order, one that is there with this content is done. Raises ForeignCommit."""
+    for version in range(push.after + 1, push.upto + 1):
+        key, content = commit_key(push.path, version), commit_content(push.folder, version)
+        if not store.create(key, content):
+            found = store.read(key)
+            if found is None or found.content != content:
+                raise ForeignCommit(dataset, push.path, version, store.url)
+
+
+def _push_files(
+    settings: Settings,
+    store: ObjectStore,
+    dataset: str,
+    versions: Mapping[str, int],
+    known: Mapping[str, str],
+    pool: ThreadPoolExecutor,
+) -> dict[str, str]:
+    """Send the small files that a restored dataset needs and that changed; return the checksum of each by key."""
+    files = dict(small_files(settings, dataset, {path.split("/")[1] for path in versions}))
+    sums = {key: file_checksum(path) for key, path in files.items()}
+    _send_all(store, [(key, files[key]) for key, checksum in sums.items() if known.get(key) != checksum], pool)
+    return sums
+
+
+def small_files(settings: Settings, dataset: str, names: set[str]) -> Iterator[tuple[str, Path]]:
+    """Yield by key the files next to the tables: decisions, writers' schemas, active releases, snapshots of releases.
+
+    `names`: of folders of the dataset, those of releases among them.
+    """
+    for path in (decision_log_path, writer_schemas_path, active_releases_path):
+        if path(settings, dataset).exists():
+            yield f"{dataset}/{path(settings, dataset).name}", path(settings, dataset)
+    for release in sorted(names):
+        folder = snapshots_path(settings, dataset) / release
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                yield f"{dataset}/{release}/{SNAPSHOT}/{file.relative_to(folder).as_posix()}", file
+
+
+SNAPSHOT = "snapshot"

@@ -1,0 +1,49 @@
+"""Remove from the object store what no reader of it needs any more (spark_jobs/engine/adr-0004 has the rule).
+
+Reads: the store's log of a table. Writes: deletes objects of the store.
+Guarantee: the newest version of the store's log stays readable, and so do the versions that are kept here and those
+replaced within the retention. Commits stay.
+After a crash: the next call finds what is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from include.clients.delta_log import LOG
+from include.clients.object_store import ObjectStore, find_store
+from include.clients.table_files import obsolete_files
+from include.paths import warehouse
+from include.settings import Settings
+from include.store.stored_publication import read_stored
+
+CHECKPOINT = re.compile(r".*/(\d{20})\.checkpoint\.parquet")
+KEPT_CHECKPOINTS = 2
+"""A version before the oldest one opens from its commits."""
+
+
+def remove_stored_files(
+    settings: Settings, table: Path, protected: Callable[[], Mapping[Path, Iterable[int]]], retention: timedelta
+) -> int:
+    """Remove what is obsolete of a table in the store of the settings; return how many objects. Without one, 0.
+
+    `protected` returns by table the versions that stay.
+    """
+    store, path = find_store(settings), table.relative_to(warehouse(settings))
+    stored = read_stored(store, path.parts[0]) if store else None
+    key = path.as_posix()
+    if store is None or stored is None or key not in stored.versions:
+        return 0
+    kept = [version for version in protected().get(table, ()) if version <= stored.versions[key]]
+    files = obsolete_files(f"{store.url}/{key}", kept, retention, options=store.delta_options)
+    obsolete = [f"{key}/{file}" for file in files] + _old_checkpoints(store, key)
+    store.delete(obsolete)
+    return len(obsolete)
+
+
+def _old_checkpoints(store: ObjectStore, table: str) -> list[str]:
+    found = sorted(each.key for each in store.list(f"{table}/{LOG}") if CHECKPOINT.fullmatch(each.key))
+    return found[:-KEPT_CHECKPOINTS]

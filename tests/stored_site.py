@@ -1,0 +1,126 @@
+"""A real S3-compatible server (moto) as a process, with a bucket; a proxy before it that drops a header."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import boto3
+from botocore.config import Config
+
+from include.host.ports import free_ports
+from include.settings import Settings
+
+KEY_ID, SECRET = "headrace", "a secret of the store"
+
+
+@contextmanager
+def running_store() -> Iterator[subprocess.Popen[bytes]]:
+    """Run the server; `args[-1]` of the process is its port."""
+    port = free_ports(1)[0]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_until_it_answers(port)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def endpoint_of(process: subprocess.Popen[bytes]) -> str:
+    """Return the server's address."""
+    assert isinstance(process.args, list)
+    return f"http://127.0.0.1:{process.args[-1]}"
+
+
+def _wait_until_it_answers(port: int) -> None:
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/moto-api/", timeout=5).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError("the store does not answer")
+
+
+def create_bucket(endpoint: str, bucket: str) -> None:
+    """Create a bucket."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=KEY_ID,
+        aws_secret_access_key=SECRET,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}),
+    )
+    client.create_bucket(Bucket=bucket)
+
+
+def stored_settings(folder: Path, endpoint: str, bucket: str) -> Settings:
+    """Return settings of a state folder whose publications go to the store."""
+    folder.mkdir(parents=True, exist_ok=True)
+    secret = folder / "secret"
+    secret.write_text(f"{SECRET}\n")
+    return Settings(
+        state=folder / "state",
+        warehouse=f"s3://{bucket}/some/tables",
+        warehouse_endpoint=endpoint,
+        warehouse_key_id=KEY_ID,
+        warehouse_secret_file=secret,
+    )
+
+
+@contextmanager
+def proxy_without(endpoint: str, header: str) -> Iterator[str]:
+    """Run a proxy that hands requests on without one header, as some stores and proxies do; yield its address."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def hand_on(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            headers = {k: v for k, v in self.headers.items() if k.lower() not in (header, "host", "connection")}
+            request = urllib.request.Request(endpoint + self.path, body or None, headers, method=self.command)
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    self._answer(answer.status, dict(answer.headers.items()), answer.read())
+            except urllib.error.HTTPError as error:
+                self._answer(error.code, dict(error.headers.items()), error.read())
+
+        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                if name.lower() not in ("content-length", "connection", "transfer-encoding"):
+                    self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = hand_on  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,167 @@
+"""Tables from a real object store, in a new state folder: what is fetched, who is refused then, what is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from small_warehouse import SmallWarehouse
+from stored_site import create_bucket, endpoint_of, running_store, stored_settings
+from test_stored_publications import in_store, store_of, stored, write_batch
+
+from include.paths import bronze_path, checkpoint_path, restoring_path, silver_path, snapshots_path, warehouse
+from include.reading.publication import find_publication
+from include.settings import Settings
+from include.store import fetch_dataset as fetching
+from include.store.fetch_dataset import FetchedFileDiffers, PublicationNotStored, fetch_dataset
+from include.store.publish_to_store import refuse_start
+from include.store.remove_objects import remove_stored_files
+from include.store.stored_publication import PublishedElsewhere
+
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with running_store() as process:
+        yield endpoint_of(process)
+
+
+@pytest.fixture
+def lost(endpoint: str, tmp_path: Path) -> SmallWarehouse:
+    """Tables with two published batches, of a host that will be lost."""
+    bucket = tmp_path.name.replace("_", "-").lower()
+    create_bucket(endpoint, bucket)
+    made = SmallWarehouse(stored_settings(tmp_path, endpoint, bucket))
+    snapshot = snapshots_path(made.settings, "sales") / made.release
+    (snapshot / "gold").mkdir(parents=True)
+    (snapshot / "gold" / "shop_days.sql").write_text("select 1")
+    for batch in (0, 1):
+        write_batch(made, batch)
+        made.move(batch)
+    return made
+
+
+@pytest.fixture
+def fresh(lost: SmallWarehouse) -> Settings:
+    """Settings of a new host."""
+    return lost.settings.model_copy(update={"state": lost.settings.state.parent / "new-host"})
+
+
+def rows(settings: Settings, path: Path) -> pl.DataFrame:
+    return pl.read_delta(str(path))
+
+
+def test_a_new_host_gets_tables_snapshots_and_publication(lost: SmallWarehouse, fresh: Settings) -> None:
+    done = fetch_dataset(fresh, "sales", NOW)
+    assert (done.batch, done.release, done.moved_to, list(done.removed)) == (1, lost.release, None, [])
+    assert find_publication(fresh, "sales") == find_publication(lost.settings, "sales")
+    for path in lost.names.values():
+        copy = warehouse(fresh) / path.relative_to(warehouse(lost.settings))
+        assert DeltaTable(str(copy)).version() == DeltaTable(str(path)).version()
+        assert pl.read_delta(str(copy)).equals(pl.read_delta(str(path)))
+    assert (snapshots_path(fresh, "sales") / lost.release / "gold" / "shop_days.sql").read_text() == "select 1"
+    assert not restoring_path(fresh, "sales").exists()
+    refuse_start(fresh, "sales")
+
+
+def test_the_new_host_publishes_and_the_old_one_is_refused(lost: SmallWarehouse, fresh: Settings) -> None:
+    fetch_dataset(fresh, "sales", NOW)
+    # Before the new host has published anything.
+    write_batch(lost, 2)
+    with pytest.raises(PublishedElsewhere):
+        lost.move(2)
+    new = replace(lost, settings=fresh, names={})
+    write_batch(new, 2)
+    new.move(2)
+    with pytest.raises(PublishedElsewhere):
+        lost.move(2)
+    assert stored(fresh).publication["batch"] == 2
+    assert in_store(fresh, "silver.sales").to_pyarrow_table().num_rows == 9
+
+
+def test_commits_that_no_publication_names_are_removed(lost: SmallWarehouse, fresh: Settings) -> None:
+    store, key = store_of(fresh), f"sales/{lost.release}/silver"
+    foreign = DeltaTable(f"{store.url}/{key}", storage_options=dict(store.delta_options))
+    write_deltalake(foreign, foreign.to_pyarrow_table().slice(0, 1), mode="append")
+    done = fetch_dataset(fresh, "sales", NOW)
+    assert [Path(each).name for each in done.removed] == [f"{2:020d}.json"]
+    assert in_store(fresh, "silver.sales").version() == 1
+    assert DeltaTable(str(silver_path(fresh, "sales", lost.release))).version() == 1
+
+
+def test_tables_and_checkpoint_that_are_here_are_moved_away(lost: SmallWarehouse) -> None:
+    checkpoint = checkpoint_path(lost.settings, "sales")
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "generation.json").write_text("{}")
+    write_batch(lost, 2)
+    done = fetch_dataset(lost.settings, "sales", NOW)
+    assert done.moved_to is not None
+    assert sorted(path.name for path in done.moved_to.iterdir()) == ["checkpoint", "tables"]
+    assert not checkpoint.exists()
+    assert DeltaTable(str(bronze_path(lost.settings, "sales"))).version() == 1
+    refuse_start(lost.settings, "sales")
+
+
+def test_a_fetch_that_was_killed_continues(
+    lost: SmallWarehouse, fresh: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(fetching, "_write_records", die)
+        with pytest.raises(KeyboardInterrupt):
+            fetch_dataset(fresh, "sales", NOW)
+    assert find_publication(fresh, "sales") is None
+    assert fetch_dataset(fresh, "sales", NOW).files == 0
+    assert rows(fresh, bronze_path(fresh, "sales")).height == 8
+
+
+def test_a_file_that_is_cut_short_in_the_store_is_found(lost: SmallWarehouse, fresh: Settings) -> None:
+    store = store_of(fresh)
+    key = next(each.key for each in store.list("sales/bronze") if each.key.endswith(".parquet"))
+    store.delete([key])
+    with pytest.raises(FetchedFileDiffers, match="missing"):
+        fetch_dataset(fresh, "sales", NOW)
+    assert not warehouse(fresh).exists()
+
+
+def test_a_dataset_that_was_never_published_is_named(lost: SmallWarehouse) -> None:
+    with pytest.raises(PublicationNotStored, match="no publication"):
+        fetch_dataset(lost.settings, "orders", NOW)
+    with pytest.raises(PublicationNotStored, match="HEADRACE_WAREHOUSE"):
+        fetch_dataset(Settings(state=lost.settings.state), "sales", NOW)
+
+
+def test_replaced_files_are_removed_from_the_store_after_the_retention(lost: SmallWarehouse) -> None:
+    table, settings = lost.names["silver.sales"], lost.settings
+    DeltaTable(str(table)).optimize.compact()
+    lost.move(1)
+    files = {each.key for each in store_of(settings).list("sales") if "/silver/_month" in each.key}
+    assert len(files) == 3
+    assert remove_stored_files(settings, table, dict, timedelta(hours=6)) == 0
+    assert remove_stored_files(settings, table, lambda: {table: {1}}, timedelta()) == 0
+    assert remove_stored_files(settings, table, dict, timedelta()) == 2
+    assert in_store(settings, "silver.sales").to_pyarrow_table().num_rows == 6
+    assert remove_stored_files(Settings(state=settings.state), table, dict, timedelta()) == 0
+
+
+def test_tables_of_a_release_that_is_gone_leave_the_store(lost: SmallWarehouse) -> None:
+    old, settings = lost.release, lost.settings
+    lost.release, lost.names = "fedcba987654", {"bronze.sales": lost.names["bronze.sales"]}
+    write_batch(lost, 2)
+    lost.move(2)
+    assert any(each.key.startswith(f"sales/{old}/silver") for each in store_of(settings).list("sales"))
+    refuse_start(settings, "sales")
+    for path in (warehouse(settings) / "sales" / old).iterdir():
+        path.rename(settings.state / path.name)
+    refuse_start(settings, "sales")
+    lost.move(2)
+    assert not any(each.key.startswith(f"sales/{old}/silver") for each in store_of(settings).list("sales"))
+    assert in_store(settings, "silver.sales").to_pyarrow_table().num_rows == 3
