@@ -147,7 +147,7 @@ COMMANDS = {
     ),
     "restore": LazyCommand(
         "include.cli.restore_command:restore",
-        "Fetch a dataset's published tables from the object store, and continue from there: a new disk, a new host.",
+        "Fetch a dataset's published tables from the object store, and continue from there.",
     ),
     "settings": LazyCommand(
         "include.cli.settings_command:settings",

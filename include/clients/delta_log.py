@@ -79,6 +79,11 @@ def commit_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
+def checkpoint_name(version: int) -> str:
+    """Return the file name of the checkpoint at a version."""
+    return f"{version:020d}.checkpoint.parquet"
+
+
 def log_versions(table: Path) -> list[int]:
     """Return the versions whose commit files are there, ascending; TableMissing without a log."""
     try:
@@ -134,7 +139,7 @@ def has_commit(table: Path, version: int) -> bool:
 
 def checkpoint_file(table: Path, version: int) -> Path:
     """Return the path of the checkpoint at `version`, written or not."""
-    return table / LOG / f"{version:020d}.checkpoint.parquet"
+    return table / LOG / checkpoint_name(version)
 
 
 def refuse_lost_commits(table: Path, version: int) -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from include.clients.delta_log import LOG
+import orjson
+
+from include.clients.delta_log import LOG, checkpoint_name
 from include.clients.object_store import ObjectStore, find_store
 from include.clients.table_files import obsolete_files
 from include.paths import warehouse
@@ -21,8 +23,8 @@ from include.settings import Settings
 from include.store.stored_publication import read_stored
 
 CHECKPOINT = re.compile(r".*/(\d{20})\.checkpoint\.parquet")
-KEPT_CHECKPOINTS = 2
-"""A version before the oldest one opens from its commits."""
+KEPT_CHECKPOINTS = 10
+"""Somebody may be opening one of them. A version before the oldest one opens from its commits."""
 
 
 def remove_stored_files(
@@ -45,5 +47,8 @@ def remove_stored_files(
 
 
 def _old_checkpoints(store: ObjectStore, table: str) -> list[str]:
+    """Return the log's checkpoints but the newest ones, and the one that the hint for readers names."""
     found = sorted(each.key for each in store.list(f"{table}/{LOG}") if CHECKPOINT.fullmatch(each.key))
-    return found[:-KEPT_CHECKPOINTS]
+    hint = store.read(f"{table}/{LOG}/_last_checkpoint")
+    named = checkpoint_name(int(orjson.loads(hint.content)["version"])) if hint else ""
+    return [key for key in found[:-KEPT_CHECKPOINTS] if not key.endswith(f"/{named}")]

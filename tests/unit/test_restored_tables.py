@@ -152,6 +152,23 @@ def test_replaced_files_are_removed_from_the_store_after_the_retention(lost: Sma
     assert remove_stored_files(Settings(state=settings.state), table, dict, timedelta()) == 0
 
 
+def test_old_checkpoints_are_removed_but_the_one_that_readers_are_led_to(lost: SmallWarehouse) -> None:
+    table, settings, store = lost.names["silver.sales"], lost.settings, store_of(lost.settings)
+    for batch in range(2, 15):
+        write_batch(lost, batch)
+        DeltaTable(str(table)).create_checkpoint()
+        lost.move(batch)
+    log = f"{table.relative_to(warehouse(settings))}/_delta_log"
+    led = store.read(f"{log}/{4:020d}.checkpoint.parquet")
+    assert led is not None
+    store.write(f"{log}/_last_checkpoint", b'{"version": 4, "size": 1}')
+    assert remove_stored_files(settings, table, dict, timedelta(hours=6)) == 2
+    left = [each.key for each in store.list(log) if "checkpoint.parquet" in each.key]
+    assert len(left) == 11
+    assert f"{log}/{4:020d}.checkpoint.parquet" in left
+    assert in_store(settings, "silver.sales").to_pyarrow_table().num_rows == 45
+
+
 def test_tables_of_a_release_that_is_gone_leave_the_store(lost: SmallWarehouse) -> None:
     old, settings = lost.release, lost.settings
     lost.release, lost.names = "fedcba987654", {"bronze.sales": lost.names["bronze.sales"]}
