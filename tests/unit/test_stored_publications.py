@@ -220,7 +220,7 @@ def test_a_publication_that_was_interrupted_is_completed(
 def test_a_crash_between_store_and_file_is_completed(
     settings: Settings, tables: SmallWarehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: Any) -> None:
+    def die(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     write_batch(tables, 1)
