@@ -23,7 +23,10 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class LoggedAction:
-    """One line: `what` is log-in, log-out or a decision; `about` its plan; `outcome` requested, done, or an error."""
+    """One line: `what` is log-in, log-out or a decision; `about` its plan; `outcome` requested, done, or an error.
+
+    `at` is ISO 8601, in UTC.
+    """
 
     at: str
     user: str

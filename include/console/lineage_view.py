@@ -104,9 +104,13 @@ def placed_nodes(edges: Sequence[LineageEdge], published: Sequence[str]) -> list
         heights[column] = row + 1
         x, y = MARGIN + column * COLUMN, MARGIN + row * ROW
         link = f"/tables/{name}" if name in published else ""
-        label = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-        found.append(LineageNode(name, label, _kind(name), x, y, link))
+        kind = _kind(name)
+        found.append(LineageNode(name, _label(name.removeprefix(f"{kind} ")), kind, x, y, link))
     return found
+
+
+def _label(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def _columns(edges: Sequence[LineageEdge]) -> Mapping[str, int]:

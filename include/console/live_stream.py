@@ -13,7 +13,7 @@ from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from include.console.live_observer import LiveObserver
 from include.console.overview_view import overview_view
 from include.console.page_response import chosen_range, console_of, part, session_of
-from include.console.plan_pages import plan_part
+from include.console.plan_pages import desk_of, plan_part
 from include.console.stream_pages import dataset_part
 from include.errors import HeadraceError
 
@@ -53,24 +53,31 @@ def live_plan(request: Request, plan: str) -> Response:
         return part("plan", **plan_part(console, plan, session_of(request)))
 
     render()
-    return streamed(request, console.observer, render)
+    outcomes = desk_of(console).outcomes
+    return streamed(request, console.observer, render, lambda: outcomes.get(plan))
 
 
-def streamed(request: Request, observer: LiveObserver, render: Callable[[], str]) -> Response:
-    """Return a stream of events, each with the part when it has changed; 503 when too many are open."""
+def streamed(
+    request: Request, observer: LiveObserver, render: Callable[[], str], own: Callable[[], object] = lambda: None
+) -> Response:
+    """Return a stream of events, each with the part when it has changed; 503 when too many are open.
+
+    It is rendered after each observation, and when `own`, which this page shows besides, has another value.
+    """
     if _open >= MOST_STREAMS:
         return PlainTextResponse("too many pages are open", 503, headers={"Retry-After": "30"})
-    return StreamingResponse(_events(request, observer, render), media_type="text/event-stream")
+    return StreamingResponse(_events(request, lambda: (observer.number, own()), render), media_type="text/event-stream")
 
 
-async def _events(request: Request, observer: LiveObserver, render: Callable[[], str]) -> AsyncIterator[str]:
+async def _events(request: Request, version: Callable[[], object], render: Callable[[], str]) -> AsyncIterator[str]:
     global _open
     _open += 1
-    rendered, last, quiet = 0, "", 0.0
+    rendered: object = None
+    last, quiet = "", 0.0
     try:
         while not await request.is_disconnected():
-            if observer.number != rendered:
-                rendered = observer.number
+            if (now := version()) != rendered:
+                rendered = now
                 text = await run_in_threadpool(_rendered, render)
                 if text is not None and text != last:
                     last, quiet = text, 0.0

@@ -41,16 +41,20 @@ def one_plan(request: Request, plan: str) -> HTMLResponse:
     """Return the page of a plan. Raises PlanUnknown, PlanUnreadable."""
     console = console_of(request)
     shown = plan_part(console, plan, session_of(request))
-    actions = last_actions(console.settings, ACTIONS_SHOWN, plan)
-    return page(request, "plan", "Plans", plan, live=f"/live/plans/{quote(plan)}", actions=actions, **shown)
+    return page(request, "plan", "Plans", plan, live=f"/live/plans/{quote(plan)}", **shown)
 
 
 def plan_part(console: Console, plan: str, session: UserSession | None) -> dict[str, Any]:
     """Return what the part of the page shows that changes. Raises PlanUnknown, PlanUnreadable."""
-    view = plan_view(console.settings, plan)
-    decisions = possible_decisions(load_plan(console.settings, plan)) if session else ()
-    csrf = session.csrf if session else ""
-    return {"view": view, "decisions": decisions, "csrf": csrf, "outcome": desk_of(console).outcomes.get(plan)}
+    outcome = desk_of(console).outcomes.get(plan)
+    may_decide = session is not None and (outcome is None or outcome.done)
+    return {
+        "view": plan_view(console.settings, plan),
+        "decisions": possible_decisions(load_plan(console.settings, plan)) if may_decide else (),
+        "csrf": session.csrf if session else "",
+        "outcome": outcome,
+        "actions": last_actions(console.settings, ACTIONS_SHOWN, plan),
+    }
 
 
 @routes.post("/plans/{plan}/{decision}")

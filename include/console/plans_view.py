@@ -10,7 +10,7 @@ from include.console.overview_view import BAD, GOOD, IDLE, WARNING, Badge
 from include.planning.comparison_view import ComparisonView, comparison_view
 from include.planning.explain_plan import cost
 from include.planning.plan_stages import stage_states
-from include.plans.comparison import EQUAL, HELD
+from include.plans.comparison import EQUAL, HELD, NEEDS_APPROVAL
 from include.plans.plan import Event, PlanRecord
 from include.plans.plan_journal import last_failure, load_comparison, load_plan
 from include.plans.plan_lookup import newest_plans
@@ -87,7 +87,9 @@ def plans_view(settings: Settings, number: int) -> PlansView:
 def plan_line(record: PlanRecord) -> PlanLine:
     """Return a plan as a line of the list."""
     plan, compared = record.plan, record.find(Compared)
-    verdict = None if compared is None else Badge(compared.verdict, _verdict_tone(compared.verdict))
+    # Once somebody has decided, the stage says what.
+    is_shown = compared is not None and (compared.verdict != NEEDS_APPROVAL or record.stage is Stage.COMPARED)
+    verdict = Badge(compared.verdict, _verdict_tone(compared.verdict)) if compared and is_shown else None
     stage = Badge(record.stage.replace("_", " "), STAGE_TONES.get(record.stage, IDLE))
     about = plan.requested or plan.about
     return PlanLine(plan.id, plan.dataset, stage, about, moment(plan.planned_at), plan.planned_by, verdict)

@@ -58,10 +58,8 @@ def rejected(request: Request, name: str, reason: str | None = None) -> HTMLResp
     console = console_of(request)
     known = getattr(progress_of(console.observer.snapshot(), name), "rejected", {})
     samples = rejected_samples(console.settings, name, reason)
-    title = f"{name}: rejected records"
-    return page(
-        request, "rejected", DATASETS, title, dataset=name, reason=reason, reasons=sorted(known), samples=samples
-    )
+    title, reasons = f"{name}: rejected records", sorted(known.items(), key=lambda item: (-item[1], item[0]))
+    return page(request, "rejected", DATASETS, title, dataset=name, reason=reason, reasons=reasons, samples=samples)
 
 
 @routes.get("/datasets/{name}/runs", response_class=HTMLResponse)

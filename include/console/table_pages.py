@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from include.console.display_values import moment
 from include.console.lineage_view import lineage_view
 from include.console.page_response import Console, console_of, page
 from include.console.query_view import query_view
@@ -35,7 +36,8 @@ def table(request: Request, name: str, measure: str = "") -> HTMLResponse:
     """Return a table's first rows, and a chart of a gold table. Raises TableUnknown."""
     console = console_of(request)
     view = table_view(console.settings, name, measure, memory_of(console))
-    return page(request, "table", "Tables", name, view=view, sql=EXAMPLE.format(name))
+    complete = moment(console.observer.snapshot().watermarks.get(view.line.dataset)) if view.has_windows else None
+    return page(request, "table", "Tables", name, view=view, complete=complete, sql=EXAMPLE.format(name))
 
 
 @routes.get("/sql", response_class=HTMLResponse)

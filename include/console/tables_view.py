@@ -43,7 +43,10 @@ class TableLine:
 
 @dataclass(frozen=True)
 class PublishedTableView:
-    """One table: `measures` are what its chart can show, `measure` what it shows."""
+    """One table: `measures` are what its chart can show, `measure` what it shows.
+
+    `has_windows`: its rows are of windows, which the watermark closes.
+    """
 
     line: TableLine
     release: str
@@ -51,6 +54,7 @@ class PublishedTableView:
     chart: BarChart | None
     measures: Sequence[str]
     measure: str
+    has_windows: bool
 
 
 class VersionMemory:
@@ -98,7 +102,7 @@ def table_view(settings: Settings, name: str, measure: str, memory: VersionMemor
     chosen = measure if measure in measures else next(iter(measures[1:]), ROWS)
     preview = memory.get(table, "preview", lambda: limited_rows(reading, _preview_sql(name, gold), PREVIEW_ROWS))
     chart = memory.get(table, f"chart {chosen}", lambda: _chart(reading, name, gold, chosen)) if gold else None
-    return PublishedTableView(line, table.release, preview, chart, measures, chosen)
+    return PublishedTableView(line, table.release, preview, chart, measures, chosen, _time_column(gold) != "")
 
 
 def _declared_gold(settings: Settings, table: PublishedTable) -> Gold | None:

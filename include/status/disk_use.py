@@ -140,6 +140,8 @@ def _part_of(settings: Settings, path: Path) -> StoragePart:
             return StoragePart(dataset, release, "index of identities")
         case [release, "plans", *_]:
             return StoragePart(dataset, release, "rows of plans")
+        case [release, "_queries", *_]:
+            return StoragePart(dataset, release, "slots of prepared queries")
         case [release, _, *_]:
             return StoragePart(dataset, release, "other")
     return StoragePart(dataset, SHARED, "other")
