@@ -1,4 +1,4 @@
-"""Every setting for display, with secrets masked."""
+"""The list of settings for display: each with its value, where the value comes from, and its meaning."""
 
 from __future__ import annotations
 
@@ -9,29 +9,44 @@ from dataclasses import dataclass
 
 from include.secret_masking import MASK, mask_secrets
 from include.settings import OUTSIDE_SETTINGS, PREFIX, Settings
+from include.settings_profiles import DEFAULT_PROFILE, profile_values
+
+BY_ENVIRONMENT, BY_DEFAULT = "environment", "default"
 
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """A setting for display: variable, value and default as text, whether the environment sets it, its meaning."""
+    """A setting for display: variable, value and default as text, where the value comes from, its meaning."""
 
     name: str
     value: str
     default: str
-    given: bool
+    origin: str
     meaning: str
+
+    @property
+    def is_default(self) -> bool:
+        """Whether neither the environment nor a profile sets it."""
+        return self.origin == BY_DEFAULT
 
 
 def list_settings(environ: Mapping[str, str] = os.environ) -> list[SettingInfo]:
     """Return every setting in the order of declaration, also invalid values. Secrets are masked."""
-    infos = []
+    infos, profile = [], environ.get(f"{PREFIX}PROFILE", DEFAULT_PROFILE)
+    chosen = profile_values(profile)
     for field, declared in Settings.model_fields.items():
         name = f"{PREFIX}{field.upper()}"
         default = _text(declared.get_default(call_default_factory=True))
-        value = _shown(field, environ.get(name, default))
-        infos.append(SettingInfo(name, value, default, name in environ, declared.description or ""))
+        if name in environ:
+            value, origin = environ[name], BY_ENVIRONMENT
+        elif field in chosen:
+            value, origin = _text(chosen[field]), f"profile {profile}"
+        else:
+            value, origin = default, BY_DEFAULT
+        infos.append(SettingInfo(name, _shown(field, value), default, origin, declared.description or ""))
     outside = (
-        SettingInfo(name, environ.get(name, ""), "", name in environ, why) for name, why in OUTSIDE_SETTINGS.items()
+        SettingInfo(name, environ.get(name, ""), "", BY_ENVIRONMENT if name in environ else BY_DEFAULT, why)
+        for name, why in OUTSIDE_SETTINGS.items()
     )
     return [*infos, *outside]
 

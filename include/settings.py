@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic_settings import SettingsConfigDict, SettingsError
 
 from include.allowed_options import reason_refused
 from include.errors import Terminal
 from include.secret_masking import MASK, mask_secrets, mask_value
+from include.settings_profiles import DEFAULT_PROFILE, Profile, ProfiledSettings
 
 CLONE = Path(__file__).resolve().parent.parent
 PREFIX = "HEADRACE_"
@@ -51,11 +52,16 @@ class InvalidSetting(Terminal):
         self.key = key
 
 
-class Settings(BaseSettings):
+class Settings(ProfiledSettings):
     """All settings. Paths may contain spaces; memory is in JVM notation (512m, 3g)."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
+    profile: Profile = Field(
+        DEFAULT_PROFILE,
+        description="what to optimise: latency, CPU per record, or memory; sets the knobs of headrace settings "
+        "--profiles, unless they are given",
+    )
     state: Path = Field(CLONE / ".headrace", description="folder of broker, tables, checkpoints and ledger")
     datasets: Path = Field(CLONE / "include" / "datasets", description="folder of the dataset folders")
     jars: Path = Field(CLONE / ".jars", description="folder of the verified jars: spark/ and broker/")
@@ -197,7 +203,10 @@ class Settings(BaseSettings):
         8, ge=0, le=500, description="similar small files that the owner compacts by itself; 0: only headrace maintain"
     )
     trigger_seconds: float = Field(
-        0.1, ge=0, le=3600, description="least interval between ingest batches, seconds; refine paces them"
+        0.1,
+        ge=0,
+        le=600,
+        description="least interval between ingest batches that are not full, seconds; refine paces them",
     )
     restart_seconds: float = Field(
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
@@ -241,6 +250,13 @@ class Settings(BaseSettings):
     def _require_whole_key(self) -> Self:
         if bool(self.warehouse_key_id) != bool(self.warehouse_secret_file):
             raise InvalidSetting("HEADRACE_WAREHOUSE_KEY_ID", "and HEADRACE_WAREHOUSE_SECRET_FILE need each other")
+        return self
+
+    @model_validator(mode="after")
+    def _require_interval_below_stall(self) -> Self:
+        if self.trigger_seconds >= self.stall_seconds:
+            why = f"{self.trigger_seconds:g} is not below HEADRACE_STALL_SECONDS: a driver that waits would be killed"
+            raise InvalidSetting("HEADRACE_TRIGGER_SECONDS", why)
         return self
 
     @property

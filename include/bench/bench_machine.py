@@ -43,5 +43,7 @@ def this_machine() -> Machine:
         python=platform.python_version(),
         packages={name: importlib.metadata.version(name) for name in PACKAGES},
         load=round(os.getloadavg()[0], 2),
-        settings={info.name: info.value for info in list_settings() if info.given and info.name not in NOT_TUNING},
+        settings={
+            info.name: info.value for info in list_settings() if not info.is_default and info.name not in NOT_TUNING
+        },
     )

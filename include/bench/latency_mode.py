@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from include.bench.bench_follower import Ends, ObservedPublication
 from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
+from include.bench.cpu_usage import per_million, stream_cpu, used_between
 from include.bench.sending import OpenLoop
 from include.reading import pinned
 from include.settings import Settings
@@ -29,13 +30,15 @@ class SteadyPhase:
 
 
 def measure_latency(session: BenchSession, rate: float, seconds: float) -> Figures:
-    """Send `rate` events/s for `seconds` in an open loop; return quantiles over all of them."""
+    """Send `rate` events/s for `seconds` in an open loop; return quantiles over all of them, and the CPU they took."""
     session.log(f"latency: {rate:,.0f} events/s for {seconds:.0f} s, open loop …")
     events = round(rate * seconds)
     session.supply.prepare(events)
+    before = stream_cpu(session.settings, session.dataset)
     with sending(session, session.supply.frames(events), rate) as phase:
         phase.sender.finish()
-    return phase.figures
+    used = used_between(before, stream_cpu(session.settings, session.dataset))
+    return phase.figures | per_million(used, events)
 
 
 @contextmanager

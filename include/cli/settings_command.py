@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -12,12 +13,23 @@ from rich.text import Text
 
 from include.cli.option_types import AsJson
 from include.setting_list import SettingInfo, list_settings
-from include.settings import InvalidSetting, load_settings
+from include.settings import PREFIX, InvalidSetting, load_settings
+from include.settings_profiles import KNOBS, PURPOSES
 
 
-def settings(as_json: AsJson = False) -> None:
-    """List every setting: its environment variable, value, default and meaning; exit code 2 when one is invalid."""
+def settings(
+    as_json: AsJson = False,
+    profiles: Annotated[
+        bool, typer.Option("--profiles", help="List what each HEADRACE_PROFILE sets instead, and why.")
+    ] = False,
+) -> None:
+    """List every setting: variable, value, where it comes from, default, meaning; exit code 2 when one is invalid.
 
+    A variable wins over the profile (HEADRACE_PROFILE), the profile over the default.
+    """
+    if profiles:
+        Console().print(profiles_table())
+        return
     invalid: InvalidSetting | None = None
     try:
         load_settings()
@@ -32,24 +44,37 @@ def settings(as_json: AsJson = False) -> None:
         raise invalid
 
 
-def as_record(info: SettingInfo) -> dict[str, str | bool]:
-    """Return a setting as JSON; `given`: the environment has it."""
+def as_record(info: SettingInfo) -> dict[str, str]:
+    """Return a setting as JSON; `origin`: environment, profile NAME or default."""
     return {
         "name": info.name,
         "value": info.value,
         "default": info.default,
-        "given": info.given,
+        "origin": info.origin,
         "meaning": info.meaning,
     }
 
 
 def as_table(infos: list[SettingInfo]) -> Table:
-    """Return the settings as a table, given ones in bold, without markup."""
+    """Return the settings as a table, those that are not at their default in bold, without markup."""
     table = Table(box=SIMPLE_HEAD)
     table.add_column("setting", no_wrap=True)
-    for name in ("value", "default", "meaning"):
+    for name in ("value", "from", "default", "meaning"):
         table.add_column(name, overflow="fold")
     for info in infos:
-        value = Text(info.value, "bold" if info.given else "")
-        table.add_row(Text(info.name), value, Text(info.default), Text(info.meaning))
+        value = Text(info.value, "" if info.is_default else "bold")
+        table.add_row(Text(info.name), value, info.origin, Text(info.default), Text(info.meaning))
+    return table
+
+
+def profiles_table() -> Table:
+    """Return what each profile sets, and why."""
+    defaults = {info.name: info.default for info in list_settings({})}
+    table = Table(box=SIMPLE_HEAD, caption="\n".join(f"{name}: {purpose}" for name, purpose in PURPOSES.items()))
+    for name in ("setting", *PURPOSES, "reason", "measured"):
+        table.add_column(name, no_wrap=name == "setting", overflow="fold")
+    for knob in KNOBS:
+        setting = f"{PREFIX}{knob.setting.upper()}"
+        values = (defaults[setting] if value is None else str(value) for value in (None, knob.throughput, knob.small))
+        table.add_row(setting, *values, knob.reason, knob.measured)
     return table

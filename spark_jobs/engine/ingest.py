@@ -37,6 +37,8 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.offset_log import planned_ranges
 
 DRAINED = "drained at the batch boundary"
+LOOK_SECONDS = 0.1
+"""How often Spark looks for records while there are none."""
 
 
 @dataclass
@@ -77,8 +79,8 @@ class Ingest:
         reader = self.spark.readStream.format("kafka").options(**self._source_options(bootstrap))
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
         checkpoint = str(self._checkpoint())
-        trigger = f"{int(self.settings.trigger_seconds * 1000)} milliseconds"
-        return writer.option("checkpointLocation", checkpoint).trigger(processingTime=trigger).start()
+        look = f"{int(min(LOOK_SECONDS, self.settings.trigger_seconds) * 1000)} milliseconds"
+        return writer.option("checkpointLocation", checkpoint).trigger(processingTime=look).start()
 
     def _measure_first(self, bootstrap: str) -> None:
         """Measure records of earlier processes, or the records with which the first batch begins.
@@ -136,8 +138,14 @@ class Ingest:
         self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
         self.last_batch, self.progress = batch.number, time.monotonic()
         offsets = sum(end - start for start, end in batch.offsets.values())
-        if self.pacing is not None and offsets < FULL * self.limit.offsets:
-            self.pacing.wait(batch.number, self.seconds, self.stop)
+        if offsets < FULL * self.limit.offsets:
+            self.wait_for_next(batch.number, begun)
+
+    def wait_for_next(self, number: int, begun: float) -> None:
+        """Return when the batch after `number`, which was begun at `begun`, is to be planned, or at once in a drain."""
+        self.stop.wait(begun + self.settings.trigger_seconds - time.monotonic())
+        if self.pacing is not None:
+            self.pacing.wait(number, self.seconds, self.stop)
 
     def _sync_plan(self, number: int) -> None:
         """Force the planned offsets to disk before bronze has the batch: the next start plans nothing else."""

@@ -16,7 +16,7 @@ GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
     "include.setting_list",
     *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
-    "include.record_coordinates",
+    *("include.record_coordinates", "include.settings_profiles"),
     *("include.app_ids", "include.commit_guard", "include.process_folder"),
 )
 LOW = (*GROUND, "include.host", "include.state", "include.leases")
@@ -37,10 +37,14 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.sql_quoting": ((), "quotes names and literals of SQL; knows no table"),
     "include.secret_masking": ((), "masks secrets in any text; knows no setting"),
     "include.settings": (
-        ("include.allowed_options", "include.errors", "include.secret_masking"),
+        ("include.allowed_options", "include.errors", "include.secret_masking", "include.settings_profiles"),
         "reads the environment",
     ),
-    "include.setting_list": (("include.secret_masking", "include.settings"), "shows settings; reads no other value"),
+    "include.settings_profiles": ((), "what a profile sets, and why; reads nothing"),
+    "include.setting_list": (
+        ("include.secret_masking", "include.settings", "include.settings_profiles"),
+        "shows settings and where each value comes from; reads no other value",
+    ),
     "include.paths": (
         ("include.errors", "include.password_file", "include.settings"),
         "names paths, none outside the state folder",

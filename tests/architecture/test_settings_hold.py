@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 import pytest
 from pydantic import ValidationError
 from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException
 from pyspark.sql import SparkSession
+from source_tree import Module, code
 
 from include.settings import (
     UNSAFE_VALUES,
@@ -15,8 +19,11 @@ from include.settings import (
     reject_unknown,
     reject_unsafe,
 )
+from include.settings_profiles import KNOBS
 from spark_jobs.engine.spark_session import GUARDED, GuardedSetting, open_session, verify_guarded
 
+READ_WHILE_LOADING = {"profile"}
+"""The profile is in the values that it sets."""
 # Every setting of FAULTS 43, as somebody would write it.
 HARMFUL = {
     "failOnDataLoss": "false",
@@ -75,6 +82,25 @@ def test_value_of_the_wrong_type_names_its_key(field: str, value: str, monkeypat
 @pytest.fixture(autouse=True)
 def _settings_are_read_anew() -> None:
     load_settings.cache_clear()
+
+
+def test_every_setting_is_read() -> None:
+    """A knob that nothing reads is dead: remove it. Validators of settings.py do not count, its properties do."""
+    read = {node.attr for module in code() for node in _attributes(module)}
+    assert [name for name in Settings.model_fields if name not in read | READ_WHILE_LOADING] == []
+
+
+def _attributes(module: Module) -> Iterator[ast.Attribute]:
+    parts: list[ast.AST] = [module.tree]
+    if module.path == "include/settings.py":
+        found = (node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef))
+        parts = [node for node in found if "property" in map(ast.unparse, node.decorator_list)]
+    yield from (node for part in parts for node in ast.walk(part) if isinstance(node, ast.Attribute))
+
+
+def test_every_knob_of_a_profile_is_a_setting_and_says_why() -> None:
+    assert {knob.setting for knob in KNOBS} <= Settings.model_fields.keys()
+    assert all(knob.reason and knob.measured for knob in KNOBS)
 
 
 def test_settings_are_immutable() -> None:

@@ -41,3 +41,15 @@ def test_records_behind_an_open_transaction_are_not_waiting(
     ingest = ingest_of(scene, {0: 10, 1: 19})
     ingest.progress = time.monotonic() - READABLE_AFTER - 1
     assert has_records(ingest, {0: 10, 1: 20}) is expected
+
+
+def test_the_batch_after_a_small_one_is_planned_when_the_interval_is_over(scene: Scene) -> None:
+    ingest = ingest_of(scene, {})
+    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.3})
+    began = time.monotonic()
+    ingest.wait_for_next(1, began - 0.1)
+    assert 0.2 <= time.monotonic() - began < 5
+    ingest.stop.set()
+    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 600.0})
+    ingest.wait_for_next(2, time.monotonic())
+    assert time.monotonic() - began < 10, "a drain does not wait for the interval"

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 from registry_stand_in import StandIn, registry_stand_in
+from secured_gateway import PASSWORD, USER, create_certificate, secured_gateway
 
 from include.clients.schema_registry import (
     RegisteredSchema,
@@ -117,3 +118,22 @@ def test_log_in_is_not_sent_where_an_answer_redirects_to(stand_in: StandIn) -> N
         server.shutdown()
     assert [bool(login) for login in Redirecting.logins] == [True]
     assert stand_in.logins == [""]
+
+
+def test_registry_behind_tls_and_a_password_is_read_with_both(stand_in: StandIn, tmp_path: Path) -> None:
+    number = stand_in.add("a-value", TEXT)
+    with secured_gateway(f"{stand_in.address}/", tmp_path / "mine") as gateway:
+        url, ca = gateway.url, str(gateway.ca_file)
+        found = SchemaRegistry(url, USER, PASSWORD, ca).schema(number)
+        assert found is not None
+        assert found.text == TEXT
+        with pytest.raises(RegistryUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            SchemaRegistry(url, USER, PASSWORD).schema(number)
+        other, _ = create_certificate(tmp_path / "other")
+        with pytest.raises(RegistryUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            SchemaRegistry(url, USER, PASSWORD, str(other)).schema(number)
+        with pytest.raises(RegistryRefused, match="401") as refused:
+            SchemaRegistry(url, USER, "wrong", ca).schema(number)
+        assert "_PASSWORD_FILE" in refused.value.remedy
+        with pytest.raises(RegistryUnreachable):
+            SchemaRegistry(url.replace("https", "http"), USER, PASSWORD).schema(number)

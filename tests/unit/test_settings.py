@@ -16,6 +16,7 @@ from include.cli.main import app
 from include.secret_masking import mask_secrets
 from include.setting_list import list_settings
 from include.settings import PREFIX, InvalidSetting, Settings, load_settings, reject_unsafe
+from include.settings_profiles import KNOBS, PURPOSES, profile_values
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +96,7 @@ def test_settings_list_has_every_setting_with_a_meaning() -> None:
         *(f"{PREFIX}{name.upper()}" for name in Settings.model_fields),
         "HEADRACE_FAILPOINT",
     ]
-    assert all(knob.meaning and knob.value == knob.default and not knob.given for knob in knobs)
+    assert all(knob.meaning and knob.value == knob.default and knob.is_default for knob in knobs)
 
 
 def test_settings_lists_given_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,48 @@ def test_settings_lists_given_values(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, ["settings", "--json"])
     assert result.exit_code == 0
     cores = next(knob for knob in json.loads(result.stdout) if knob["name"] == "HEADRACE_DRIVER_CORES")
-    assert (cores["value"], cores["default"], cores["given"]) == ("4", "2", True)
+    assert (cores["value"], cores["default"], cores["origin"]) == ("4", "2", "environment")
+
+
+@pytest.mark.parametrize("profile", PURPOSES)
+def test_profile_sets_its_knobs_and_no_other_setting(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+    defaults = Settings().model_dump()
+    monkeypatch.setenv("HEADRACE_PROFILE", profile)
+    assert load_settings().model_dump() == defaults | {"profile": profile} | profile_values(profile)
+    assert {info.name for info in list_settings() if info.origin == f"profile {profile}"} == {
+        f"{PREFIX}{setting.upper()}" for setting in profile_values(profile)
+    }
+
+
+def test_given_setting_wins_over_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_PROFILE", "small")
+    monkeypatch.setenv("HEADRACE_DRIVER_MEMORY", "2g")
+    found = load_settings()
+    assert (found.driver_memory, found.driver_cores) == ("2g", 1)
+    assert Settings(driver_cores=3).driver_cores == 3
+    shown = {info.name: (info.value, info.origin) for info in list_settings()}
+    assert shown["HEADRACE_DRIVER_MEMORY"] == ("2g", "environment")
+    assert shown["HEADRACE_DRIVER_CORES"] == ("1", "profile small")
+
+
+def test_profile_of_an_argument_wins_over_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_PROFILE", "small")
+    assert Settings(profile="fresh").driver_memory == "3g"
+
+
+def test_unknown_profile_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused(monkeypatch, "HEADRACE_PROFILE", "smal")
+    assert (error.key, "'fresh', 'throughput' or 'small'" in error.what) == ("HEADRACE_PROFILE", True)
+
+
+def test_profiles_are_listed_with_every_knob_and_its_reason() -> None:
+    shown = CliRunner().invoke(app, ["settings", "--profiles"], env={"COLUMNS": "1000"}).stdout
+    assert all(f"{PREFIX}{knob.setting.upper()}" in shown and knob.reason in shown for knob in KNOBS)
+
+
+def test_interval_that_looks_like_a_hang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_STALL_SECONDS", "60")
+    assert refused(monkeypatch, "HEADRACE_TRIGGER_SECONDS", "60").key == "HEADRACE_TRIGGER_SECONDS"
 
 
 def test_settings_lists_and_marks_refused_values(monkeypatch: pytest.MonkeyPatch) -> None:
