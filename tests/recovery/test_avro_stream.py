@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from readings import Sent, readings
 from recovery_site import Site
+from secured_gateway import secured_gateway
 
 from include.clients.schema_registry import RegistryRefused, SchemaRegistry
 from include.producers.kafka_producer import produce
@@ -136,6 +137,28 @@ def test_avro_survives_its_registry_and_is_rebuilt_without_it(avro: AvroSite) ->
     audited = site.command("audit", "--deep", "--dataset", site.dataset)
     assert audited.returncode == 0, audited.stdout + audited.stderr
     assert "balanced" in audited.stdout
+    site.assert_nothing_lost()
+
+
+def test_registry_behind_tls_and_a_password_is_used_by_every_command(avro: AvroSite, tmp_path: Path) -> None:
+    site = avro.site
+    with secured_gateway(avro.running.url, tmp_path / "gateway") as gateway:
+        address = gateway.settings()
+        number = avro.register(FIRST)
+        avro.send(100, FIRST, number)
+        password = Path(address["HEADRACE_SCHEMA_REGISTRY_PASSWORD_FILE"])
+        right = password.read_text()
+        password.write_text("wrong\n")
+        driver = site.start_driver(**address)
+        status = site.wait_state("halted", driver)
+        assert "401" in status["reason"]
+        driver.kill()
+        password.write_text(right)
+        driver = site.start_driver(**address)
+        site.wait_published(driver)
+        checked = site.command("contract", "check", "--dataset", site.dataset, **address)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert f"schema {number} (compatibility BACKWARD): the contract reads it" in checked.stdout
     site.assert_nothing_lost()
 
 
