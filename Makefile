@@ -103,7 +103,8 @@ down: setup-runtime ## stop Airflow, drain the streams, then stop the broker
 bench: setup-runtime ## measure events/s, latency, cold start, audit; ARGS="sustained rebuild --runs 3 --baseline FILE"; an hour
 	@.venv/bin/headrace bench run $(ARGS)
 
-bench-peers: setup-airflow ## measure hand-written jobs next to the platform: the same topic, the same tables
+bench-peers: setup-airflow ## measure hand-written jobs, and Flink, next to the platform: the same topic, the same tables
+	@bash infra/setup_flink.sh
 	@.venv/bin/headrace bench peers $(ARGS)
 
 bench-growth: setup-dev ## measure how the platform's own costs grow with 100,000 commits of history

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Regenerates requirements/*.lock: bash infra/lock.sh [--upgrade]
-# One resolution over all groups, then each group constrained to it, so that every group has the same versions.
+# uv and Flink are installed alone; else one resolution over all groups, then each group constrained to it, so that every group has the same versions.
 # Without --upgrade, versions in the current locks stay where they still satisfy the constraints.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,11 +20,12 @@ echo "Resolving all groups at once: about half a minute"
 compile pyproject.toml requirements/build.in --group dev --group quality --group airflow "$@" -o "$all"
 
 compile requirements/uv.in -o "$work/uv.lock"
+compile requirements/flink.in -o "$work/flink.lock"
 compile requirements/build.in -c "$all" -o "$work/build.lock"
 compile pyproject.toml -c "$all" -o "$work/runtime.lock"
 for group in dev quality airflow; do compile --group "pyproject.toml:$group" -c "$all" -o "$work/$group.lock"; done
 
-for lock in uv build runtime dev quality airflow; do
+for lock in uv flink build runtime dev quality airflow; do
   if cmp -s "$work/$lock.lock" "requirements/$lock.lock"; then
     echo "  $lock.lock: unchanged"
   else

@@ -42,6 +42,7 @@ PEERS = {
     "PySpark, MERGE": "include.bench.peers.spark_merge",
     "polars, delta-rs": "include.bench.peers.polars_delta_rs",
     "Spark pipelines": "include.bench.peers.spark_pipelines",
+    "Flink SQL, batch": "include.bench.peers.flink_sql",
 }
 """The module of each peer, by the name that results show."""
 ENDS_WITHIN = 30.0
@@ -202,7 +203,19 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _problems(tables: Path, sent: SentRecords) -> list[str]:
     """Compare a peer's tables with the measured records; return what differs."""
-    if missing := [name for name in ("silver", "gold") if not DeltaTable.is_deltatable(str(tables / name))]:
+    found = {name: _rows_of(tables / name) for name in ("silver", "gold")}
+    if missing := [name for name, rows in found.items() if rows is None]:
         return [f"it wrote no table {name}" for name in missing]
-    identities = pl.scan_delta(str(tables / "silver")).select(FEEDS[DATASET].id_field).collect().to_series()
-    return table_problems(sent, identities, pl.read_delta(str(tables / "gold")))
+    silver, gold = found["silver"], found["gold"]
+    assert silver is not None
+    assert gold is not None
+    identities = silver.select(FEEDS[DATASET].id_field).collect().to_series()
+    return table_problems(sent, identities, gold.collect())
+
+
+def _rows_of(table: Path) -> pl.LazyFrame | None:
+    """Return a table in Delta, or one of Parquet files, whose names begin with anything but a dot; None without one."""
+    if DeltaTable.is_deltatable(str(table)):
+        return pl.scan_delta(str(table))
+    files = [path for path in table.rglob("*") if path.is_file() and not path.name.startswith((".", "_"))]
+    return pl.scan_parquet(files) if files else None

@@ -32,7 +32,7 @@ from include.doctor.check_resources import (
 )
 from include.doctor.check_result import CheckResult
 from include.doctor.check_store import check_store
-from include.host.jar_lock import LOCK, read_jar_list
+from include.host.jar_lock import installed_jars
 from include.host.java_runtime import find_java
 from include.host.ports import holder_of, is_free
 from include.settings import CLONE, Settings, load_settings
@@ -62,7 +62,7 @@ def installation_findings() -> list[CheckResult]:
 def state_findings(settings: Settings) -> list[CheckResult]:
     """Return the results of the checks of the folders and the port that the settings name."""
     return [
-        check_jars(settings.jars, read_jar_list(LOCK, hashed=True)),
+        check_jars(settings.jars, installed_jars()),
         check_heaps(settings, psutil.virtual_memory().total),
         check_writable(settings.state),
         check_disk(shutil.disk_usage(existing(settings.state)).free, settings.state),

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from include.errors import Terminal
 
-FOLDERS = ("spark", "broker")
+FOLDERS = ("spark", "broker", "flink")
+OPTIONAL = ("flink",)
+"""Folders that set-up leaves out: their jars are for a benchmark only."""
 # Without the settings: an image fetches the jars in a layer that only their lock and these modules change.
 LOCK = Path(__file__).resolve().parents[2] / "infra" / "jars" / "jars.lock"
 
 
 @dataclass(frozen=True)
 class Jar:
-    """One jar: the folder it belongs to (`spark`, `broker`), `group:artifact:version`, sha256 in hex."""
+    """One jar: the folder it belongs to (of FOLDERS), `group:artifact:version`, sha256 in hex."""
 
     folder: str
     coordinate: str
@@ -74,6 +76,11 @@ def read_jar_list(path: Path, *, hashed: bool) -> list[Jar]:
             raise JarLockUnreadable(path, number, line)
         jars.append(Jar(words[0], words[1], words[2] if hashed else ""))
     return jars
+
+
+def installed_jars() -> list[Jar]:
+    """Return the locked jars that set-up installs. Raises JarLockUnreadable."""
+    return [jar for jar in read_jar_list(LOCK, hashed=True) if jar.folder not in OPTIONAL]
 
 
 def is_jar_line(words: Sequence[str], hashed: bool) -> bool:

@@ -19,7 +19,16 @@ from pathlib import Path
 from threading import Lock
 
 from include.errors import HeadraceError
-from include.host.jar_lock import FOLDERS, LOCK, Jar, JarMismatch, read_jar_list, sha256_of, verify_jar
+from include.host.jar_lock import (
+    FOLDERS,
+    LOCK,
+    Jar,
+    JarMismatch,
+    installed_jars,
+    read_jar_list,
+    sha256_of,
+    verify_jar,
+)
 from include.host.java_runtime import find_java
 from infra.jars.ivy import download
 
@@ -119,9 +128,9 @@ def download_all(absent: Sequence[Jar], jars: Path, cache: Path, progress: JarPr
 
 
 def remove_unlisted(locked: Sequence[Jar], jars: Path) -> None:
-    """Remove jars that the lock does not name: two versions on a class path conflict."""
+    """Remove jars that are not locked from the folders of those that are: two versions on a class path conflict."""
     listed = {jar.path_in(jars) for jar in locked}
-    for folder in FOLDERS:
+    for folder in {jar.folder for jar in locked}:
         for found in (jars / folder).glob("*.jar"):
             if found not in listed:
                 print(f"  jars: removing {folder}/{found.name}, which the lock does not name")
@@ -129,7 +138,7 @@ def remove_unlisted(locked: Sequence[Jar], jars: Path) -> None:
 
 
 def fetch(locked: Sequence[Jar], jars: Path, cache: Path) -> None:
-    """Make the folder hold exactly the locked jars. Raises JarMismatch, JarsUnavailable or JavaMissing."""
+    """Make the folders of the locked jars hold exactly these. Raises JarMismatch, JarsUnavailable or JavaMissing."""
     copied, absent = place_from_disk(locked, jars, cache)
     progress = JarProgress(len(copied) + len(absent))
     for jar in copied:
@@ -175,13 +184,15 @@ def main() -> None:
     """Entry point of `python -m infra.jars.fetch`."""
     parser = argparse.ArgumentParser(description="Fetch and verify the jars of Spark and of the broker.")
     parser.add_argument("--lock", action="store_true", help="regenerate jars.lock from jars.in")
+    parser.add_argument("--all", action="store_true", help="also the jars that only a benchmark needs")
     parser.add_argument("--into", type=Path, help="folder of the jars [default: HEADRACE_JARS]")
     chosen = parser.parse_args()
     try:
         cache = cache_folder(os.environ)
         if chosen.lock:
             relock(cache)
-        fetch(read_jar_list(LOCK, hashed=True), chosen.into or folder_of_settings(), cache)
+        locked = read_jar_list(LOCK, hashed=True) if chosen.all else installed_jars()
+        fetch(locked, chosen.into or folder_of_settings(), cache)
     except HeadraceError as error:
         sys.exit(f"headrace: {error}")
 

@@ -76,7 +76,7 @@ def test_jar_files_contain_no_address() -> None:
         "spark org.example:one:1.0",
         "spark org.example:one:1.0 abc",
         "spark org.example:one " + "0" * 64,
-        "flink org.example:one:1.0 " + "0" * 64,
+        "hive org.example:one:1.0 " + "0" * 64,
         "spark org.example:one:1.0 " + "G" * 64,
         "spark org.example:one:1.0 " + "0" * 64 + " more",
     ],
