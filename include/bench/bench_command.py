@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from include.bench.bench_machine import this_machine
-from include.bench.bench_page import as_page
+from include.bench.bench_page import as_page, as_plot
 from include.bench.bench_result import BenchResult, Measurement, read_result, write_result
 from include.bench.bench_run import Mode, RunOptions, measured_runs
 from include.bench.bench_state import SOURCES, LogLine
@@ -46,7 +46,7 @@ def bench() -> None:
 @app.command()
 def run(
     modes: Annotated[
-        list[Mode] | None, typer.Argument(help="What to measure; all but sustained and rebuild if not given.")
+        list[Mode] | None, typer.Argument(help="What to measure; cold, drain, latency and audit if not given.")
     ] = None,
     datasets: Annotated[
         list[str] | None, typer.Option("--dataset", help="flights or ad_events, repeatable; both if not given.")
@@ -62,6 +62,7 @@ def run(
     lowest: Annotated[float, typer.Option(min=1, help="Sustained: where the search for a rate begins.")] = 20_000,
     highest: Annotated[float, typer.Option(min=1, help="Sustained: where it ends; the same for one trial.")] = 200_000,
     trial_seconds: Annotated[float, typer.Option(min=1, help="Sustained: seconds of each trial.")] = 60,
+    batches: Annotated[int, typer.Option(min=4, help="Growth: batches that are published one by one.")] = 400,
     meanwhile: Annotated[float, typer.Option(min=1, help="Rebuild: events per second meanwhile.")] = 2_000,
     baseline: Baseline = None,
     keep: Keep = False,
@@ -69,8 +70,9 @@ def run(
     """Measure modes, several times each: medians with their spread, goals, and the ratio to an earlier result.
 
     cold: from the driver's start to its first publication. drain: events/s and CPU of a warm driver. latency: from
-    Kafka timestamp to publication in an open loop. sustained: the highest rate at which the lag stays flat. rebuild: a
-    release over all records while the stream runs. audit: records/s of the audit, and seconds of one right after it.
+    Kafka timestamp to publication in an open loop. sustained: the highest rate at which the lag stays flat. growth:
+    what a small run costs at first, and after many batches. rebuild: a release over all records while the stream runs.
+    audit: records/s of the audit, and seconds of one right after it.
 
     Exit code 0: measured, whether or not a goal was met; 1: a figure is invalid, because rows are missing, surplus or
     wrong; 2: nothing was measured; 130: Ctrl-C, everything is removed.
@@ -85,6 +87,7 @@ def run(
         seconds=seconds,
         between=(lowest, highest),
         trial_seconds=trial_seconds,
+        batches=batches,
         meanwhile=meanwhile,
         keep=keep,
     )
@@ -113,9 +116,14 @@ def peers(
 def show(
     result: Annotated[Path, typer.Argument(exists=True, metavar="FILE", help="A result that bench wrote.")],
     baseline: Baseline = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Also draw rates and CPU of all systems as an image.")
+    ] = None,
 ) -> None:
-    """Show a stored result, optionally compared with another."""
+    """Show a stored result, optionally compared with another, or drawn."""
     console = Console()
+    if svg is not None:
+        svg.write_text(as_plot(read_result(result)), "utf-8")
     console.print(as_text(read_result(result), read_result(baseline) if baseline else None), highlight=False)
 
 

@@ -9,13 +9,15 @@ from include.bench.bench_result import PLATFORM, BenchResult, Measurement, inval
 from include.bench.bench_spread import Key, Spread, spreads
 from include.bench.bench_table import bound, machine_facts, shown
 from include.rendering.render_template import render_html
-from include.workloads.workload_charts import BAR, Chart, ChartBar, ChartMark
+from include.workloads.workload_charts import BAR, WIDTH, Chart, ChartBar, ChartMark
 
 PLOTTED = (
     *("events/s", "CPU s/M, all", "CPU s/M, JVM", "CPU s/M, Python", "p50, s", "p95, s", "p99, s", "events/s held"),
-    *("seconds", "records/s", "p95, times"),
+    *("seconds", "records/s", "p95, times", "s a run, first", "s a run, last"),
 )
-MARGIN, LONGEST_BAR = 330, 450
+COMPARED = ("events/s", "CPU s/M, all")
+"""What tells two systems apart at a glance."""
+MARGIN, LONGEST_BAR, HEADING = 330, 450, 60
 OURS, OTHERS, DOT = "#2b7a4b", "#6b7a90", "#1c2430"
 
 
@@ -33,11 +35,22 @@ def as_page(result: BenchResult) -> str:
     )
 
 
-def charts(found: Mapping[Key, Mapping[str, Spread]], measurements: Sequence[Measurement]) -> Iterator[Chart]:
-    """Yield for each dataset and mode a chart of each figure that matters: a bar for each setting and system."""
+def as_plot(result: BenchResult, figures: Sequence[str] = COMPARED) -> str:
+    """Return the charts of a few figures as one SVG image, for a document."""
+    drawn, top = list[tuple[Chart, int]](), 0
+    for chart in charts(spreads(result.measurements), result.measurements, figures):
+        drawn.append((chart, top))
+        top += chart.height + HEADING
+    return render_html("bench.svg.j2", charts=drawn, width=WIDTH, height=top + BAR)
+
+
+def charts(
+    found: Mapping[Key, Mapping[str, Spread]], measurements: Sequence[Measurement], figures: Sequence[str] = PLOTTED
+) -> Iterator[Chart]:
+    """Yield for each dataset and mode a chart of each of the figures: a bar for each setting and system."""
     for dataset, mode in dict.fromkeys(key[:2] for key in found):
         keys = [key for key in found if key[:2] == (dataset, mode)]
-        for figure in PLOTTED:
+        for figure in figures:
             if measured := [key for key in keys if figure in found[key]]:
                 yield _chart(
                     f"{dataset} {mode}: {figure}", figure, {key: found[key][figure] for key in measured}, measurements

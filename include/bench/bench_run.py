@@ -11,6 +11,7 @@ from include.bench.bench_result import PLATFORM, Figures, Measurement
 from include.bench.bench_session import BenchSession, warm_session
 from include.bench.bench_state import LogLine
 from include.bench.drain_mode import measure_drain
+from include.bench.growth_mode import measure_growth
 from include.bench.latency_mode import measure_latency
 from include.bench.rebuild_mode import measure_rebuild
 from include.bench.sustained_mode import measure_sustained
@@ -23,13 +24,15 @@ class Mode(StrEnum):
     drain = "drain"
     latency = "latency"
     sustained = "sustained"
+    growth = "growth"
     rebuild = "rebuild"
     audit = "audit"
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to measure: `events` of a drain, `rates` and `seconds` of latency, `between` which rates to search."""
+    """What to measure: `events` of a drain, `rates` and `seconds` of latency, `between` which rates to search,
+    `batches` of growth."""
 
     modes: frozenset[Mode]
     datasets: tuple[str, ...]
@@ -40,6 +43,7 @@ class RunOptions:
     seconds: float
     between: tuple[float, float]
     trial_seconds: float
+    batches: int
     meanwhile: float
     keep: bool
 
@@ -97,6 +101,9 @@ def steps(options: RunOptions) -> Iterator[_Step]:
         yield _Step(
             Mode.sustained, setting, lambda session: measure_sustained(session, lowest, highest, options.trial_seconds)
         )
+    if Mode.growth in options.modes:
+        batches = options.batches
+        yield _Step(Mode.growth, f"{batches:,} batches", lambda session: measure_growth(session, batches))
     if Mode.rebuild in options.modes:
         rate = options.meanwhile
         yield _Step(

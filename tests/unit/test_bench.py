@@ -22,6 +22,7 @@ from include.bench.bench_state import copied_dataset, temporary_state
 from include.bench.cpu_usage import per_million, used_between
 from include.bench.drain_mode import require_count
 from include.bench.event_supply import EventSupply, ad_block
+from include.bench.growth_mode import SmallRun, growth_figures
 from include.bench.latency_mode import quantiles, waiting_seconds
 from include.bench.sent_records import SentRecords, block_shift, expected_views, identity_hash
 from include.bench.sustained_mode import Trial, highest_held, lag_trend
@@ -319,3 +320,10 @@ def test_search_finds_the_highest_held_rate(limit: float) -> None:
 def test_no_rate_is_held_when_the_lowest_is_not() -> None:
     assert highest_held(lambda rate: Trial(rate, rate, 0), 20_000, 200_000) is None
     assert highest_held(lambda rate: Trial(rate, rate, 0), 92_600, 92_600) is None
+
+
+def test_growth_compares_the_last_quarter_of_the_runs_with_the_first() -> None:
+    runs = [SmallRun(1.0, 2.0), SmallRun(9.0, 9.0), SmallRun(9.0, 9.0), SmallRun(1.5, 2.0)]
+    figures = growth_figures(runs)
+    assert (figures["s a run, first"], figures["s a run, last"], figures["s a run, times"]) == (1.0, 1.5, 1.5)
+    assert figures["CPU s a run, times"] == 1.0

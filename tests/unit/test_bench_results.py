@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from include.bench import bench_command as cli
 from include.bench.bench_machine import Machine
-from include.bench.bench_page import as_page
+from include.bench.bench_page import as_page, as_plot
 from include.bench.bench_result import BenchResult, Measurement, ResultUnreadable, read_result, write_result
 from include.bench.bench_run import Mode, RunOptions, steps
 from include.bench.bench_spread import Spread, compared, differing_conditions, only_in_one, spreads
@@ -143,7 +144,7 @@ def test_table_warns_of_a_busy_machine() -> None:
 
 def test_each_rate_is_a_step_and_modes_keep_their_order() -> None:
     options = RunOptions(
-        modes=frozenset({Mode.latency, Mode.drain, Mode.rebuild}),
+        modes=frozenset({Mode.latency, Mode.drain, Mode.growth, Mode.rebuild}),
         datasets=("flights",),
         runs=1,
         warm_up=1,
@@ -152,6 +153,7 @@ def test_each_rate_is_a_step_and_modes_keep_their_order() -> None:
         seconds=1,
         between=(1, 2),
         trial_seconds=1,
+        batches=40,
         meanwhile=2_000,
         keep=False,
     )
@@ -159,6 +161,7 @@ def test_each_rate_is_a_step_and_modes_keep_their_order() -> None:
         (Mode.drain, "1,000 events"),
         (Mode.latency, "2,000 events/s"),
         (Mode.latency, "20,000 events/s"),
+        (Mode.growth, "40 batches"),
         (Mode.rebuild, "stream at 2,000 events/s"),
     ]
 
@@ -240,3 +243,15 @@ def test_what_was_measured_before_an_interruption_is_kept(monkeypatch: pytest.Mo
     assert result.exit_code == 130
     assert result.output.endswith(f"stopped: what was measured is in {path}\n")
     assert read_result(path).measurements == (found,)
+
+
+def test_plot_of_a_result_is_an_image_with_a_bar_for_each_system() -> None:
+    figures = {"events/s": 10.0, "CPU s/M, all": 4.0, "p95, s": 1.0}
+    drawn = as_plot(result_of(measured(1, figures), measured(1, figures, system="peer <b>")))
+    image = ElementTree.fromstring(drawn)
+    assert image.tag == "{http://www.w3.org/2000/svg}svg"
+    texts = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == [
+        *("flights drain: events/s", "x, headrace", "10", "x, peer <b>", "10"),
+        *("flights drain: CPU s/M, all", "x, headrace", "4", "x, peer <b>", "4"),
+    ]
