@@ -65,11 +65,15 @@ def _show(
         line(f"  {field.name}: {', '.join(facts)}")
     for name, why in dataset.left_out.items():
         line(f"  left out: {name} {why}")
+    for fault, count in dataset.unusual.items():
+        line(f"  not considered, unlike nearly all other records: {fault} ({count:,})")
     line(f"event time: {dataset.event_time}; primary key ({', '.join(dataset.identity)}): {dataset.identity_reason}")
-    fed = _relative(sample) if sample else f"include/datasets/{dataset.name}/cases/sample.jsonl"
     tried = f"headrace try {dataset.name} {sample or ''}".rstrip()
     line(f"next: {tried}   (what contract, silver.py and gold make of it)")
-    line(f"      headrace up {dataset.name}; headrace produce --file {fed} --topic {dataset.topic} --rate 100")
+    fed = f"   (reads topic {dataset.topic} from its start)"
+    if sample:
+        fed = f"; headrace produce --file {_relative(sample)} --topic {dataset.topic} --rate 100"
+    line(f"      headrace up {dataset.name}{fed}")
 
 
 def _relative(path: Path) -> Path:

@@ -27,7 +27,10 @@ def contract_text(dataset: InferredDataset) -> str:
     return CONTRACT.format(
         name=dataset.name,
         sample=f"Inferred from {dataset.records:,} records of {_comment(dataset.origin)}.",
-        left_out="".join(f"# left out: {_comment(name)} {why}\n" for name, why in dataset.left_out.items()),
+        left_out="".join(
+            [f"# left out: {_comment(name)} {why}\n" for name, why in dataset.left_out.items()]
+            + [f"# not considered: {_comment(fault)} ({count:,})\n" for fault, count in dataset.unusual.items()]
+        ),
         reason=f"      # The primary key ({', '.join(dataset.identity)}) is a guess: {dataset.identity_reason}.",
         properties="\n".join(_property(dataset, field) for field in dataset.fields),
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import combinations
 
 from include.scaffold.inferred_fields import InferredField, TimeForm, inferred_fields
 from include.scaffold.sample_records import Fields, RecordSample, SampleUnusable
+from include.scaffold.time_forms import moment
 
 ID_NAME = re.compile(r"^(id|uuid|guid|key|no|number)$|_(id|uuid|guid|key|no|number)$")
 EVENT_TIMES = re.compile(
@@ -17,12 +18,17 @@ EVENT_TIMES = re.compile(
 )
 FORMS = (*(TimeForm.zoned, TimeForm.millis, TimeForm.micros, TimeForm.seconds), TimeForm.local, TimeForm.day)
 MOST_GROUPS, MOST_MEASURES = 100, 3
+MOST_REPEATED = 0.005
+"""Share of records that may repeat the identity of another one with other content, if the field is named like an id."""
 
 
 @dataclass(frozen=True)
 class InferredDataset:
-    """A dataset inferred from a sample. `identity_reason`: how the identity was found; `event_time` is a column of
-    silver, `time` the field it is computed from; `group`: the key of the gold table, if a field is fit for one."""
+    """A dataset inferred from a sample. `unusual`: records that were not considered, by fault.
+
+    `identity_reason`: how the identity was found; `event_time` is a column of silver, `time` the field it is computed
+    from; `group`: the key of the gold table, if a field is fit for one.
+    """
 
     name: str
     topic: str
@@ -30,6 +36,7 @@ class InferredDataset:
     records: int
     fields: tuple[InferredField, ...]
     left_out: dict[str, str]
+    unusual: Mapping[str, int]
     identity: tuple[str, ...]
     identity_reason: str
     time: InferredField
@@ -57,6 +64,7 @@ def inferred_dataset(name: str, topic: str, sample: RecordSample, now: datetime)
         records=sample.records,
         fields=tuple(_with_ahead(fields, time, sample.fields)),
         left_out=left_out,
+        unusual=sample.unusual,
         identity=identity,
         identity_reason=reason,
         time=time,
@@ -79,8 +87,12 @@ def _identity(sample: RecordSample, name: str, fields: Sequence[InferredField]) 
     count = f"{len(sample.fields):,} different records of the sample"
     for found in _candidates(name, fields):
         values = {tuple(record.get(field.member) for field in found) for record in sample.fields}
+        names = tuple(field.name for field in fields if field in found)
         if len(values) == len(sample.fields):
-            return tuple(field.name for field in fields if field in found), f"different in each of {count}"
+            return names, f"different in each of {count}"
+        repeated = len(sample.fields) - len(values)
+        if len(found) == 1 and ID_NAME.search(found[0].name) and repeated <= MOST_REPEATED * len(sample.fields):
+            return names, f"different in all but {repeated:,} of {count}; those repeat one of the others"
     every = tuple(field.name for field in fields if field.required)
     return every, f"no field and no pair of fields is different in each of {count}, so all that every record has"
 
@@ -110,15 +122,11 @@ def _with_ahead(
     """Yield the fields; a time that is later than the event itself in some record may lie in the future."""
     for field in fields:
         later = field.form is TimeForm.zoned is time.form and any(
-            _moment(record[field.member]) > _moment(record[time.member])
+            moment(record[field.member]) > moment(record[time.member])
             for record in records
             if record.get(field.member) and field is not time
         )
         yield replace(field, ahead=True) if later else field
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
 
 
 def _free_name(name: str, fields: Sequence[InferredField]) -> str:

@@ -18,10 +18,8 @@ from typing import Any
 from include.catalog.contract import DEFAULT_STRING_BYTES, MAX_PRECISION, MEMBER
 from include.catalog.yaml_declarations import NAME
 from include.scaffold.sample_records import Fields
+from include.scaffold.time_forms import is_day, is_local, is_zoned, moment
 
-ZONED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
-LOCAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?( ?(Z|UTC|[+-]\d\d:?\d\d))?")
-DAY = re.compile(r"\d{4}-\d\d-\d\d")
 TIME_NAME = re.compile(r"(^|_)(at|ts|time|timestamp|date|datetime|when|created|updated|on)(_|$)|_(ms|us|at|ts)$")
 INTEGER = range(-(2**31), 2**31)
 FIRST_YEAR, LAST_YEAR = datetime(1990, 1, 1, tzinfo=UTC).timestamp(), datetime(2100, 1, 1, tzinfo=UTC).timestamp()
@@ -130,7 +128,7 @@ def _inferred(member: str, values: Sequence[Any], records: int, now: datetime) -
 def _text_field(member: str, values: Sequence[str], required: bool, distinct: int, now: datetime) -> InferredField:
     form = _time_form(member, values)
     if form is TimeForm.zoned:
-        ahead = any(datetime.fromisoformat(_micros(value)) > now for value in values)
+        ahead = any(moment(value) > now for value in values)
         return InferredField(column_name(member), member, "timestamp", required, distinct, form, ahead=ahead)
     longest = max(len(value.encode()) for value in values)
     accepted = () if form is not TimeForm.none else _enumeration(values)
@@ -163,11 +161,11 @@ def _digits(values: Iterable[Any]) -> tuple[int, int]:
 
 
 def _time_form(member: str, values: Sequence[str]) -> TimeForm:
-    if all(ZONED.fullmatch(value) for value in values) and all(map(_exists, values)):
+    if all(map(is_zoned, values)):
         return TimeForm.zoned
-    if all(LOCAL.fullmatch(value) for value in values):
+    if all(map(is_local, values)):
         return TimeForm.local
-    if all(DAY.fullmatch(value) for value in values):
+    if all(map(is_day, values)):
         return TimeForm.day
     return _epoch(member, [int(value) for value in values]) if all(map(_is_digits, values)) else TimeForm.none
 
@@ -184,19 +182,6 @@ def _epoch(member: str, values: Sequence[Any]) -> TimeForm:
         if all(FIRST_YEAR * scale <= value < LAST_YEAR * scale for value in values):
             return form
     return TimeForm.none
-
-
-def _exists(value: str) -> bool:
-    try:
-        datetime.fromisoformat(_micros(value))
-    except ValueError:
-        return False
-    return True
-
-
-def _micros(value: str) -> str:
-    """Return a time with at most the six digits of a second that Python reads."""
-    return re.sub(r"(\.\d{6})\d+", r"\1", value)
 
 
 def _enumeration(values: Sequence[str]) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from include.clients.kafka import log_start_offsets
 from include.clients.kafka_record import record_reader
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import Terminal
+from include.scaffold.usual_records import split_usual
 
 MOST_RECORDS = 10_000
 SHARE_OF_OBJECTS = 0.5
@@ -35,12 +36,14 @@ class SampleUnusable(Terminal):
 
 @dataclass(frozen=True)
 class RecordSample:
-    """The first records of a dataset. `objects`: those that are JSON objects, copies left out; `fields`: of each."""
+    """The first records of a dataset. `objects`: those that are JSON objects like nearly all others, copies left out;
+    `fields`: of each. `unusual`: how many others have which fault."""
 
     origin: str
     records: int
     objects: tuple[bytes, ...]
     fields: tuple[Fields, ...]
+    unusual: Mapping[str, int] = field(default_factory=dict)
 
 
 def file_sample(path: Path) -> RecordSample:
@@ -80,13 +83,17 @@ def record_sample(origin: str, records: Iterable[bytes]) -> RecordSample:
         other = next(record for record in found if record not in objects)
         why = f"{distinct - len(objects):,} of {distinct:,} records are not JSON objects, the first is {other[:60]!r}"
         raise SampleUnusable(origin, why)
-    return RecordSample(origin, len(found), tuple(objects), tuple(objects.values()))
+    payloads, fields = tuple(objects), tuple(objects.values())
+    usual, unusual = split_usual(fields)
+    return RecordSample(origin, len(found), tuple(payloads[n] for n in usual), tuple(fields[n] for n in usual), unusual)
 
 
 def _objects(records: Iterable[bytes]) -> Iterator[tuple[bytes, Fields]]:
     for record in records:
         try:
             value = json.loads(record.decode("utf-8"), parse_float=Decimal)
+            # JSON can name half a character, which is no text: UnicodeEncodeError is a ValueError.
+            json.dumps(value, ensure_ascii=False, default=str).encode()
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):

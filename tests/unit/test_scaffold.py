@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,44 @@ def test_primary_key_is_what_differs_in_every_record(more: Any, identity: tuple[
 def test_redelivered_records_do_not_hide_the_primary_key() -> None:
     records = orders()
     assert inferred([*records, records[5]]).identity == ("order_id",)
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "order_id is missing": {"order_id": None},
+    "amount is of another type than number": {"amount": "12"},
+    "placed_at is not a time with a zone": {"placed_at": "2026-02-30T08:00:00Z"},
+    "note is in few others": {"note": "x"},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faulty_records_of_a_topic_do_not_hide_what_nearly_all_are(fault: str) -> None:
+    usual = orders(400)
+    faulty = {**usual[7], "order_id": "o-faulty", **FAULTS[fault]}
+    found = inferred([*usual, faulty])
+    assert dict(found.unusual) == {fault: 1}
+    assert replace(found, records=0, unusual={}) == replace(inferred(usual), records=0, unusual={})
+
+
+def test_sample_without_a_usual_form_is_taken_as_a_whole() -> None:
+    mixed = [record | ({"amount": "12"} if n % 10 == 0 else {}) for n, record in enumerate(orders(400))]
+    assert not inferred(mixed).unusual
+    few = [*orders(100), {**orders(1)[0], "order_id": None}]
+    assert not inferred(few).unusual, "one of a hundred is no rule"
+
+
+def test_field_named_like_an_identity_may_repeat_in_few_records() -> None:
+    records = orders(1_000)
+    found = inferred([*records, {**records[3], "amount": 1.25}])
+    assert found.identity == ("order_id",)
+    assert found.identity_reason.startswith("different in all but 1 of 1,001")
+    shared = inferred(orders(1_000, order_id=lambda n: f"o-{n // 2}"))
+    assert shared.identity == ("order_id", "placed_at")
+
+
+def test_record_with_half_a_character_is_no_text() -> None:
+    lines = [json.dumps(record).encode() for record in orders()]
+    assert len(record_sample("here", [*lines, b'{"order_id": "\\ud800"}']).objects) == len(lines)
 
 
 def test_time_that_lies_after_the_event_may_be_in_the_future() -> None:
