@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +24,7 @@ from include.leases.lease_table import LeaseRow
 from include.ledger.ledger_reader import open_reader
 from include.reading.plain_values import iso_time
 from include.settings import Settings, load_settings
-from include.state.process_states import ProcessStatus
+from include.state.process_states import ProcessState, ProcessStatus, stream_name
 from include.status.derived_progress import DerivedProgress
 from include.status.stream_progress import (
     CatchUpProgress,
@@ -150,22 +150,37 @@ def derived_json(derived: DerivedProgress) -> dict[str, Any]:
 
 
 def progress_table(progress: Progress) -> Group:
-    """Return progress as tables: processes, datasets, rows per layer next to rejected, and unknown values."""
+    """Return progress as tables: processes, datasets, rows per layer next to rejected, and unknown values.
+
+    Datasets that were never started are only named.
+    """
+    progress, idle = without_idle(progress)
     notes = [f"[yellow]not known:[/] {escape(note)}" for note in progress.notes]
     rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
     events = [f"[yellow]{d.dataset}:[/] {escape(d.event)}" for d in progress.datasets if d.event]
     derived = [derived_table(progress)] if progress.derived else []
+    datasets = [dataset_table(progress), *derived, rows] if progress.datasets or progress.derived else derived
+    hint = [f"never started: {', '.join(idle)}   (headrace up {idle[0]})"] if idle else []
     leases = [lease_lines(progress)] if progress.leases else []
-    return Group(
-        process_table(progress),
-        *leases,
-        dataset_table(progress),
-        *derived,
-        rows,
-        *changed_lines(progress),
-        *events,
-        *notes,
+    return Group(process_table(progress), *leases, *datasets, *changed_lines(progress), *events, *notes, *hint)
+
+
+def without_idle(progress: Progress) -> tuple[Progress, list[str]]:
+    """Return progress without the datasets that have no release, topic or process yet, and their names."""
+    idle = [each.dataset for each in progress.datasets if is_idle(each) and not each.rows.get("kafka")]
+    idle += [each.dataset for each in progress.derived if is_idle(each)]
+    shown = replace(
+        progress,
+        processes=tuple(each for each in progress.processes if each.name not in map(stream_name, idle)),
+        datasets=tuple(each for each in progress.datasets if each.dataset not in idle),
+        derived=tuple(each for each in progress.derived if each.dataset not in idle),
     )
+    return shown, idle
+
+
+def is_idle(each: DatasetProgress | DerivedProgress) -> bool:
+    """Whether a dataset has no release, and its process is stopped."""
+    return each.release is None and each.process.state is ProcessState.STOPPED
 
 
 def changed_lines(progress: Progress) -> list[str]:

@@ -181,6 +181,17 @@ def test_crash_is_shown_in_red_and_fails_only_with_check(
     assert headrace.invoke(app, ["status", "--check"]).exit_code == 1
 
 
+def test_datasets_that_were_never_started_are_only_named(
+    settings: Settings, broker: Broker, headrace: CliRunner
+) -> None:
+    projected_stream(settings, 1)
+    shown = headrace.invoke(app, ["status"], env={"COLUMNS": "200"}).stdout
+    assert "never started: weather, weather_delays   (headrace up weather)" in shown
+    assert ("bronze.flights" in shown, "bronze.weather" in shown, "stream:weather" in shown) == (True, False, False)
+    broker.ends = {"flights": {0: 5}, "weather": {0: 7}}
+    assert "kafka.weather" in headrace.invoke(app, ["status"], env={"COLUMNS": "200"}).stdout, "its topic has records"
+
+
 def test_runner_report_on_a_process_is_shown(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     since = request_stream(settings, "flights", "a test").since
     at = datetime(2026, 1, 2, 12, tzinfo=UTC)
