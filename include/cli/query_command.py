@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -18,6 +19,7 @@ from rich.text import Text
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import AsJson
 from include.reading import pinned
+from include.reading.duckdb_catalog import write_catalog
 from include.reading.plain_values import is_numeric, json_value, text_value
 from include.reading.published_sql import QueryResult, run_query
 from include.reading.published_tables import TableStats, layer_order
@@ -101,10 +103,20 @@ def _print_change(change: ResultChange) -> None:
         console.print(f"the first {len(change.rows):,} rows; more with --limit", highlight=False)
 
 
-def tables(as_json: AsJson = False) -> None:
+def tables(
+    as_json: AsJson = False,
+    duckdb: Annotated[
+        Path | None,
+        typer.Option("--duckdb", metavar="FILE", help="Write a DuckDB database of views over them, for other tools."),
+    ] = None,
+) -> None:
     """List the published tables: rows, size, files, version and batch, from their Delta logs."""
 
     reading = pinned()
+    if duckdb is not None:
+        views = write_catalog(reading, duckdb.resolve())
+        typer.echo(f"{duckdb}: {_counted(len(views), 'view')} of the tables as published now; again for newer ones")
+        return
     facts = [reading.facts(name) for name in sorted(reading.tables, key=layer_order)]
     if as_json:
         json.dump([_fact_values(fact) for fact in facts], sys.stdout, indent=1)
