@@ -330,7 +330,9 @@ def test_watch_prints_a_json_line_per_observation(
     printed: list[str] = []
     monkeypatch.setattr(cli.typer, "echo", printed.append)
     cli.watch_status(look, as_json=True)
-    assert [list(json.loads(line)) for line in printed] == [["at", "processes", "datasets", "derived", "notes"]] * 2
+    assert [list(json.loads(line)) for line in printed] == [
+        ["at", "processes", "datasets", "derived", "leases", "notes"]
+    ] * 2
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1"])
