@@ -44,12 +44,12 @@ KNOBS = (
     Knob(
         "batch_records", None, 50_000,
         "Records of a full batch: a small heap holds fewer at a time.",
-        "more than 250,000 gained nothing measurable",
+        "by itself not measured",
     ),
     Knob(
         "refine_records", None, 100_000,
         "Records of a run that catches up: a run holds a part of them in memory.",
-        "more than 500,000 gained nothing measurable",
+        "by itself not measured",
     ),
     Knob(
         "batch_bytes", None, 64 << 20,
