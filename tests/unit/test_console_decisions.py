@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from console_client import CSRF, PASSWORD, USER, console_client, logged_in, with
 from fastapi.testclient import TestClient
 from plan_samples import plan_at
 
+from include.console import plan_decisions
 from include.console.action_log import last_actions
 from include.console.console_server import ConsoleExposed, serve
 from include.console.log_in import Access, InvalidUser, PasswordFileUnusable, add_user, read_passwords
@@ -67,6 +69,20 @@ def test_approved_plan_is_published_by_apply_which_reports_its_error(
     text = await_outcome(client)
     assert "Apply by ann failed:" in text
     assert load_plan(open_settings, PLAN).stage is Stage.APPROVED
+
+
+def test_no_second_decision_is_offered_while_one_is_executed(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, goes_on = logged_in(client), threading.Event()
+    monkeypatch.setattr(plan_decisions, "execute", lambda *_: goes_on.wait(30))
+    assert "<button>Approve</button>" in client.get(f"/plans/{PLAN}").text
+    client.post(f"/plans/{PLAN}/approve", data={"csrf": token})
+    text = client.get(f"/plans/{PLAN}").text
+    assert ("Approve by ann is being executed" in text, f"/plans/{PLAN}/approve" in text) == (True, False)
+    assert client.post(f"/plans/{PLAN}/reject", data={"csrf": token}).status_code == 409
+    goes_on.set()
+    assert f"/plans/{PLAN}/approve" in await_outcome(client)
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject", "cancel", "apply", "rollback"])

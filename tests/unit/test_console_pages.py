@@ -10,9 +10,11 @@ from console_client import HOSTILE, console_client, published_state
 from fastapi.testclient import TestClient
 from ledgered_stream import Stream
 from plan_samples import NOON, plan_at
+from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
 from include.catalog.rule_results import RuleResult
+from include.console.dataset_view import rejected_samples
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.plan_journal import save_comparison
 from include.plans.stage_results import Stage
@@ -63,6 +65,21 @@ def test_dataset_shows_counts_by_layer_and_reasons(client: TestClient) -> None:
     assert "<b>60</b>" in text, "rows of bronze"
     assert "<b>51</b>" in text, "rows of silver"
     assert re.search(r'reason=duplicate">duplicate</a></th><td class="number">3</td>', text)
+
+
+@pytest.mark.parametrize(
+    ("detail", "shown"),
+    [("7/1/40851", "the first one is partition 1, offset 40,851, batch 7"), ("seen before", "seen before")],
+)
+def test_duplicate_names_the_place_of_the_record_that_counts(settings: Settings, detail: str, shown: str) -> None:
+    reasons = [{"rule": "duplicate", "column": "event_id", "detail": detail}]
+    warehouse = SmallWarehouse(settings)
+    warehouse.write("bronze", [bronze_row(0, b"{}"), bronze_row(1, b"{}")])
+    warehouse.write("silver", [silver_row(0, "a")])
+    warehouse.write("rejected", [rejected_row(1, "duplicate", reasons=reasons)])
+    warehouse.move(offsets={0: 2})
+    (sample,) = rejected_samples(settings, "sales", None)
+    assert list(sample.reasons) == [f"duplicate · event_id · {shown}"]
 
 
 def test_runs_are_paged_by_batch(client: TestClient, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
