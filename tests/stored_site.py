@@ -84,13 +84,19 @@ def stored_settings(folder: Path, endpoint: str, bucket: str) -> Settings:
 
 
 @contextmanager
-def proxy_without(endpoint: str, header: str) -> Iterator[str]:
-    """Run a proxy that hands requests on without one header, as some stores and proxies do; yield its address."""
+def proxy_without(endpoint: str, header: str, *, deletes: bool = True) -> Iterator[str]:
+    """Run a proxy that hands requests on without one header, as some stores and proxies do; yield its address.
+
+    Without `deletes` it refuses to delete several objects at once, as s3proxy does.
+    """
 
     class Proxy(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def hand_on(self) -> None:
+            if self.command == "POST" and not deletes:
+                self._answer(501, {}, b"")
+                return
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {k: v for k, v in self.headers.items() if k.lower() not in (header, "host", "connection")}
             request = urllib.request.Request(endpoint + self.path, body or None, headers, method=self.command)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from uuid import uuid4
 
-from include.clients.object_store import ObjectStore
+from include.clients.object_store import ObjectStore, StoreUnavailable
 from include.errors import Terminal
 
 PROBES = "_headrace_probe"
@@ -39,8 +40,16 @@ def require_conditional_puts(store: ObjectStore) -> None:
         for number in range(ROUNDS):
             _race_to_create(store, f"{folder}/create-{number}")
             _race_to_replace(store, f"{folder}/replace-{number}")
-    finally:
-        store.delete([each.key for each in store.list(folder)])
+    except StoreUnsafe:
+        # Such a store may not delete either; that it is unsafe is what counts.
+        with suppress(StoreUnavailable):
+            _clean_up(store, folder)
+        raise
+    _clean_up(store, folder)
+
+
+def _clean_up(store: ObjectStore, folder: str) -> None:
+    store.delete([each.key for each in store.list(folder)])
 
 
 def _try_in_turn(store: ObjectStore, key: str) -> None:

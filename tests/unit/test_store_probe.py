@@ -38,6 +38,12 @@ def test_doctor_refuses_a_store_that_ignores_a_condition(header: str, endpoint: 
     assert header.replace("none", "None").replace("match", "Match").replace("if-", "If-") in result.found
 
 
+def test_doctor_calls_a_store_unsafe_that_does_not_delete_either(endpoint: str, tmp_path: Path) -> None:
+    with proxy_without(endpoint, "if-none-match", deletes=False) as address:
+        (result,) = check_store(stored_settings(tmp_path, address, "probed"))
+    assert "ignores If-None-Match" in result.found
+
+
 def test_doctor_names_a_bucket_that_is_missing(endpoint: str, tmp_path: Path) -> None:
     (result,) = check_store(stored_settings(tmp_path, endpoint, "nowhere"))
     assert result.verdict is Verdict.FAIL
