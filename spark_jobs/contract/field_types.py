@@ -58,12 +58,6 @@ def typed_value(column: Column, text: Expression) -> Expression:
     return text.try_cast(spark_type(column))
 
 
-def typed_plain_value(column: Column, text: Expression) -> Expression:
-    """Like `typed_value`, for a text taken from a plain record: "" is null where null is allowed."""
-    value = text if column.required else F.nullif(text, F.lit(""))
-    return value if column.type == "string" else value.try_cast(spark_type(column))
-
-
 def value_rules(column: Column, contract: Contract, arrived: Expression) -> list[FieldRule]:
     """Return the rules on the typed value in column `column.name`; `arrived` is the record's Kafka timestamp."""
     value = F.col(column.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
@@ -17,13 +17,12 @@ from spark_jobs.contract.field_types import (
     column_type,
     rejecting_rules,
     type_fault,
-    typed_plain_value,
     typed_value,
     value_rules,
 )
 from spark_jobs.contract.json_structure import MAX_BYTES, remainder, skeleton, structure_fault
 from spark_jobs.contract.payload_texts import UNREAD
-from spark_jobs.contract.plain_form import joined_values, plain_values
+from spark_jobs.contract.plain_form import plain_value, plain_values
 
 REASON = StructType([StructField(name, StringType()) for name in ("rule", "column", "detail")])
 REASONS = ArrayType(REASON)
@@ -71,23 +70,24 @@ class Validator:
         return rows.where(F.col("_good") & (F.col("_task") >= 0)).drop("_good", "_task")
 
 
-# One release is opened several times in a process (to validate its code, to write, to rebuild a slice).
-@lru_cache(maxsize=4)
 def compiled_validator(contract: Contract) -> Validator:
     """Return the validator of a contract; needs a running Spark session."""
+    return _compiled(contract, SparkSession.active().sparkContext.applicationId)
+
+
+# One release is opened several times in a process (to validate its code, to write, to rebuild a slice).
+@lru_cache(maxsize=4)
+def _compiled(contract: Contract, application: str) -> Validator:
     text, value = F.col("value").cast("string"), F.col("value")
     schema = ", ".join(f"`{column.member}` string" for column in contract.columns)
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
     unread = [] if contract.format == JSON else [F.col(UNREAD)]
     carried = [*coordinates, *unread, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_skeleton")]
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
-    parsing = (
-        (*read, F.col("_batch_id"), *unread, value, joined_values(text, contract).alias("_joined")),
-        (*coordinates, *unread, value, plain_values(text, F.col("_joined")).alias("_values")),
-    )
+    parsing = (*read, F.col("_batch_id"), *unread, value, plain_values(value, contract).alias("_values"))
     return Validator(
         (
-            *parsing,
+            parsing,
             (
                 *carried[:-3],
                 _unless_plain(F.from_json(text, schema)).alias("_text"),
@@ -99,7 +99,7 @@ def compiled_validator(contract: Contract) -> Validator:
             (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
         ),
         (
-            *parsing,
+            parsing,
             (*_typed_plain_values(contract), *coordinates, F.col("_values").isNotNull().alias("_plain")),
             (F.col("*"), _is_accepted_plain(_rules(contract)).alias("_good"), F.spark_partition_id().alias("_task")),
         ),
@@ -126,8 +126,7 @@ def _typed_values(contract: Contract) -> list[Column]:
 
 def _typed_plain_values(contract: Contract) -> list[Column]:
     return [
-        typed_plain_value(column, F.get("_values", F.lit(index))).alias(column.name)
-        for index, column in enumerate(contract.columns)
+        plain_value("_values", contract, number).alias(column.name) for number, column in enumerate(contract.columns)
     ]
 
 

@@ -23,7 +23,7 @@ from include.catalog.dataset import declared_dataset
 from include.producers.bad_records import bad_records
 from include.producers.feed_registry import find_feed
 from include.settings import Settings
-from spark_jobs.contract.plain_form import joined_values
+from spark_jobs.contract.plain_form import plain_values
 from spark_jobs.contract.validator import compiled_validator
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -217,8 +217,7 @@ def validated_rows(spark: SparkSession, contract: Contract, texts: list[str]) ->
 
 
 def is_plain(contract: Contract) -> Any:
-    text = F.col("value").cast("string")
-    return joined_values(text, contract) != text
+    return plain_values(F.col("value"), contract).isNotNull()
 
 
 def test_gate_accepts_plain_forms_only(verdicts: dict[str, list[Row]]) -> None:

@@ -1,0 +1,321 @@
+package headrace;
+
+import java.io.Serializable;
+import java.nio.charset.StandardCharsets;
+import java.time.LocalDate;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.regex.Pattern;
+
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.api.java.UDF1;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * A function from a record in plain form to its values; null for any other record (plain_form.py).
+ * One pass over the bytes, without a Java string. Compiled by Janino: no generics in interfaces, no lambdas.
+ */
+public final class PlainRecord implements UDF1, Serializable {
+    private final List fields = new ArrayList();
+
+    /** Adds the next field of the record; without a restriction `values`, `pattern` and `positions` are null. */
+    public void add(String member, String type, boolean required, int whole, int scale, List values, String pattern,
+            String positions) {
+        PlainField field = new PlainField();
+        field.key = bytes("\"" + member + "\":");
+        field.type = type.charAt(0);
+        field.required = required;
+        field.whole = whole;
+        field.scale = scale;
+        field.values = values == null ? null : new byte[values.size()][];
+        for (int number = 0; values != null && number < values.size(); number++) {
+            field.values[number] = bytes((String) values.get(number));
+        }
+        field.pattern = pattern == null ? null : Pattern.compile(pattern);
+        field.positions = positions == null ? null : masks(positions);
+        fields.add(field);
+    }
+
+    public Object call(Object value) {
+        byte[] record = (byte[]) value;
+        if (record == null || record.length < 2 || record[0] != '{' || record[record.length - 1] != '}') {
+            return null;
+        }
+        Object[] values = new Object[fields.size()];
+        int at = 1;
+        for (int number = 0; number < values.length; number++) {
+            PlainField field = (PlainField) fields.get(number);
+            int begin = number == 0 ? at : record[at] == ',' ? at + 1 : -1;
+            begin = begin < 0 ? -1 : field.begin(record, begin);
+            if (begin < 0) {
+                if (field.required) {
+                    return null;
+                }
+                continue;
+            }
+            at = field.end(record, begin);
+            if (at < 0) {
+                return null;
+            }
+            values[number] = field.value(record, begin, at);
+        }
+        boolean isPlain = at == record.length - 1 && (isAscii(record) || UTF8String.fromBytes(record).isValid());
+        return isPlain ? RowFactory.create(values) : null;
+    }
+
+    private static boolean isAscii(byte[] record) {
+        int at = 0;
+        long signs = 0;
+        for (; at + 8 <= record.length; at += 8) {
+            signs |= Platform.getLong(record, Platform.BYTE_ARRAY_OFFSET + at);
+        }
+        for (; at < record.length; at++) {
+            signs |= record[at];
+        }
+        return (signs & 0x8080808080808080L) == 0;
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** For each position of a text the characters that it may have (a line for each), as a set of 128 bits. */
+    private static long[] masks(String positions) {
+        String[] lines = positions.split("\n");
+        long[] masks = new long[2 * lines.length];
+        for (int position = 0; position < lines.length; position++) {
+            String characters = lines[position];
+            for (int number = 0; number < characters.length(); number++) {
+                char found = characters.charAt(number);
+                masks[2 * position + (found >> 6)] |= 1L << (found & 63);
+            }
+        }
+        return masks;
+    }
+}
+
+/**
+ * One field. All places are offsets in the record, -1 for none; a place is never beyond the record's last byte, `}`,
+ * which ends every scan.
+ */
+final class PlainField implements Serializable {
+    byte[] key;
+    char type;
+    boolean required;
+    int whole;
+    int scale;
+    byte[][] values;
+    Pattern pattern;
+    long[] positions;
+
+    /** Returns where the value begins, after the key at `at`. */
+    int begin(byte[] record, int at) {
+        int begin = record[at] == ' ' ? at + 1 : at;
+        if (!has(record, begin, key)) {
+            return -1;
+        }
+        begin += key.length;
+        return record[begin] == ' ' ? begin + 1 : begin;
+    }
+
+    /** Returns the place after the value that begins at `at`. */
+    int end(byte[] record, int at) {
+        if (!required && isNull(record, at)) {
+            return at + 4;
+        }
+        switch (type) {
+            case 's':
+                return endOfText(record, at);
+            case 't':
+                return endOfTime(record, at);
+            case 'b':
+                return has(record, at, TRUE) ? at + 4 : has(record, at, FALSE) ? at + 5 : -1;
+            default:
+                return endOfNumber(record, at);
+        }
+    }
+
+    /** Returns the value between two places: a time as microseconds since 1970, a decimal as its text. */
+    Object value(byte[] record, int begin, int end) {
+        if (!required && isNull(record, begin)) {
+            return null;
+        }
+        switch (type) {
+            case 's':
+                return UTF8String.fromBytes(record, begin + 1, end - begin - 2);
+            case 't':
+                return Long.valueOf(micros(record, begin + 1, end - 2));
+            case 'b':
+                return Boolean.valueOf(record[begin] == 't');
+            case 'i':
+                return Integer.valueOf(integer(record, begin, end));
+            default:
+                return UTF8String.fromBytes(record, begin, end - begin);
+        }
+    }
+
+    private static final byte[] NULL = {'n', 'u', 'l', 'l'};
+    private static final byte[] TRUE = {'t', 'r', 'u', 'e'};
+    private static final byte[] FALSE = {'f', 'a', 'l', 's', 'e'};
+
+    private static boolean isNull(byte[] record, int at) {
+        return record[at] == 'n' && has(record, at, NULL);
+    }
+
+    /** Whether the bytes are there, and the record goes on after them. */
+    private static boolean has(byte[] record, int at, byte[] bytes) {
+        if (at + bytes.length >= record.length) {
+            return false;
+        }
+        for (int number = 0; number < bytes.length; number++) {
+            if (record[at + number] != bytes[number]) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private int endOfText(byte[] record, int at) {
+        if (record[at] != '"') {
+            return -1;
+        }
+        int end = positions != null ? endOfPositions(record, at + 1)
+            : values != null ? endOfValue(record, at + 1) : endOfCharacters(record, at + 1);
+        return end >= 0 && record[end] == '"' ? end + 1 : -1;
+    }
+
+    private int endOfPositions(byte[] record, int at) {
+        int end = at + positions.length / 2;
+        for (int place = at; place < end; place++) {
+            byte character = record[place];
+            boolean isLast = place == record.length - 1;
+            if (isLast || character < 0 || (positions[2 * (place - at) + (character >> 6)] >> (character & 63) & 1) == 0) {
+                return -1;
+            }
+        }
+        return end;
+    }
+
+    private int endOfValue(byte[] record, int at) {
+        for (int number = 0; number < values.length; number++) {
+            int end = at + values[number].length;
+            if (has(record, at, values[number]) && record[end] == '"') {
+                return end;
+            }
+        }
+        return -1;
+    }
+
+    /** The end of a text without escapes. An optional empty text is not plain. */
+    private int endOfCharacters(byte[] record, int at) {
+        int end = at;
+        while (IS_PLAIN[record[end] & 0xff] && end < record.length - 1) {
+            end++;
+        }
+        if (end == at && !required) {
+            return -1;
+        }
+        boolean isOne = pattern == null
+            || pattern.matcher(new String(record, at, end - at, StandardCharsets.UTF_8)).matches();
+        return isOne ? end : -1;
+    }
+
+    private static final boolean[] IS_PLAIN = new boolean[256];
+
+    static {
+        for (int character = 0x20; character < 256; character++) {
+            IS_PLAIN[character] = character != '"' && character != '\\' && character != 0x7f;
+        }
+    }
+
+    /** The end of a whole number of at most nine digits, or of a decimal that fits. */
+    private int endOfNumber(byte[] record, int at) {
+        int first = record[at] == '-' ? at + 1 : at;
+        int end = endOfDigits(record, first);
+        boolean isWhole = end - first == 1 && record[first] == '0'
+            || end > first && end - first <= whole && record[first] != '0';
+        if (!isWhole) {
+            return -1;
+        }
+        if (scale == 0 || record[end] != '.') {
+            return end;
+        }
+        int fraction = endOfDigits(record, end + 1) - end - 1;
+        return fraction >= 1 && fraction <= scale ? end + 1 + fraction : -1;
+    }
+
+    private static int endOfDigits(byte[] record, int at) {
+        int end = at;
+        while (record[end] >= '0' && record[end] <= '9') {
+            end++;
+        }
+        return end;
+    }
+
+    private static int integer(byte[] record, int begin, int end) {
+        boolean isNegative = record[begin] == '-';
+        int number = 0;
+        for (int at = isNegative ? begin + 1 : begin; at < end; at++) {
+            number = 10 * number + record[at] - '0';
+        }
+        return isNegative ? -number : number;
+    }
+
+    /** The end of "2013-01-31T10:15:00.123456789Z" with its quotes; the fraction may be absent. */
+    private static int endOfTime(byte[] record, int at) {
+        if (at + 22 >= record.length || record[at] != '"' || !hasTime(record, at + 1)) {
+            return -1;
+        }
+        int end = at + 20;
+        if (record[end] == '.') {
+            int fraction = endOfDigits(record, end + 1) - end - 1;
+            if (fraction < 1 || fraction > 9) {
+                return -1;
+            }
+            end += fraction + 1;
+        }
+        return record[end] == 'Z' && record[end + 1] == '"' ? end + 2 : -1;
+    }
+
+    /** Whether "2013-01-31T10:15:00" is at a place; February 29 is not in plain form. */
+    private static boolean hasTime(byte[] record, int at) {
+        boolean isMarked = record[at + 4] == '-' && record[at + 7] == '-' && record[at + 10] == 'T'
+            && record[at + 13] == ':' && record[at + 16] == ':';
+        int month = digits(record, at + 5, 2);
+        int day = digits(record, at + 8, 2);
+        return isMarked && digits(record, at, 4) >= 0 && month >= 1 && month <= 12 && day >= 1 && day <= DAYS[month]
+            && isBelow(digits(record, at + 11, 2), 24) && isBelow(digits(record, at + 14, 2), 60)
+            && isBelow(digits(record, at + 17, 2), 60);
+    }
+
+    private static final int[] DAYS = {0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+
+    private static boolean isBelow(int number, int bound) {
+        return number >= 0 && number < bound;
+    }
+
+    /** The number that so many digits make, negative if there are others among them. */
+    private static int digits(byte[] record, int at, int count) {
+        int number = 0;
+        for (int place = at; place < at + count; place++) {
+            int digit = record[place] - '0';
+            if (digit < 0 || digit > 9) {
+                return -1;
+            }
+            number = 10 * number + digit;
+        }
+        return number;
+    }
+
+    /** The microseconds of the time between a place and its `Z`; further digits are cut. */
+    private static long micros(byte[] record, int at, int zone) {
+        long days = LocalDate.of(digits(record, at, 4), digits(record, at + 5, 2), digits(record, at + 8, 2)).toEpochDay();
+        long minutes = 1440 * days + 60 * digits(record, at + 11, 2) + digits(record, at + 14, 2);
+        long micros = 60 * minutes + digits(record, at + 17, 2);
+        for (int place = at + 20; place < at + 26; place++) {
+            micros = 10 * micros + (place < zone ? record[place] - '0' : 0);
+        }
+        return micros;
+    }
+}
