@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-bare test-observability check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -45,7 +45,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 test: setup-dev ## set up, then the tests, with a real kill and an Airflow flow; some: make test ARGS="tests/unit -k jars"
 	@$(PYTEST) $(if $(ARGS),$(ARGS),-m "not extended" $(PARALLEL))
 
-test-all: setup-dev ## also each kill, all of Airflow, its page in a browser; not test-observability, test-containers, test-hosts; 1.5 hours
+test-all: setup-dev ## also each kill, all of Airflow, its page in a browser; not test-observability, test-containers, test-hosts, test-airflow-package; 1.5 hours
 	@$(PYTEST) -m "not extended" --ignore tests/stack $(PARALLEL)
 	@$(MAKE) test-kills ARGS=
 	@$(MAKE) test-stack ARGS=
@@ -63,6 +63,9 @@ test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faul
 
 test-containers: setup-dev ## the ledger on a real PostgreSQL server in a container; needs a Docker engine
 	@PYTHONPATH=tests/unit $(PYTEST) -v tests/containers $(ARGS)
+
+test-airflow-package: setup-dev ## an Airflow without Headrace's code and state folder: stream, backfill, approval, audit by a connection
+	@PYTHONPATH=tests/recovery $(PYTEST) -v $(if $(ARGS),$(ARGS),tests/remote_airflow)
 
 test-hosts: setup-dev ## two runner hosts, leases in a real PostgreSQL server, one stopped, cut off, killed; needs root, iproute2, PostgreSQL
 	@[ "$$(id -u)" = 0 ] || { echo "headrace: network namespaces need root; nothing was tested"; exit 1; }

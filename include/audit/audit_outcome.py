@@ -90,6 +90,11 @@ def total_records(audit: DatasetAudit) -> dict[str, int]:
     return {layer: sum(getattr(part, layer) for part in audit.partitions) for layer in COUNTED_LAYERS}
 
 
+def counts(audit: DatasetAudit) -> dict[str, int]:
+    """Return the records of each layer, summed over partitions; of a derived dataset the rows of each table."""
+    return {check.table: check.rows for check in audit.gold} if audit.sources else total_records(audit)
+
+
 def last_outcome(settings: Settings, dataset: str) -> AuditOutcome | None:
     """Return the outcome of the last audit, None without a readable one."""
     return outcome_file(settings, dataset).read_if_valid()

@@ -13,16 +13,25 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from include.catalog.dataset import DatasetUnknown, IsDerived
-from include.console import live_stream, plan_pages, quality_routes, session_pages, stream_pages, table_pages
+from include.console import (
+    airflow_api,
+    live_stream,
+    plan_pages,
+    quality_routes,
+    session_pages,
+    stream_pages,
+    table_pages,
+)
 from include.console.live_observer import LiveObserver
 from include.console.log_in import Access
 from include.console.page_response import HEADERS, STATIC, Console, page, session_of
 from include.console.plan_decisions import DecisionUnknown
+from include.console.remote_work import RemoteWork
 from include.console.session_pages import FormRefused
 from include.errors import HeadraceError, Transient
 from include.paths import NotAFolderName
@@ -31,7 +40,8 @@ from include.reading.published_tables import TableUnknown
 from include.settings import Settings
 
 NOT_FOUND = (DatasetUnknown, PlanUnknown, TableUnknown, IsDerived, NotAFolderName, DecisionUnknown)
-OPEN_TO_ALL = ("/static/", "/log-in", "/health")
+# The API has tokens instead of log-ins.
+OPEN_TO_ALL = ("/static/", "/log-in", "/health", airflow_api.PREFIX)
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "testserver"}
 
 
@@ -48,8 +58,9 @@ def console_app(settings: Settings, host: str) -> FastAPI:
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=None, lifespan=observing)
     app.state.console = Console(settings, Access(settings.console_passwords), observer)
     app.state.host = host
+    app.state.work = RemoteWork()
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    for module in (stream_pages, quality_routes, table_pages, plan_pages, session_pages, live_stream):
+    for module in (stream_pages, quality_routes, table_pages, plan_pages, session_pages, live_stream, airflow_api):
         app.include_router(module.routes)
     app.add_api_route("/health", healthy, methods=["GET"])
     app.middleware("http")(guarded)
@@ -97,6 +108,8 @@ async def problem(request: Request, error: Any) -> Response:
     """Return an error of the platform as a page with the next command."""
     status = 404 if isinstance(error, NOT_FOUND) else 503 if isinstance(error, Transient) else 409
     status = 403 if isinstance(error, FormRefused) else status
+    if request.url.path.startswith(airflow_api.PREFIX):
+        return airflow_api.refusal(error, status)
     return page(
         *(request, "problem", "", "Not found" if status == 404 else "This did not work"),
         status=status,
@@ -107,6 +120,8 @@ async def problem(request: Request, error: Any) -> Response:
 
 async def unknown_page(request: Request, error: Any) -> Response:
     """Return the page for an address that does not exist."""
+    if request.url.path.startswith(airflow_api.PREFIX):
+        return JSONResponse({"error": str(error.detail), "is_terminal": True}, error.status_code)
     what = "This page does not exist." if error.status_code == 404 else str(error.detail)
     return page(request, "problem", "", "Not found", status=error.status_code, what=what, remedy="")
 
@@ -116,4 +131,6 @@ async def wrong_value(request: Request, error: Any) -> Response:
     first = error.errors()[0]
     name, value = first["loc"][-1], str(first.get("input"))[:80]
     what = f"{value!r} is not a value of {name}: {first['msg']}"
+    if request.url.path.startswith(airflow_api.PREFIX):
+        return JSONResponse({"error": what, "is_terminal": True}, 422)
     return page(request, "problem", "", "Not found", status=422, what=what, remedy="")

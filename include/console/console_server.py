@@ -30,7 +30,8 @@ class ConsoleExposed(Terminal):
 
 def refuse_exposed(settings: Settings, host: str) -> None:
     """Raise ConsoleExposed when others than this machine could read without a log-in."""
-    if not is_loopback(host) and settings.console_passwords is None:
+    # Without users nobody can log in, so that only the API answers, by its token.
+    if not is_loopback(host) and settings.console_passwords is None and settings.api_token_file is None:
         raise ConsoleExposed(host)
 
 

@@ -28,7 +28,7 @@ class Audit(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit the requested datasets. Raises AirflowFailException with the first finding when one is not balanced."""
-        from include.audit.audit_outcome import record_outcomes
+        from include.audit.audit_outcome import counts, record_outcomes
         from include.audit.gold_findings import unchecked_error
         from include.operators.run_parameters import AuditParameters, validated_params
 
@@ -63,12 +63,3 @@ class Audit(BaseOperator):
             self.log.info,
             full=full,
         )
-
-
-def counts(audit: DatasetAudit) -> dict[str, int]:
-    """Return the records of each layer, summed over partitions; of a derived dataset the rows of each table."""
-    if audit.sources:
-        return {check.table: check.rows for check in audit.gold}
-    from include.audit.audit_outcome import total_records
-
-    return total_records(audit)

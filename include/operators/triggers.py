@@ -3,7 +3,7 @@
 Reads: streams' health and plans.  Writes: the release of a stream (on_kill).
 Guarantee: a restart of the triggerer changes nothing: triggers watch again.
 After a crash: as after a restart.
-Does not: start or stop a process, or define health (service_levels.py does).
+Does not: start or stop a process, or define health (include/status/service_levels.py does).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class StreamWatch(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll the stream's health until the watch ends."""
-        from include.operators.service_levels import LagLimit, ServiceLevelMonitor, health_line
         from include.status.dataset_health import observer_of
+        from include.status.service_levels import LagLimit, ServiceLevelMonitor, health_line
 
         watch = await asyncio.to_thread(observer_of, load_settings(), self.dataset)
         monitor, logged, logged_at = ServiceLevelMonitor(LagLimit(self.lag_seconds, self.grace_seconds)), "", 0.0
@@ -97,11 +97,7 @@ class StreamWatch(BaseTrigger):
 
         A later request of `headrace up` does not count: stopping the run stops the stream.
         """
-        from include.state.desired_streams import desired_stream, release_stream
+        from include.state.desired_streams import release_of_run
 
-        settings = load_settings()
-        desired = desired_stream(settings, self.dataset)
-        by_a_run = desired is not None and desired.by.startswith(f"stream__{self.dataset}/")
-        if desired is None or not by_a_run or desired.since <= datetime.fromisoformat(self.since):
-            release_stream(settings, self.dataset, f"{self.requester}, stopped")
+        if release_of_run(load_settings(), self.dataset, self.requester, datetime.fromisoformat(self.since)):
             self.log.info("%s: released; the stream drains", self.dataset)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("include", "spark_jobs", "infra", "dags")
+CODE = ("include", "spark_jobs", "infra", "dags", "airflow_package")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pytest
 from source_tree import Module, code, imports, modules
 
-OURS = ("include", "spark_jobs", "infra", "dags", "tests")
+OURS = ("include", "spark_jobs", "infra", "dags", "tests", "headrace_airflow")
 GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
     "include.setting_list",
@@ -211,6 +211,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "sets up the machine; drives the stack",
     ),
     "dags": (("include.operators", "include.settings"), "WHEN: no logic"),
+    "airflow_package": (("headrace_airflow",), "an Airflow elsewhere, which has none of our packages"),
 }
 OUTSIDE = {
     "jinja2": (("include.rendering",), "templates are rendered in one place, which escapes every value"),
@@ -221,7 +222,10 @@ OUTSIDE = {
         "Spark is the data plane's; ask a driver, or read with polars",
     ),
     "delta": (("spark_jobs", "include.bench.peers"), "delta-spark belongs to the data plane"),
-    "airflow": (("dags", "include.operators"), "Airflow is only an adapter; logic goes to include.planning"),
+    "airflow": (
+        ("dags", "include.operators", "airflow_package"),
+        "Airflow is only an adapter; logic goes to include.planning",
+    ),
     "confluent_kafka": (
         ("include.clients", "include.producers", "include.audit", "include.bench", "infra.kafka"),
         "use include.clients.kafka; only who produces, counts from outside or sets up a broker has an own client",

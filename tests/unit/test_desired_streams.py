@@ -14,6 +14,7 @@ from include.state.desired_streams import (
     desired_stream,
     desired_streams,
     last_change,
+    release_of_run,
     release_stream,
     request_stream,
 )
@@ -87,3 +88,14 @@ def test_every_request_and_release_advances_the_last_change(settings: Settings) 
     assert before < last_change(desired_streams(settings)) == NOON
     release_stream(settings, "flights", "x", LATER)
     assert last_change(desired_streams(settings)) == LATER
+
+
+def test_run_on_a_host_whose_clock_is_behind_keeps_its_stream(settings: Settings) -> None:
+    first, second = "stream__flights/scheduled__1", "stream__flights/scheduled__2"
+    request_stream(settings, "flights", first, NOON)
+    request_stream(settings, "flights", second, NOON - timedelta(seconds=40))
+    assert not release_of_run(settings, "flights", first, NOON)
+    assert release_of_run(settings, "flights", second, NOON - timedelta(seconds=40))
+    request = desired_stream(settings, "flights")
+    assert request is not None
+    assert (request.desired, request.by) == (False, f"{second}, stopped")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from include.operators.service_levels import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, health_line
 from include.operators.triggers import PlanClosed, StreamWatch
 from include.plans.plan import REPLAY, Plan, Prediction
 from include.plans.plan_journal import record_result, save_plan
@@ -19,6 +18,7 @@ from include.settings import Settings
 from include.state.desired_streams import desired_stream, release_stream, request_stream
 from include.state.process_states import ProcessState
 from include.status.dataset_health import StreamHealth
+from include.status.service_levels import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, health_line
 
 WELL = StreamHealth(
     dataset="flights",

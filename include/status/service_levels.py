@@ -1,4 +1,4 @@
-"""Service levels of a stream: when Airflow's watch ends because it failed, breached its level, or was released."""
+"""Service levels of a stream: when a watch ends because it failed, breached its level, or was released."""
 
 from __future__ import annotations
 
@@ -40,30 +40,35 @@ class ServiceLevelMonitor:
 
     def evaluate(self, health: StreamHealth, now: float) -> WatchResult | None:
         """Return the result that ends the watch, None while there is none."""
-        if not health.desired:
-            return WatchResult(RELEASED, f"{health.dataset} is not requested any more, says {health.requested_by}")
-        if health.state is ProcessState.FAILED:
-            return WatchResult(FAILED, f"the stream of {health.dataset} gave up: {health.reason}")
-        breaches = self._breaches(health)
+        if (ended := end_of_watch(health)) is not None:
+            return ended
+        breaches = current_breaches(health, self.limits.lag_seconds)
         self.since = {name: self.since.get(name, now) for name in breaches}
         lasting = [breaches[name] for name, since in self.since.items() if now - since > self.limits.grace_seconds]
         return (
             WatchResult(BREACHED, f"{lasting[0]}, for more than {self.limits.grace_seconds:g} s") if lasting else None
         )
 
-    def _breaches(self, health: StreamHealth) -> dict[str, str]:
-        found = {}
-        if health.state in IDLE or health.state.terminal:
-            found["state"] = (
-                f"the stream of {health.dataset} is {health.state.label}: {health.reason or 'no reason given'}"
-            )
-        if health.lag_seconds is not None and health.lag_seconds > self.limits.lag_seconds:
-            found["lag"] = (
-                f"{health.dataset} is {health.lag_seconds:.0f} s behind, {self.limits.lag_seconds:g} are allowed"
-            )
-        if health.runner.terminal or health.runner is ProcessState.LOST:
-            found["runner"] = f"the runner, which keeps {health.dataset} running, is {health.runner.label}"
-        return found
+
+def end_of_watch(health: StreamHealth) -> WatchResult | None:
+    """Return the result that ends a watch at once: the stream was released, or gave up."""
+    if not health.desired:
+        return WatchResult(RELEASED, f"{health.dataset} is not requested any more, says {health.requested_by}")
+    if health.state is ProcessState.FAILED:
+        return WatchResult(FAILED, f"the stream of {health.dataset} gave up: {health.reason}")
+    return None
+
+
+def current_breaches(health: StreamHealth, lag_seconds: float) -> dict[str, str]:
+    """Return what breaches the level now, by its kind; each may be brief."""
+    found = {}
+    if health.state in IDLE or health.state.terminal:
+        found["state"] = f"the stream of {health.dataset} is {health.state.label}: {health.reason or 'no reason given'}"
+    if health.lag_seconds is not None and health.lag_seconds > lag_seconds:
+        found["lag"] = f"{health.dataset} is {health.lag_seconds:.0f} s behind, {lag_seconds:g} are allowed"
+    if health.runner.terminal or health.runner is ProcessState.LOST:
+        found["runner"] = f"the runner, which keeps {health.dataset} running, is {health.runner.label}"
+    return found
 
 
 def health_line(health: StreamHealth) -> str:

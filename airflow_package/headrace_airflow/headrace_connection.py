@@ -1,0 +1,67 @@
+"""Requests to Headrace's API by an Airflow connection: type HTTP, host, port, the token as password.
+
+Guarantee: an error that a retry cannot help fails the task at once; after an outage it is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+DEFAULT_CONNECTION = "headrace_default"
+TIMEOUT = 60.0
+
+
+class Refused(AirflowFailException):
+    """The server refused a request; `answer` is what it said."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__(str(answer.get("error", answer)))
+        self.answer = answer
+
+
+class NotKnown(Refused):
+    """The server does not know what was asked for."""
+
+
+class HeadraceConnection:
+    """Requests to the server that an Airflow connection names."""
+
+    def __init__(self, connection: str = DEFAULT_CONNECTION) -> None:
+        found = BaseHook.get_connection(connection)
+        port = f":{found.port}" if found.port else ""
+        self.address = f"{found.schema or 'http'}://{found.host}{port}/api/v1"
+        self._token = found.password or ""
+
+    def request(
+        self, method: str, path: str, body: dict[str, Any] | None = None, **query: str | float
+    ) -> dict[str, Any]:
+        """Return the answer to a request. Raises Refused, NotKnown; AirflowException when a retry may help."""
+        address = f"{self.address}/{path}{'?' if query else ''}{urllib.parse.urlencode(query)}"
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(address, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(asked, timeout=TIMEOUT) as answer:
+                found = json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise _refusal(error, f"{method} {path}") from None
+        except OSError as error:
+            raise AirflowException(f"Headrace at {self.address} does not answer: {error}") from None
+        return dict(found)
+
+
+def _refusal(error: urllib.error.HTTPError, asked: str) -> AirflowException:
+    try:
+        answer = dict(json.load(error))
+    except (ValueError, TypeError):
+        answer = {"error": f"{asked}: {error}", "is_terminal": error.code < 500}
+    if not answer.get("is_terminal", True):
+        return AirflowException(str(answer.get("error")))
+    return NotKnown(answer) if error.code == 404 else Refused(answer)

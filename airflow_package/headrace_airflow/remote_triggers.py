@@ -1,0 +1,142 @@
+"""What deferred tasks wait for: a stream that ends, a piece of work that is done, a plan that is closed.
+
+Guarantee: a restart of the triggerer changes nothing; an outage of the server is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from headrace_airflow.headrace_connection import HeadraceConnection, NotKnown
+
+POLL_SECONDS = 5.0
+LOG_SECONDS = 60.0
+
+
+class RemoteTrigger(BaseTrigger):
+    """Polls the server, which its connection names."""
+
+    def __init__(self, connection: str) -> None:
+        super().__init__()
+        self.connection = connection
+
+    async def connected(self) -> HeadraceConnection:
+        """Return the connection; Airflow's secrets are read outside of the event loop."""
+        return await sync_to_async(HeadraceConnection)(self.connection)
+
+    async def answer(self, server: HeadraceConnection, path: str, **query: float) -> dict[str, Any] | None:
+        """Return the server's answer, None while it does not answer."""
+        try:
+            return await asyncio.to_thread(server.request, "GET", path, None, **query)
+        except NotKnown:
+            raise
+        except AirflowException as error:
+            self.log.info("%s", error)
+            return None
+
+
+class StreamEnds(RemoteTrigger):
+    """Fires when the stream was released or gave up, or breaches its level for longer than the grace period.
+
+    When a person stops the run, the stream is released, unless a later run requested it.
+    """
+
+    def __init__(
+        self, connection: str, dataset: str, run: str, since: str, lag_seconds: float, grace_seconds: float
+    ) -> None:
+        super().__init__(connection)
+        self.dataset, self.run_id, self.since = dataset, run, since
+        self.lag_seconds, self.grace_seconds = lag_seconds, grace_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments of this trigger."""
+        names = ("connection", "dataset", "since", "lag_seconds", "grace_seconds")
+        given = {name: getattr(self, name) for name in names}
+        return f"{__name__}.{type(self).__name__}", {**given, "run": self.run_id}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Poll the stream's health until the watch ends."""
+        server, began, logged = await self.connected(), dict[str, float](), -LOG_SECONDS
+        while True:
+            health = await self.answer(server, f"streams/{self.dataset}", lag_seconds=self.lag_seconds)
+            if health is not None:
+                now = time.monotonic()
+                began = {kind: began.get(kind, now) for kind in health["breaches"]}
+                lasting = [kind for kind, since in began.items() if now - since > self.grace_seconds]
+                if ended := health["ended"]:
+                    yield TriggerEvent(ended)
+                    return
+                if lasting:
+                    why = f"{health['breaches'][lasting[0]]}, for more than {self.grace_seconds:g} s"
+                    yield TriggerEvent({"outcome": "breached", "why": why})
+                    return
+                if now - logged >= LOG_SECONDS:
+                    logged = now
+                    self.log.info("%s", health["line"])
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def on_kill(self) -> None:
+        """A person has stopped the run: release the stream, which drains it."""
+        server = await self.connected()
+        path = f"streams/{self.dataset}"
+        answer = await asyncio.to_thread(server.request, "DELETE", path, None, by=self.run_id, since=self.since)
+        self.log.info("%s: %s", self.dataset, "released; the stream drains" if answer["released"] else "not released")
+
+
+class WorkDone(RemoteTrigger):
+    """Fires when what runs at `path` is done, or is not known to the server any more, as after its restart."""
+
+    def __init__(self, connection: str, path: str) -> None:
+        super().__init__(connection)
+        self.path = path
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments of this trigger."""
+        return f"{__name__}.{type(self).__name__}", {"connection": self.connection, "path": self.path}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Poll until the work is done; the event has its state, or the plan with it."""
+        server, before = await self.connected(), ""
+        while True:
+            try:
+                found = await self.answer(server, self.path)
+            except NotKnown:
+                found = {"work": None}
+            if found is not None:
+                state = found.get("work", found)
+                if state is None or state["done"]:
+                    yield TriggerEvent(found)
+                    return
+                if (line := str(state["progress"])) != before:
+                    before = line
+                    self.log.info("%s", ", ".join(f"{name} {value}" for name, value in state["progress"].items()))
+            await asyncio.sleep(POLL_SECONDS)
+
+
+class PlanClosed(RemoteTrigger):
+    """Fires when a plan that is in the way cannot change anything any more."""
+
+    def __init__(self, connection: str, plan: str) -> None:
+        super().__init__(connection)
+        self.plan = plan
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments of this trigger."""
+        return f"{__name__}.{type(self).__name__}", {"connection": self.connection, "plan": self.plan}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Poll until the plan is closed."""
+        server = await self.connected()
+        while True:
+            found = await self.answer(server, f"plans/{self.plan}")
+            if found is not None and not found["is_open"]:
+                yield TriggerEvent({"plan": self.plan})
+                return
+            await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,263 @@
+"""The API for an Airflow that has no part of the state folder: streams, backfills, audits (adr-0002).
+
+Reads / Writes: what the functions of `include.planning`, `include.state` and `include.audit` do that commands call.
+Guarantee: every request has the token of HEADRACE_API_TOKEN_FILE; repeating one is idempotent.
+After a crash: clients ask again, and begin again what this process had under way.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from include.audit.audit_outcome import counts, record_outcomes
+from include.audit.audit_run import requested_audits
+from include.audit.kafka_records import open_topic
+from include.console.action_log import log_action
+from include.console.page_response import console_of
+from include.console.plan_decisions import DECISIONS, execute
+from include.console.remote_work import RemoteWork, Report
+from include.errors import Terminal
+from include.password_file import read_password
+from include.planning.backfill_plan import BackfillParameters, plan_backfill
+from include.planning.comparison_rendering import comparison_markdown
+from include.planning.derived_recomputation import recompute_derived
+from include.planning.explain_plan import explanation
+from include.planning.plan_parameters import Reference, Threshold, UtcTime
+from include.planning.plan_preconditions import PlanConflict
+from include.planning.plan_stages import NotApproved, PlanStage, needs_approval, run_plan
+from include.planning.slice_plan import RangeEmpty
+from include.plans.plan import PlanRecord
+from include.plans.plan_journal import load_comparison, load_plan, plan_lock
+from include.plans.stage_results import Stage
+from include.settings import Settings
+from include.state.broker_address import bootstrap_servers
+from include.state.desired_streams import release_of_run, request_stream
+from include.status.dataset_health import stream_health
+from include.status.service_levels import current_breaches, end_of_watch, health_line
+
+PREFIX = "/api/v1"
+LEAST_TOKEN = 20
+LOCK_WITHIN = 1800.0
+MOST_FINDINGS = 20
+
+
+def require_token(request: Request) -> None:
+    """Refuse a request without the token; without a token file there is no API."""
+    path = console_of(request).settings.api_token_file
+    if path is None:
+        raise HTTPException(404, "there is no API: HEADRACE_API_TOKEN_FILE is not set")
+    token = read_password("HEADRACE_API_TOKEN_FILE", path)
+    if len(token) < LEAST_TOKEN:
+        raise Terminal(f"the token in {path} has fewer than {LEAST_TOKEN} characters; nobody may use the API")
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(given.encode(), token.encode()):
+        raise HTTPException(401, "the token is wrong")
+
+
+routes = APIRouter(prefix=PREFIX, dependencies=[Depends(require_token)])
+
+
+class Body(BaseModel):
+    """What a request must say: `by` is the run that asks."""
+
+    model_config = ConfigDict(extra="forbid")
+    by: str
+
+
+class BackfillBody(Body):
+    """A backfill of events in [start, end); a second request by the same `origin` gets the first one's plan."""
+
+    dataset: str
+    start: UtcTime
+    end: UtcTime
+    threshold: Threshold = 0.0
+    reference: Reference = "as-of"
+    origin: str
+
+
+class RunBody(Body):
+    """How far a plan is to be run: `compared`, `approved` (by its threshold alone) or `applied`."""
+
+    upto: Stage
+
+
+class AuditBody(Body):
+    """The datasets to audit (none: all), and whether also what an audit before verified."""
+
+    datasets: Sequence[str] = ()
+    full: bool = False
+
+
+def refusal(error: Any, status: int) -> JSONResponse:
+    """Return an error of the platform; `is_terminal`: a retry cannot help."""
+    content: dict[str, Any] = {"error": str(error), "is_terminal": isinstance(error, Terminal)}
+    if isinstance(error, PlanConflict):
+        content |= {"conflict": error.plan}
+    if isinstance(error, RangeEmpty):
+        content |= {"is_empty": True}
+    return JSONResponse(content, status)
+
+
+@routes.put("/streams/{dataset}")
+def put_stream(request: Request, dataset: str, body: Body) -> Mapping[str, Any]:
+    """Request a stream."""
+    desired = request_stream(console_of(request).settings, dataset, body.by)
+    _log(request, "request", dataset, body.by)
+    return {"since": desired.since.isoformat()}
+
+
+@routes.delete("/streams/{dataset}")
+def delete_stream(request: Request, dataset: str, by: str, since: datetime) -> Mapping[str, Any]:
+    """Release the stream that a run requested at `since`, unless a later run did."""
+    released = release_of_run(console_of(request).settings, dataset, by, since)
+    _log(request, "release", dataset, by)
+    return {"released": released}
+
+
+@routes.get("/streams/{dataset}")
+def get_stream(request: Request, dataset: str, lag_seconds: float) -> Mapping[str, Any]:
+    """Return a stream's health as a line, what breaches the level now, and what ends a watch at once."""
+    health = stream_health(console_of(request).settings, dataset)
+    ended = end_of_watch(health)
+    return {
+        "line": health_line(health),
+        "breaches": current_breaches(health, lag_seconds),
+        "ended": asdict(ended) if ended else None,
+    }
+
+
+@routes.post("/backfills")
+def post_backfill(request: Request, body: BackfillBody) -> Mapping[str, Any]:
+    """Plan a backfill; 409 with the plan in the way, or when no event is published in the range."""
+    settings = console_of(request).settings
+    chosen = BackfillParameters(start=body.start, end=body.end, threshold=body.threshold, reference=body.reference)
+    record = plan_backfill(settings, body.dataset, chosen, body.by, datetime.now(UTC), body.origin)
+    _log(request, "backfill", record.plan.id, body.by)
+    return {**plan_json(settings, record, _work(request)), "explanation": list(explanation(record))}
+
+
+@routes.get("/plans/{plan}")
+def get_plan(request: Request, plan: str) -> Mapping[str, Any]:
+    """Return a plan's stage, its comparison, and what runs of it here."""
+    settings = console_of(request).settings
+    return plan_json(settings, load_plan(settings, plan), _work(request))
+
+
+@routes.post("/plans/{plan}/run", status_code=202)
+def run(request: Request, plan: str, body: RunBody) -> Mapping[str, Any]:
+    """Run a plan's stages in the background; `GET` shows how far it is."""
+    settings, work = console_of(request).settings, _work(request)
+    record = load_plan(settings, plan)
+    work.begin(plan, lambda report: run_stages(settings, plan, body.upto, body.by, report))
+    return plan_json(settings, record, work)
+
+
+@routes.post("/plans/{plan}/{decision}")
+def decide(request: Request, plan: str, decision: str, body: Body) -> Mapping[str, Any]:
+    """Approve, reject or cancel a plan."""
+    settings = console_of(request).settings
+    if decision not in ("approve", "reject", "cancel"):
+        raise HTTPException(404, f"there is no decision {decision[:40]!r}")
+    _log(request, decision, plan, body.by)
+    return plan_json(settings, execute(settings, plan, DECISIONS[decision], body.by), _work(request))
+
+
+@routes.post("/audits", status_code=202)
+def post_audit(request: Request, body: AuditBody) -> Mapping[str, Any]:
+    """Begin an audit; `GET` shows how it ended."""
+    settings, audit = console_of(request).settings, f"audit-{secrets.token_hex(8)}"
+    _work(request).begin(audit, lambda report: run_audit(settings, body, report))
+    return {"audit": audit}
+
+
+@routes.get("/audits/{audit}")
+def get_audit(request: Request, audit: str) -> Mapping[str, Any]:
+    """Return how far an audit is; 404 when this process does not know it, as after a restart."""
+    state = _work(request).state(audit)
+    if state is None:
+        raise HTTPException(404, f"audit {audit[:40]!r} is not known; begin another one")
+    return asdict(state)
+
+
+class WorkReporter:
+    """Reports the stages of a plan's run."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def begin(self, stage: PlanStage) -> None:
+        """Report the stage that begins."""
+        self.report({"stage": stage.name})
+
+    def progress(self, facts: Mapping[str, Any]) -> None:
+        """Report the progress of the stage's job."""
+        self.report(facts)
+
+    def done(self, stage: PlanStage, record: PlanRecord) -> None:
+        """Report a completed stage."""
+        self.report({"done": stage.name})
+
+
+def run_stages(settings: Settings, plan: str, upto: Stage, by: str, report: Report) -> Mapping[str, Any]:
+    """Run a plan's remaining stages under its lock; a plan that needs approval stays compared."""
+    with plan_lock(settings, plan, LOCK_WITHIN):
+        record = load_plan(settings, plan)
+        try:
+            record = run_plan(settings, record, WorkReporter(report), lambda _: None, by, upto)
+        except NotApproved:
+            record = load_plan(settings, plan)
+        return {"stage": record.stage}
+
+
+def run_audit(settings: Settings, body: AuditBody, report: Report) -> Mapping[str, Any]:
+    """Audit, and keep the outcome, as `headrace audit` does."""
+    audits = requested_audits(
+        settings,
+        body.datasets,
+        lambda topic: open_topic(bootstrap_servers(settings), topic),
+        recompute_derived,
+        lambda line: report({"at": line}),
+        full=body.full,
+    )
+    record_outcomes(settings, audits, datetime.now(UTC))
+    findings = [finding.sentence() for audit in audits for finding in audit.findings]
+    unchecked = [f"{each.table}: {each.reason}" for audit in audits for each in audit.unchecked]
+    return {
+        "balanced": not findings and not unchecked,
+        "findings": (findings + unchecked)[:MOST_FINDINGS],
+        "records": {audit.dataset: counts(audit) for audit in audits},
+    }
+
+
+def plan_json(settings: Settings, record: PlanRecord, work: RemoteWork) -> Mapping[str, Any]:
+    """Return a plan as clients see it."""
+    state, comparison = work.state(record.plan.id), load_comparison(settings, record.plan.id)
+    return {
+        "plan": record.plan.id,
+        "dataset": record.plan.dataset,
+        "about": record.plan.about,
+        "records": record.plan.predicted.records,
+        "stage": record.stage,
+        "is_open": record.is_open,
+        "needs_approval": record.stage is Stage.COMPARED and needs_approval(record),
+        "comparison": comparison_markdown(comparison) if comparison else "",
+        "work": asdict(state) if state else None,
+    }
+
+
+def _work(request: Request) -> RemoteWork:
+    found: RemoteWork = request.app.state.work
+    return found
+
+
+def _log(request: Request, what: str, about: str, by: str) -> None:
+    log_action(console_of(request).settings, by, request.client.host if request.client else "", what, about, "done")

@@ -1,0 +1,160 @@
+"""The API for an Airflow elsewhere, without a broker: tokens, streams, plans that do not exist, work and its errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from console_client import console_client, published_state
+from fastapi.testclient import TestClient
+
+from include.console.console_server import ConsoleExposed, refuse_exposed
+from include.console.remote_work import RemoteWork, WorkState
+from include.errors import Terminal, Transient
+from include.settings import Settings
+from include.state.desired_streams import desired_stream, request_stream
+
+TOKEN = "a token of more than twenty characters"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+RUN = "stream__flights/scheduled__1"
+STREAM = "/api/v1/streams/flights"
+
+
+@pytest.fixture
+def given(settings: Settings, tmp_path: Path) -> Settings:
+    """Settings with a token."""
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    return settings.model_copy(update={"api_token_file": tmp_path / "token"})
+
+
+@pytest.fixture
+def client(given: Settings) -> Iterator[TestClient]:
+    """A client of the console."""
+    published_state(given)
+    with console_client(given) as found:
+        yield found
+
+
+def test_requests_without_the_token_are_refused(client: TestClient) -> None:
+    for headers in ({}, {"Authorization": "Bearer nonsense"}, {"Authorization": TOKEN + "x"}):
+        answer = client.put(STREAM, json={"by": RUN}, headers=headers)
+        assert (answer.status_code, answer.json()["error"]) == (401, "the token is wrong")
+
+
+def test_server_without_a_token_file_has_no_api(settings: Settings) -> None:
+    with console_client(settings) as client:
+        assert client.put(STREAM, json={"by": RUN}, headers=BEARER).status_code == 404
+    assert desired_stream(settings, "flights") is None
+
+
+def test_short_token_admits_nobody(given: Settings) -> None:
+    assert given.api_token_file is not None
+    given.api_token_file.write_text("short")
+    with console_client(given) as client:
+        answer = client.put(STREAM, json={"by": RUN}, headers={"Authorization": "Bearer short"})
+    assert (answer.status_code, answer.json()["is_terminal"]) == (409, True)
+
+
+def test_stream_is_requested_and_released_by_its_run(client: TestClient, given: Settings) -> None:
+    since = client.put(STREAM, json={"by": RUN}, headers=BEARER).json()["since"]
+    request = desired_stream(given, "flights")
+    assert request is not None
+    assert (request.desired, request.by, request.since.isoformat()) == (True, RUN, since)
+    health = client.get(STREAM, params={"lag_seconds": 5}, headers=BEARER).json()
+    assert health["line"].startswith("flights: stopped")
+    assert (health["ended"], "state" in health["breaches"]) == (None, True)
+    answer = client.delete(STREAM, params={"by": RUN, "since": since}, headers=BEARER)
+    assert answer.json() == {"released": True}
+    assert client.get(STREAM, params={"lag_seconds": 5}, headers=BEARER).json()["ended"]["outcome"] == "released"
+
+
+def test_run_does_not_release_a_later_runs_stream(client: TestClient, given: Settings) -> None:
+    since = client.put(STREAM, json={"by": RUN}, headers=BEARER).json()["since"]
+    time.sleep(0.01)
+    request_stream(given, "flights", "stream__flights/scheduled__2")
+    answer = client.delete(STREAM, params={"by": RUN, "since": since}, headers=BEARER)
+    assert answer.json() == {"released": False}
+    request = desired_stream(given, "flights")
+    assert request is not None
+    assert request.desired
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/api/v1/streams/fligths", {"by": RUN}, 404),
+        ("/api/v1/streams/flights", {}, 422),
+        ("/api/v1/streams/flights", {"by": RUN, "more": 1}, 422),
+    ],
+)
+def test_wrong_requests_are_refused_as_json(client: TestClient, path: str, body: dict[str, Any], status: int) -> None:
+    answer = client.put(path, json=body, headers=BEARER)
+    assert (answer.status_code, answer.json()["is_terminal"]) == (status, True)
+
+
+@pytest.mark.parametrize("path", ["plans/backfill-flights-1", "audits/audit-1", "nothing"])
+def test_what_does_not_exist_is_404_as_json(client: TestClient, path: str) -> None:
+    answer = client.get(f"/api/v1/{path}", headers=BEARER)
+    assert (answer.status_code, answer.json()["is_terminal"]) == (404, True)
+
+
+def test_backfill_of_a_dataset_without_events_there_is_refused(client: TestClient) -> None:
+    body = {"dataset": "flights", "start": "1990-01-01T00:00:00Z", "end": "1990-01-02T00:00:00Z", "by": "a"}
+    answer = client.post("/api/v1/backfills", json={**body, "origin": "backfill__flights/1"}, headers=BEARER)
+    assert (answer.status_code, answer.json()["is_terminal"]) == (409, True)
+    naive = client.post("/api/v1/backfills", json={**body, "start": "1990", "origin": "x"}, headers=BEARER)
+    assert naive.status_code == 422
+
+
+def test_work_that_fails_says_whether_a_retry_helps() -> None:
+    work = RemoteWork()
+
+    def fail(error: Exception) -> Any:
+        raise error
+
+    for key, error in (("a", Terminal("no")), ("b", Transient("later")), ("c", ValueError("x"))):
+        work.begin(key, lambda _, error=error: fail(error))
+    assert [(s.error, s.is_terminal) for s in (awaited(work, key) for key in "abc")] == [
+        ("no", True),
+        ("later", False),
+        ("it failed unexpectedly: ValueError: x", False),
+    ]
+
+
+def test_work_that_runs_is_not_begun_twice() -> None:
+    work, begun, go = RemoteWork(), list[int](), list[int]()
+
+    def run(report: Any) -> dict[str, int]:
+        begun.append(1)
+        report({"done": 1})
+        while not go:
+            time.sleep(0.01)
+        return {"n": 1}
+
+    work.begin("a", run)
+    work.begin("a", run)
+    go.append(1)
+    assert awaited(work, "a").result == {"n": 1}
+    work.begin("a", run)
+    assert awaited(work, "a").done
+    assert begun == [1, 1]
+
+
+def awaited(work: RemoteWork, key: str) -> WorkState:
+    end = time.monotonic() + 10
+    while (state := work.state(key)) is None or not state.done:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return state
+
+
+def test_console_with_a_token_alone_may_be_reached_from_elsewhere(given: Settings, settings: Settings) -> None:
+    refuse_exposed(given, "0.0.0.0")
+    with pytest.raises(ConsoleExposed):
+        refuse_exposed(settings, "0.0.0.0")
+    with console_client(given, "0.0.0.0") as client:
+        assert client.get("/", headers=BEARER).headers["location"] == "/log-in"
+        assert client.put(STREAM, json={"by": RUN}, headers=BEARER).status_code == 200
