@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+
 from include.catalog.dataset import Dataset
 from include.record_coordinates import COORDINATES, RANK
 from spark_jobs.layers.identity_lookup import identity_columns
 from spark_jobs.storage.duckdb_session import DuckSession
+from spark_jobs.storage.identity_index import Words
 
 
 def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:
@@ -15,26 +19,40 @@ def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str)
     the few suspects; they alone are compared in full, so a collision costs time and nothing else.
     """
     identity = identity_columns(dataset)
+    duck.view_arrow("suspects", pa.table({"_mark": _suspects(duck, identity, fresh, known)}))
     columns = {"identity": identity, "coordinates": ", ".join(COORDINATES), "rank": ", ".join(RANK)}
     duck.create_table("duplicates", COPIES.format(**columns, fresh=fresh, known=known))
 
 
+def _suspects(duck: DuckSession, identity: str, fresh: str, known: str) -> Words:
+    """Return the hashes that several rows of `fresh` have, or one of them and one of `known`.
+
+    Sorting them finds the former in a tenth of the time that a group by takes.
+    """
+    marks = np.sort(duck.arrays(MARKS.format(identity=identity, rows=fresh))["_mark"])
+    duck.view_arrow("marks", pa.table({"_mark": marks}))
+    earlier = duck.arrays(f"{MARKS.format(identity=identity, rows=known)} semi join marks using (_mark)")["_mark"]
+    return np.union1d(marks[1:][marks[1:] == marks[:-1]], earlier)
+
+
 ORIGINALS = "select * from accepted anti join duplicates using (_partition, _offset)"
 """SQL for the rows of a view `accepted` that are not duplicates."""
+MARKS = "select _mark from (select hash({identity}) as _mark from {rows})"
 COPIES = """
-with fresh as (select hash({identity}) as _mark, {identity}, {coordinates}, true as _fresh from {fresh}),
-earlier as (select hash({identity}) as _mark, {identity}, {rank}, false as _fresh from {known}),
-suspects as (
-    select _mark from fresh group by _mark having count(*) > 1
-    union
-    select _mark from earlier semi join fresh using (_mark)
+with fresh as (
+    select * from (select hash({identity}) as _mark, {identity}, {coordinates}, true as _fresh from {fresh})
+    semi join suspects using (_mark)
+),
+earlier as (
+    select * from (select hash({identity}) as _mark, {identity}, {rank}, false as _fresh from {known})
+    semi join suspects using (_mark)
 ),
 ranked as (
     select
         *,
         row_number() over same as _place,
         first(concat_ws('/', _batch_id, _partition, _offset)) over same as _winner
-    from (select * from fresh union all by name select * from earlier) semi join suspects using (_mark)
+    from (select * from fresh union all by name select * from earlier)
     window same as (partition by {identity} order by {rank})
 )
 select * exclude (_mark, _fresh, _place) from ranked where _place > 1 and _fresh

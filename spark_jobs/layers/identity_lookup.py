@@ -17,18 +17,16 @@ from urllib.parse import unquote
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.catalog.dataset import Dataset
 from include.catalog.event_times import after, before
 from include.catalog.pipeline import Pipeline
 from include.clients.delta_log import commit_content, read_commit
-from include.record_coordinates import POSITION, RANK
+from include.record_coordinates import RANK
 from include.state.json_file import StateFileUnreadable
-from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows, group_bounds
+from spark_jobs.layers.rows_at_places import rows_at
+from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.storage.identity_index import (
@@ -43,7 +41,6 @@ from spark_jobs.storage.identity_index import (
     open_segment,
     packed_places,
     remove_other_segments,
-    unpacked_places,
     with_identities,
     without_expired,
 )
@@ -75,7 +72,7 @@ class IdentityLookup:
         columns = [*self._dataset.pipeline.identity, *RANK]
         files = silver.files()
         indexed = [file for file in files if file.path not in unindexed]
-        duck.view_arrow(f"{name}_indexed", _rows_at(places, silver, indexed, columns))
+        duck.view_arrow(f"{name}_indexed", rows_at(places, silver, indexed, columns))
         others = [file for file in files if file.path in unindexed]
         duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(others, given, self._dataset.pipeline))
         names = ", ".join(f'"{column}"' for column in columns)
@@ -200,54 +197,13 @@ def _added_files(silver: Table, after: int) -> list[DataFile]:
     return [DataFile(path, "", pq.read_metadata(silver.spec.path / path).num_rows, 0) for path in paths]
 
 
-def _rows_at(places: Words, silver: Table, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
-    """Return the rows at the sorted places, with these columns. Reads only row groups that may have one."""
-    whole = to_arrow_schema(silver.spec.data_schema, timezone="UTC")
-    schema = pa.schema([whole.field(name) for name in columns])
-    found = [schema.empty_table()]
-    by_partition = _offsets_by_partition(places)
-    for file in files:
-        if not _may_have(by_partition, file.low, file.high):
-            continue
-        with pq.ParquetFile(silver.spec.path / file.path, pre_buffer=False) as source:
-            for group, (low, high) in enumerate(group_bounds(source.metadata, POSITION)):
-                if _may_have(by_partition, low, high):
-                    found.append(_rows_of_group(source, group, places, schema))
-    return pa.concat_tables(found, promote_options="permissive")
-
-
-def _rows_of_group(source: pq.ParquetFile, group: int, places: Words, schema: pa.Schema) -> pa.Table:
-    rows = source.read_row_group(group, columns=schema.names, use_threads=False).select(schema.names)
-    if pa.string_view() in rows.schema.types:
-        # As delta-rs writes texts; Arrow cannot filter them.
-        rows = rows.cast(schema)
-    here = packed_places(*(rows[name].to_numpy() for name in POSITION))
-    index = np.minimum(np.searchsorted(places, here), len(places) - 1)
-    return rows.filter(places[index] == here)
-
-
-def _offsets_by_partition(places: Words) -> dict[int, NDArray[np.int64]]:
-    partitions, offsets = unpacked_places(places)
-    return {int(p): offsets[partitions == p] for p in np.unique(partitions)}
-
-
-def _may_have(by_partition: Mapping[int, NDArray[np.int64]], low: Bounds, high: Bounds) -> bool:
-    """Whether rows within these bounds may have one of the offsets; true when a bound is unknown."""
-    if any(name not in low for name in POSITION):
-        return bool(by_partition)
-    (first, start), (last, end) = ([int(str(bounds[name])) for name in POSITION] for bounds in (low, high))
-    return any(
-        np.searchsorted(offsets, start) < np.searchsorted(offsets, end, side="right")
-        for partition, offsets in by_partition.items()
-        if first <= partition <= last
-    )
-
-
 def _files_within_bounds(files: Sequence[DataFile], given: Sequence[Path], pipeline: Pipeline) -> list[DataFile]:
     """Return the files that may hold an identity of the given rows: by their bounds on it and on event time.
 
     Bounds of the given rows are those of row groups, so that one old record does not open all of silver.
     """
+    if not files:
+        return []
     columns = (pipeline.event_time, pipeline.identity[0])
     spans = [bounds for path in given for bounds in bounds_of(path, columns)]
     return [file for file in files if any(_may_share(file, low, high, pipeline) for low, high in spans)]

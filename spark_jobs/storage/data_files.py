@@ -87,11 +87,7 @@ def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
 
 def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
     """Return the lower and upper bounds of `columns` for each row group of a Parquet file, from its footer."""
-    return group_bounds(pq.read_metadata(path), columns)
-
-
-def group_bounds(footer: Any, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
-    """Return the lower and upper bounds of `columns` for each row group of a footer."""
+    footer = pq.read_metadata(path)
     at = _column_numbers(footer, columns)
     return [_bounds([footer.row_group(group)], at) for group in range(footer.num_row_groups)]
 

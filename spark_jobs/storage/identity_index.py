@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,6 +29,8 @@ LARGEST = 16_000_000
 """Entries of the largest merged segment: merging one takes about a second."""
 SLICE = 2_000_000
 """Entries that are in memory at once during a merge."""
+BLOCK = 1024
+"""Hashes that are searched for at once."""
 OFFSET_BITS = 48
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Beyond every timestamp, and far from overflow of 64 bits.
@@ -108,31 +111,45 @@ def unpacked_places(places: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 def find_places(segments: Sequence[Segment], given: Identities, horizon_us: int) -> Words:
     """Return the sorted places of entries that share a hash with `given` and may lie within the horizon of it."""
-    order = np.argsort(given.hashes, kind="stable")
-    hashes, times = given.hashes[order], given.times[order]
-    horizon = min(horizon_us, LONGEST_HORIZON_US)
     found = [np.empty(0, np.uint64)]
-    for segment in segments:
-        near = (times >= segment.record.since - horizon) & (times <= segment.record.until + horizon)
-        found.append(_places_in(segment, hashes if near.all() else hashes[near]))
+    if len(given.hashes):
+        horizon, hashes = min(horizon_us, LONGEST_HORIZON_US), np.sort(given.hashes)
+        first, last = given.times.min(), given.times.max()
+        for segment in segments:
+            since, until = segment.record.since - horizon, segment.record.until + horizon
+            if since <= first and last <= until:
+                found.append(_places_in(segment, hashes))
+            elif first <= until and since <= last:
+                near = (given.times >= since) & (given.times <= until)
+                found.append(_places_in(segment, np.sort(given.hashes[near])))
     return np.unique(np.concatenate(found))
 
 
 def _places_in(segment: Segment, hashes: Words) -> Words:
-    first = np.searchsorted(segment.hashes, hashes)
-    hit = first < segment.record.rows
-    hit[hit] = segment.hashes[first[hit]] == hashes[hit]
+    """Return the places of a segment's entries that have one of these sorted hashes."""
+    first = _positions(segment.hashes, hashes)
+    hit = segment.hashes.take(first, mode="clip") == hashes
     first = first[hit]
     counts = np.searchsorted(segment.hashes, hashes[hit], side="right") - first
     start = np.repeat(first - (np.cumsum(counts) - counts), counts)
     return np.asarray(segment.places[start + np.arange(counts.sum())])
 
 
+def _positions(column: Words, hashes: Words) -> NDArray[np.int64]:
+    """Return `searchsorted` of sorted hashes, in half the time: each block of them in a part that the cache holds."""
+    found = np.empty(len(hashes), np.int64)
+    edges = [*np.searchsorted(column, hashes[::BLOCK]).tolist(), len(column)]
+    for block, (low, high) in enumerate(pairwise(edges)):
+        chosen = slice(block * BLOCK, (block + 1) * BLOCK)
+        found[chosen] = np.searchsorted(column[low:high], hashes[chosen]) + low
+    return found
+
+
 def with_identities(folder: Path, segments: Sequence[Segment], added: Identities) -> list[Segment]:
     """Write a segment with the added entries, merge what is due; return the segments then. Removes no file."""
     if not len(added.hashes):
         return list(segments)
-    order = np.argsort(added.hashes, kind="stable")
+    order = np.argsort(added.hashes)
     record = SegmentRecord(uuid4().hex, len(order), int(added.times.min()), int(added.times.max()))
     _column(folder, record.name, "hashes").write_bytes(added.hashes[order].tobytes())
     _column(folder, record.name, "places").write_bytes(added.places[order].tobytes())

@@ -3,6 +3,7 @@
 Builds a silver table of random UUIDs within one horizon, as compaction leaves it, and its identity index; then times
 the whole look-up of runs of new records, one in 200 of them a duplicate: of one of the last million rows, as when a
 producer repeats what it sent, or of any row (`--scattered`). Memory is this process's own without mapped files.
+With `--folder` the table and its index stay there, and the next call only times.
 """
 
 from __future__ import annotations
@@ -60,8 +61,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--identities", type=int, default=100_000_000)
     parser.add_argument("--scattered", action="store_true")
-    parser.add_argument("--runs", type=int, nargs="+", default=[5_000, 1_000_000])
+    parser.add_argument("--runs", type=int, nargs="*", default=[5_000, 1_000_000])
+    parser.add_argument("--folder", type=Path)
     chosen = parser.parse_args()
+    if chosen.folder is not None:
+        print(json.dumps(measured(chosen.folder, chosen), indent=1))
+        return
     with tempfile.TemporaryDirectory(prefix="headrace-identities-") as folder:
         print(json.dumps(measured(Path(folder), chosen), indent=1))
 
@@ -103,7 +108,7 @@ def measured(folder: Path, chosen: argparse.Namespace) -> dict[str, object]:
 
 def fill(table: Table, identities: int) -> None:
     """Commit files of random UUIDs."""
-    for first in range(0, identities, ROWS_PER_FILE):
+    for first in range(table.rows, identities, ROWS_PER_FILE):
         path = table.spec.path / f"f{first}" / "_month=2013-03" / "part.parquet"
         path.parent.mkdir(parents=True)
         with duckdb_session() as duck:

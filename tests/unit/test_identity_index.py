@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -42,13 +43,22 @@ def index_of(folder: Path, additions: list[list[Entry]]) -> list[Segment]:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.lists(ENTRY, max_size=6), max_size=30), st.lists(ENTRY, max_size=6), st.integers(0, 2))
+@given(
+    st.lists(st.lists(ENTRY, max_size=6), max_size=30),
+    st.lists(ENTRY, max_size=6),
+    st.integers(0, 2),
+    st.integers(1, 3),
+)
 def test_every_entry_of_a_hash_within_the_horizon_is_found(
-    tmp_path_factory: pytest.TempPathFactory, additions: list[list[Entry]], wanted: list[Entry], horizon: int
+    tmp_path_factory: pytest.TempPathFactory,
+    additions: list[list[Entry]],
+    wanted: list[Entry],
+    horizon: int,
+    block: int,
 ) -> None:
-    found = find_places(
-        index_of(tmp_path_factory.mktemp("index"), additions), identities(wanted), horizon * DAY
-    ).tolist()
+    segments = index_of(tmp_path_factory.mktemp("index"), additions)
+    with patch.object(identity_index, "BLOCK", block):
+        found = find_places(segments, identities(wanted), horizon * DAY).tolist()
     entries = [entry for added in additions for entry in added]
     near = {p for h, day, p in entries for other, on, _ in wanted if h == other and abs(day - on) <= horizon}
     same = {p for h, _, p in entries if h in {other for other, _, _ in wanted}}

@@ -1,0 +1,86 @@
+"""Rows of a table at places of Kafka records, from the row groups that may have one.
+
+Files are immutable, so the bounds of their row groups are read once for a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from include.record_coordinates import POSITION
+from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.identity_index import Words, packed_places, unpacked_places
+
+GROUPS_AT_ONCE = 32
+Offsets = Mapping[int, NDArray[np.int64]]
+"""Sorted offsets by Kafka partition."""
+Spans = NDArray[np.int64]
+"""First partition, first offset, last partition and last offset, a row of four for each file or row group."""
+ANYWHERE = (0, 0, 2**62, 2**62)
+
+
+def rows_at(places: Words, table: Table, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
+    """Return the rows of these files at the sorted places, with these columns."""
+    whole = to_arrow_schema(table.spec.data_schema, timezone="UTC")
+    schema = pa.schema([whole.field(name) for name in columns])
+    by_partition = _by_partition(places)
+    found = [schema.empty_table()]
+    for number in np.flatnonzero(_may_have(by_partition, _spans([(file.low, file.high) for file in files]))).tolist():
+        found.extend(_rows_of_file(table.spec.path / files[number].path, places, by_partition, schema))
+    return pa.concat_tables(found, promote_options="permissive")
+
+
+def _rows_of_file(path: Path, places: Words, by_partition: Offsets, schema: pa.Schema) -> Iterator[pa.Table]:
+    groups = np.flatnonzero(_may_have(by_partition, _group_spans(path))).tolist()
+    if not groups:
+        return
+    with pq.ParquetFile(path, pre_buffer=False) as source:
+        for first in range(0, len(groups), GROUPS_AT_ONCE):
+            chosen = groups[first : first + GROUPS_AT_ONCE]
+            rows = source.read_row_groups(chosen, columns=schema.names, use_threads=False).select(schema.names)
+            if pa.string_view() in rows.schema.types:
+                # As delta-rs writes texts; Arrow cannot filter them.
+                rows = rows.cast(schema)
+            here = packed_places(*(rows[name].to_numpy() for name in POSITION))
+            yield rows.filter(pc.is_in(pa.array(here), pa.array(places)))
+
+
+@lru_cache(maxsize=1_000)
+def _group_spans(path: Path) -> Spans:
+    return _spans(bounds_of(path, POSITION))
+
+
+def _spans(bounds: Sequence[tuple[Bounds, Bounds]]) -> Spans:
+    """Return spans; one whose bounds are unknown has every place."""
+    found = [
+        tuple(int(str(side[name])) for side in (low, high) for name in POSITION)
+        if all(name in low for name in POSITION)
+        else ANYWHERE
+        for low, high in bounds
+    ]
+    return np.array(found, np.int64).reshape(-1, 4)
+
+
+def _by_partition(places: Words) -> Offsets:
+    partitions, offsets = unpacked_places(places)
+    return {int(partition): offsets[partitions == partition] for partition in np.unique(partitions)}
+
+
+def _may_have(by_partition: Offsets, spans: Spans) -> NDArray[np.bool_]:
+    """Return which of the spans may have one of the offsets."""
+    first, start, last, end = spans.T
+    found = np.zeros(len(spans), bool)
+    for partition, offsets in by_partition.items():
+        has_one = np.searchsorted(offsets, start) < np.searchsorted(offsets, end, side="right")
+        found |= (first <= partition) & (partition <= last) & has_one
+    return found
