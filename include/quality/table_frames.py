@@ -2,14 +2,14 @@
 
 Pandas keeps a text in some 100 bytes, and Great Expectations copies columns, so no frame has all rows of a text column
 unless a rule needs them. A rule about each row by itself sees `CHUNK` rows at a time. Uniqueness needs only the rows
-whose values occur more than once, which DuckDB finds; a rule about distinct values needs only the distinct values.
+whose values have the hash of others, also in chunks; a rule about distinct values needs only the distinct values.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
@@ -23,8 +23,12 @@ from include.sql_quoting import sql_identifier
 
 CHUNK = 200_000
 """Rows of a frame for rules about single rows."""
+REPEATED = 50_000
+"""Rows of a frame for uniqueness, of which Great Expectations keeps several copies if they are not unique."""
 BATCH = 20_000
 """Rows that are read at once."""
+HASHES = 4_000_000
+"""Rows whose hashes are in memory at once; a table with more is read several times."""
 MEMORY = "150MB"
 """Of DuckDB; it spills what does not fit."""
 EXACT_IN_DOUBLE = 2**53
@@ -67,7 +71,7 @@ def frames_of(rows: Any, rule: Rule) -> Iterator[Frame]:
     if is_complete and rule.expectation in ROW_EXPECTATIONS:
         yield from _chunks(rows, columns)
     elif is_complete and _is_unconditional(rule, UNIQUE) and _has_texts(rows, columns):
-        yield _repeated(rows, list(rule.columns))
+        yield from _repeated(rows, list(rule.columns))
     elif is_complete and _is_unconditional(rule, DISTINCT) and _has_texts(rows, columns):
         yield _distinct(rows, columns)
     elif not columns and rule.expectation in ROW_COUNT:
@@ -97,35 +101,99 @@ def _chunks(rows: Any, columns: Sequence[str]) -> Iterator[Frame]:
         yield Frame(to_pandas(pa.Table.from_batches(pending, schema), columns))
 
 
-def _repeated(rows: Any, columns: Sequence[str]) -> Frame:
-    """Return the rows whose values occur more than once; a null does not count, unless other columns have one."""
+def _repeated(rows: Any, columns: Sequence[str]) -> Iterator[Frame]:
+    """Yield frames of all rows whose values have the hash of others, those of one hash in one frame.
+
+    Rows without any value do not count; a null next to a value does.
+    """
     import pyarrow.compute as pc
 
-    names, is_null = _names(columns), reduce(and_, (pc.field(name).is_null() for name in columns))
+    is_null = reduce(and_, (pc.field(name).is_null() for name in columns))
+    others, without = rows.count_rows(), rows.count_rows(filter=is_null)
+    for part in _by_hash(_rows_with(_repeated_hashes(rows, columns), rows, columns)):
+        others -= part.num_rows
+        yield Frame(to_pandas(part, columns))
+    yield Frame(to_pandas(rows.schema.empty_table(), columns), others, without)
+
+
+def _repeated_hashes(rows: Any, columns: Sequence[str]) -> Any:
+    """Return the hashes that several rows have, as a numpy array; HASHES of them at a time are in memory."""
+    import numpy as np
+
+    parts = 1 + rows.count_rows() // HASHES
+    found = []
+    for part in range(parts):
+        chosen = f"select _mark from ({_hashed(columns)}) where _mark % {parts} = {part}"
+        with _database_of(rows, columns) as database:
+            batches = [batch.column(0).to_numpy() for batch in database.sql(chosen).to_arrow_reader(CHUNK)]
+        marks = np.concatenate([np.empty(0, np.uint64), *batches])
+        del batches
+        marks.sort()
+        found.append(np.unique(marks[1:][marks[1:] == marks[:-1]]))
+    return np.concatenate(found)
+
+
+def _rows_with(hashes: Any, rows: Any, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the rows that have one of these hashes, in the order of their hashes, as tables with the hash `_mark`."""
+    import pyarrow as pa
+
+    if not len(hashes):
+        return
+    with _database_of(rows, columns) as database:
+        database.register("repeated", pa.table({"_mark": hashes}))
+        found = f"from ({_hashed(columns)}) semi join repeated using (_mark) order by _mark"
+        for batch in database.sql(found).to_arrow_reader(BATCH):
+            yield pa.Table.from_batches([batch])
+
+
+def _by_hash(tables: Iterable[Any]) -> Iterator[Any]:
+    """Yield tables of about REPEATED rows; none ends between two rows of one hash."""
+    import pyarrow as pa
+
+    pending: Any = None
+    for table in tables:
+        pending = table if pending is None else pa.concat_tables([pending, table])
+        if pending.num_rows >= REPEATED:
+            marks = pending["_mark"].to_numpy()
+            end = int(marks.searchsorted(marks[-1]))
+            if end:
+                yield pending.slice(0, end)
+                pending = pending.slice(end)
+    if pending is not None:
+        yield pending
+
+
+def _hashed(columns: Sequence[str]) -> str:
+    """Return SQL for the rows that have a value, with their hash."""
     nulls = " and ".join(f"{sql_identifier(name)} is null" for name in columns)
-    same = " and ".join(f"r.{name} is not distinct from t.{name}" for name in map(sql_identifier, columns))
-    with closing(memory_database(MEMORY)) as database:
-        database.register("rows", _reader(rows, columns))
-        twice = f"select {names} from rows where not ({nulls}) group by {names} having count(*) > 1"
-        database.execute(f"create temp table twice as {twice}")
-        database.unregister("rows")
-        database.register("rows", _reader(rows, columns))
-        found = database.sql(f"select r.* from rows as r semi join twice as t on {same}").to_arrow_table()
-    others, without = rows.count_rows() - found.num_rows, rows.count_rows(filter=is_null)
-    return Frame(to_pandas(found, columns), others, without)
+    return f"select *, hash({_names(columns)}) as _mark from rows where not ({nulls})"
 
 
 def _distinct(rows: Any, columns: Sequence[str]) -> Frame:
     """Return the distinct rows."""
+    with _database_of(rows, columns) as database:
+        return Frame(to_pandas(database.sql("select distinct * from rows").to_arrow_table(), columns))
+
+
+@contextmanager
+def _database_of(rows: Any, columns: Sequence[str]) -> Iterator[Any]:
+    """Open a database with a view `rows` of some columns, to be read once."""
     with closing(memory_database(MEMORY)) as database:
         database.register("rows", _reader(rows, columns))
-        return Frame(to_pandas(database.sql("select distinct * from rows").to_arrow_table(), columns))
+        yield database
 
 
 def _reader(rows: Any, columns: Sequence[str]) -> Any:
     """Return a reader of some columns that holds a few batches at a time; a Dataset would be read far ahead."""
+    import pyarrow.dataset as pd
+
     scanner = rows.scanner(
-        columns=list(columns), batch_size=BATCH, batch_readahead=1, fragment_readahead=1, use_threads=False
+        columns=list(columns),
+        batch_size=BATCH,
+        batch_readahead=1,
+        fragment_readahead=1,
+        fragment_scan_options=pd.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True),
+        use_threads=False,
     )
     return scanner.to_reader()
 

@@ -102,6 +102,8 @@ def test_parts_give_the_result_of_the_whole(name: str, monkeypatch: pytest.Monke
         with monkeypatch.context() as patch:
             patch.setattr(table_frames, "CHUNK", 17)
             patch.setattr(table_frames, "BATCH", 3)
+            patch.setattr(table_frames, "HASHES", 13)
+            patch.setattr(table_frames, "REPEATED", 5)
             in_parts = result(rows, RULES[name])
             patch.setattr(gx_checkpoint, "frames_of", whole)
             assert in_parts == result(rows, RULES[name]), f"table {seed}"
@@ -114,3 +116,14 @@ def test_texts_are_never_whole_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> No
     for each in ("regex", "unique", "rows"):
         longest = max(len(frame.rows) * ("name" in frame.rows) for frame in frames_of(pd.dataset(rows), RULES[each]))
         assert longest <= 9 or each == "rows", each
+
+
+def test_texts_that_are_repeated_are_never_whole_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"name": [f"n{n // 3}" for n in range(99)] + [None, "once"]})
+    monkeypatch.setattr(table_frames, "REPEATED", 7)
+    monkeypatch.setattr(table_frames, "BATCH", 3)
+    frames = list(frames_of(pd.dataset(rows), RULES["unique"]))
+    assert max(len(frame.rows) for frame in frames) <= 9
+    assert sum(len(frame.rows) for frame in frames) == 99
+    assert all((frame.rows["name"].value_counts() == 3).all() for frame in frames), "a value is in two frames"
+    assert (frames[-1].others, frames[-1].nulls) == (2, 1)
