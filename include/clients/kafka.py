@@ -182,6 +182,11 @@ def topic_concerns(bootstrap: str, topic: str) -> list[str]:
         )
     if found["message.timestamp.type"].value != "LogAppendTime":
         concerns.append("message.timestamp.type is CreateTime: producers choose the times that replays select by")
+    if "compact" in str(found["cleanup.policy"].value):
+        concerns.append(
+            "cleanup.policy has compact: Kafka removes a key's older records, also ones that the stream has not read by"
+            " then; a full audit shows those in bronze as surplus"
+        )
     if copies < LEAST_COPIES:
         concerns.append(f"a partition has {copies} replica: the loss of one broker loses its records")
     return concerns

@@ -6,9 +6,12 @@ import json
 import signal
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from recovery_site import Site
 
-from include.clients.kafka import delete_records_before, log_end_offsets
+from include.clients.kafka import delete_records_before, ensure_topic, log_end_offsets, topic_concerns
+from include.settings import Settings
+from include.state.broker_address import bootstrap_servers
 
 REFUSED = 2
 
@@ -43,3 +46,22 @@ def test_expired_records_are_skipped_only_on_request_and_stay_on_account(site: S
     assert {each["partition"]: (each["start"], each["end"]) for each in found["lost"]} == {
         p: (read[p], end) for p, end in lost.items()
     }
+
+
+@pytest.mark.extended
+def test_topic_settings_that_can_lose_records_are_named(broker_settings: Settings) -> None:
+    bootstrap = bootstrap_servers(broker_settings)
+    config = {"cleanup.policy": "compact,delete", "retention.ms": "7200000", "message.timestamp.type": "CreateTime"}
+    # It must outlive the result.
+    owner = AdminClient({"bootstrap.servers": bootstrap})
+    owner.create_topics([NewTopic("foreign", 2, 1, config=config)])["foreign"].result(30)
+    found = topic_concerns(bootstrap, "foreign")
+    assert [concern.split(" ")[0] for concern in found] == [
+        "retention.ms",
+        "message.timestamp.type",
+        "cleanup.policy",
+        "a",
+    ]
+    assert "2 h" in found[0]
+    ensure_topic(bootstrap, "ours", 2)
+    assert [concern.split(":")[0] for concern in topic_concerns(bootstrap, "ours")] == ["a partition has 1 replica"]
