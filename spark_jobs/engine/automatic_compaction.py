@@ -16,10 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import duckdb
+
 from include.settings import Settings
 from spark_jobs.engine.automatic_step import PAUSE_AFTER_FAILURE, AutomaticStep
 from spark_jobs.engine.compact_tables import CompactedTable, commit_group, compact_group, discard_files, write_group
 from spark_jobs.engine.compaction_groups import AUTOMATIC, MEGABYTE, CompactionPolicy
+from spark_jobs.engine.log_lines import log_line
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import background_session
@@ -45,7 +48,8 @@ class AutomaticCompaction(AutomaticStep):
 
     `_settled`: by table, the number of files at which there was no group to compact. `_contended` has the tables
     whose files were replaced while a group was written: their next group is not left to the thread. `_left_out` has
-    those that could not be compacted since the last pause; `_tried` is the table that is being compacted.
+    those that could not be compacted since the last pause, `_unreadable` the files of groups that could not be read;
+    `_tried` is the table that is being compacted.
     """
 
     policy: CompactionPolicy = AUTOMATIC
@@ -53,6 +57,7 @@ class AutomaticCompaction(AutomaticStep):
     _settled: dict[Path, int] = field(default_factory=dict)
     _contended: set[Path] = field(default_factory=set)
     _left_out: set[Path] = field(default_factory=set)
+    _unreadable: set[Path] = field(default_factory=set)
     _tried: Path | None = None
     _in_progress: GroupInProgress | None = None
     _is_pending: bool = True
@@ -88,9 +93,10 @@ class AutomaticCompaction(AutomaticStep):
             return self._commit_written(tables)
         if self._compact_one(tables):
             return self._in_progress is None
-        self._is_pending = bool(self._left_out)
-        if self._left_out:
+        self._is_pending = bool(self._left_out or self._unreadable)
+        if self._is_pending:
             self._left_out.clear()
+            self._unreadable.clear()
             self.pause(PAUSE_AFTER_FAILURE)
         return False
 
@@ -101,7 +107,11 @@ class AutomaticCompaction(AutomaticStep):
         if not written.done():
             return False
         self._in_progress, self._tried = None, table.spec.path
-        added = written.result()
+        try:
+            added = written.result()
+        except duckdb.Error as error:
+            self._leave_out(table, group, error)
+            return True
         if _is_current(table, group, tables):
             commit_group(table, added, group)
         else:
@@ -118,26 +128,41 @@ class AutomaticCompaction(AutomaticStep):
                 continue
             self._tried = path
             groups = each.groups(self.policy)
-            if groups:
+            readable = [group for group in groups if self._unreadable.isdisjoint(_paths(table, group))]
+            if readable:
                 self._settled.pop(path, None)
-                self._compact_group(each, groups[0])
+                self._compact_group(each, readable[0])
                 return True
-            self._settled[path], self._tried = table.file_count, None
+            if not groups:
+                self._settled[path] = table.file_count
+            self._tried = None
         return False
 
     def _compact_group(self, compacted: CompactedTable, group: Sequence[DataFile]) -> None:
         path = compacted.table.spec.path
         if sum(file.size for file in group) < LARGE_GROUP or path in self._contended:
             self._contended.discard(path)
-            compact_group(compacted, group)
+            try:
+                compact_group(compacted, group)
+            except duckdb.Error as error:
+                self._leave_out(compacted.table, group, error)
             return
         written = self._writer.submit(write_group, compacted, group, background_session)
         self._in_progress = GroupInProgress(compacted.table, group, written)
+
+    def _leave_out(self, table: Table, group: Sequence[DataFile], error: duckdb.Error) -> None:
+        """Leave a group out until the next look: one damaged file must not block the groups behind it."""
+        log_line(f"compaction of {len(group)} files of {table.spec.name} failed, the others continue", error)
+        self._unreadable.update(_paths(table, group))
 
 
 def declared_compaction(settings: Settings) -> AutomaticCompaction:
     """Return the compaction that the settings declare."""
     return AutomaticCompaction(replace(AUTOMATIC, min_files=settings.compaction_files))
+
+
+def _paths(table: Table, group: Sequence[DataFile]) -> list[Path]:
+    return [table.spec.path / file.path for file in group]
 
 
 def _is_current(table: Table, group: Sequence[DataFile], tables: Iterable[CompactedTable]) -> bool:

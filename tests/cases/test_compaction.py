@@ -266,6 +266,28 @@ def test_table_with_a_damaged_file_does_not_keep_the_others_from_compaction(
     assert file not in {each.path for each in first.files()}, "a later look takes the table in again"
 
 
+@pytest.mark.parametrize("large", [MEGABYTE, 1], ids=["between runs", "by the thread"])
+def test_damaged_group_does_not_block_the_groups_behind_it(
+    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(automatic_compaction, "LARGE_GROUP", large)
+    now, release = [0.0], patcher.production
+    compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=2), clock=lambda: now[0])
+    tables = [(each.table, each.groups(compaction.policy)) for each in compactable_tables([release.release])]
+    table, (first, *behind) = next((table, groups) for table, groups in tables if len(groups) > 1)
+    damaged = table.spec.path / first[0].path
+    content = damaged.read_bytes()
+    damaged.write_bytes(b"damaged")
+    compact_all(compaction, release)
+    current = {file.path for file in table.files()}
+    assert {file.path for file in first} <= current
+    assert current.isdisjoint(file.path for group in behind for file in group)
+    damaged.write_bytes(content)
+    now[0] += 61
+    compact_all(compaction, release)
+    assert first[0].path not in {file.path for file in table.files()}, "a later look takes the group in again"
+
+
 def compact_all(compaction: AutomaticCompaction, release: SmallRelease) -> None:
     """Do what the driver does between runs, until nothing is left to do now."""
     for _ in range(50):
