@@ -28,18 +28,18 @@ KEPT_CHECKPOINTS = 10
 
 
 def remove_stored_files(
-    settings: Settings, table: Path, protected: Callable[[], Mapping[Path, Iterable[int]]], retention: timedelta
+    settings: Settings, table: Path, protected: Callable[[], Mapping[Path, Iterable[int]] | None], retention: timedelta
 ) -> int:
     """Remove what is obsolete of a table in the store of the settings; return how many objects. Without one, 0.
 
-    `protected` returns by table the versions that stay.
+    `protected` returns by table the versions that stay; None if that is unknown: nothing is removed.
     """
     store, path = find_store(settings), table.relative_to(warehouse(settings))
     stored = read_stored(store, path.parts[0]) if store else None
     key = path.as_posix()
-    if store is None or stored is None or key not in stored.versions:
+    if store is None or stored is None or key not in stored.versions or (versions := protected()) is None:
         return 0
-    kept = [version for version in protected().get(table, ()) if version <= stored.versions[key]]
+    kept = [version for version in versions.get(table, ()) if version <= stored.versions[key]]
     files = obsolete_files(f"{store.url}/{key}", kept, retention, options=store.delta_options)
     obsolete = [f"{key}/{file}" for file in files] + _old_checkpoints(store, key)
     store.delete(obsolete)

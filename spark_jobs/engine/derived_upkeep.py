@@ -64,7 +64,7 @@ def _retained(release: DerivedRelease) -> RetainedTables:
     return RetainedTables(tables, retention, partial(_published, release), reading_lock_path(settings, name), settings)
 
 
-def _published(release: DerivedRelease) -> Mapping[Path, set[int]]:
-    """Return by table the version that is published."""
+def _published(release: DerivedRelease) -> Mapping[Path, set[int]] | None:
+    """Return by table the version that is published; None without a publication, which may have been lost."""
     published, root = find_publication(release.settings, release.derived.name), warehouse(release.settings)
-    return {root / each.path: {each.version} for each in published.tables.values()} if published else {}
+    return {root / each.path: {each.version} for each in published.tables.values()} if published else None

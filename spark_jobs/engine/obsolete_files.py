@@ -61,12 +61,13 @@ def _inherited_versions(settings: Settings, dataset: str) -> Iterator[tuple[Path
 class RetainedTables:
     """A dataset's tables, and which versions of them stay readable. `retention`: how long a replaced version is kept.
 
-    `protected`: returns by table the versions that are kept at any age. `reading_lock`: held while a job reads tables.
+    `protected`: returns by table the versions that are kept at any age, None when it is not known which: then no file is
+    deleted. `reading_lock`: held while a job reads tables.
     """
 
     tables: Sequence[Table]
     retention: timedelta
-    protected: Callable[[], Mapping[Path, set[int]]]
+    protected: Callable[[], Mapping[Path, set[int]] | None]
     reading_lock: Path
     settings: Settings
 
@@ -82,10 +83,10 @@ def files_to_delete(retained: RetainedTables, table: Table, *, sweep: bool = Fal
     """Return the files of a table to delete; none while a job reads tables. `sweep` also lists the table's folder, to
     find files of crashed writers.
     """
-    if not is_free(retained.reading_lock):
+    if not is_free(retained.reading_lock) or (protected := retained.protected()) is None:
         return []
     path = table.spec.path
-    kept = retained.protected().get(path, ())
+    kept = protected.get(path, ())
     return [path / each for each in table_files.obsolete_files(path, kept, retained.retention, sweep=sweep)]
 
 

@@ -25,6 +25,7 @@ from include.audit.row_origin import OriginRefused
 from include.catalog.derived_dataset import snapshot_derived
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.clients import table_files
+from include.paths import publication_path
 from include.planning.contract_checks import PlanHeld
 from include.planning.derived_release_plan import plan_derived_release
 from include.planning.plan_parameters import PlanParameters
@@ -252,6 +253,13 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
     monkeypatch.setattr(obsolete_files, "SECONDS_AT_ONCE", 0.1)
     monkeypatch.setattr(Path, "unlink", lambda *path, **given: (time.sleep(0.11), unlink(*path, **given)))
     upkeep.deletion.next_check = 0
+    lost = publication_path(site.settings, site.derived.derived.name)
+    content = lost.read_bytes()
+    lost.unlink()
+    assert not upkeep.step(site.derived, 4)
+    assert compact_derived(site.derived, 4, 20)[str(table.spec.path.relative_to(lost.parents[1]))]["removed"] == 0
+    assert set(table.spec.path.rglob("*.parquet")) - current == obsolete, "nothing says which version was published"
+    lost.write_bytes(content)
     left = list[int]()
     while upkeep.step(site.derived, 4):
         left.append(len(set(table.spec.path.rglob("*.parquet")) - current))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import threading
 import time
@@ -22,7 +23,15 @@ from include.ledger.commit_rows import Row
 from include.ledger.ledger_rows import upsert
 from include.ledger.ledger_schema import projected, runs
 from include.ledger.ledger_writer import open_writer
-from include.paths import patch_path, plan_path, release_lease_path, release_path, removed_tables_path, snapshots_path
+from include.paths import (
+    patch_path,
+    plan_path,
+    release_lease_path,
+    release_path,
+    removed_commits_path,
+    removed_tables_path,
+    snapshots_path,
+)
 from include.plans import ended_plans
 from include.plans.ended_plans import delete_moved, ended_data, move_ended, pass_over, remove_ended
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE
@@ -265,6 +274,18 @@ def test_removal_deletes_for_a_limited_time_and_another_process_may_continue(set
     assert len(list(moved.rglob("*.parquet"))) == 21
     assert delete_moved(settings, "flights", time.monotonic() + 60)
     assert not moved.exists()
+
+
+def test_what_repairs_moved_away_is_removed_after_its_own_retention(settings: Settings) -> None:
+    old, young = (removed_commits_path(settings, "flights") / each for each in ("20240101T120000Z", "20240102T120000Z"))
+    for folder in (old, young):
+        written(folder / "silver" / "00000000000000000007.json")
+    os.utime(old, (NOON.timestamp(), NOON.timestamp()))
+    month = timedelta(days=30)
+    assert removable(settings, NOON + month - timedelta(hours=1)) == []
+    (removed,) = remove_ended(settings, "flights", NOON + month + timedelta(hours=1))
+    assert (removed.policy, removed.path, removed.bytes) == ("removed", "removed/flights/20240101T120000Z", 5)
+    assert [each.exists() for each in (old, young)] == [False, True]
 
 
 def looked_at(settings: Settings) -> list[PartUse]:
