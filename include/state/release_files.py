@@ -34,7 +34,8 @@ class PlanBuild:
     """A slice that a plan recomputed at `batch` of the publication, which was read at `read_at_ms`.
 
     `records` of the slice and its `closure` (duplicate closure); `filled` are missing in bronze; `differing` rows by
-    table. Builds of earlier versions have no `decided_until`: size of the decisions that were applied.
+    table. Builds of earlier versions have no `decided_until`: size of the decisions that were applied. `reference`:
+    versions of the reference tables that all records were joined with, None for those of each batch.
     """
 
     attempt: str
@@ -47,6 +48,7 @@ class PlanBuild:
     differing: Mapping[str, int] = field(default_factory=dict)
     decided_until: int | None = None
     seconds: float = 0.0
+    reference: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

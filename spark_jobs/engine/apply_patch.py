@@ -10,7 +10,7 @@ Does not: publish, or remove anything from bronze: what bronze lacked is filled 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from include.catalog.gold_refresh import EVERY_RUN
 from include.errors import Terminal
 from include.record_coordinates import POSITION
 from include.state.release_files import PatchDirection
+from spark_jobs.engine.patched_reference import reference_facts
 from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows, refuse_expired_grains
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
@@ -49,12 +50,16 @@ class PatchOutdated(Terminal):
 
 @dataclass(frozen=True)
 class Patch:
-    """A plan's folder, compared at batch `built`. Reverting puts back the rows that applying removed."""
+    """A plan's folder, compared at batch `built`. Reverting puts back the rows that applying removed.
+
+    `reference`: versions of the reference tables that its rows were joined with, None for those of each batch.
+    """
 
     plan: str
     folder: PlanFolder
     built: int
     direction: PatchDirection
+    reference: Mapping[str, int] | None = None
 
     def removed(self, table: Table) -> Path:
         """Return the folder of the rows to remove from a table."""
@@ -83,7 +88,7 @@ def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
     if patch.direction is PatchDirection.APPLY:
         _fill_bronze(release, patch, facts)
     pass_step(Step.PATCH_STARTED, batch)
-    _replace(writer.silver, patch, release.dataset.pipeline.event_time, facts)
+    _replace(writer.silver, patch, release.dataset.pipeline.event_time, facts | _reference_facts(release, patch))
     pass_step(Step.PATCH_SILVER_COMMITTED, batch)
     _replace(writer.rejected, patch, "first_seen", facts)
     pass_step(Step.PATCH_REJECTED_COMMITTED, batch)
@@ -95,6 +100,15 @@ def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
         for _ in pool.map(patch_gold, release.gold):
             pass
+
+
+def _reference_facts(release: Release, patch: Patch) -> dict[str, Any]:
+    if patch.direction is PatchDirection.REVERT:
+        return {}
+    tables = (release.writer.silver, release.writer.rejected)
+    added = [path for table in tables for path in parquet_files(patch.added(table))]
+    with duckdb_session() as duck:
+        return reference_facts(duck, patch.reference, added)
 
 
 def is_started(release: Release, patch: Patch) -> bool:

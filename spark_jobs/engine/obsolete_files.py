@@ -61,8 +61,8 @@ def _inherited_versions(settings: Settings, dataset: str) -> Iterator[tuple[Path
 class RetainedTables:
     """A dataset's tables, and which versions of them stay readable. `retention`: how long a replaced version is kept.
 
-    `protected`: returns by table the versions that are kept at any age, None when it is not known which: then no file is
-    deleted. `reading_lock`: held while a job reads tables.
+    `protected`: returns by table the versions that are kept at any age; None if that is unknown: no file is deleted.
+    `reading_lock`: held while a job reads tables.
     """
 
     tables: Sequence[Table]

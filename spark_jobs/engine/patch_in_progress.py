@@ -71,7 +71,7 @@ def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequ
     plan = recorded.plan
     folder = PlanFolder(patch_path(settings, dataset.name, dataset.release, plan))
     built = read_built(settings, release, plan)
-    patch = Patch(plan, folder, built.batch, recorded.direction)
+    patch = Patch(plan, folder, built.batch, recorded.direction, built.reference)
     try:
         if built.filled and shadows:
             raise ShadowBlocksPatch(plan, shadows[0])

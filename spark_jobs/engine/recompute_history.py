@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog.pipeline import AdditiveGold, Gold, QueryGold, grain_columns, row_columns
@@ -22,6 +21,7 @@ from include.reading.decision_log import DecidedRecord, Position
 from include.record_coordinates import POSITION, RANK
 from include.settings import Settings
 from spark_jobs.engine.next_run import last_of_run
+from spark_jobs.engine.patched_reference import PatchedReference, patched_references, validate_joined
 from spark_jobs.engine.rebuild_gold import visible
 from spark_jobs.engine.rebuild_slice import PlanFolder, save_differences
 from spark_jobs.engine.row_differences import Differences, row_differences
@@ -38,7 +38,6 @@ from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.layers.silver_layer import run_records, view_run
 from spark_jobs.layers.silver_tables import SilverTables
-from spark_jobs.layers.validate_records import validate_files
 from spark_jobs.storage.delta_table import Table, read_files
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, write_folder
 from spark_jobs.storage.spark_files import rows_in_files
@@ -122,6 +121,7 @@ class _History:
         # One for all runs: its queries are prepared once. The schemas are those that the tables were made with.
         payloads = replace(self.writer.payloads, learns=False)
         self._recomputing = replace(self.writer, decisions=self._decisions, payloads=payloads)
+        self._patched = patched_references(self.writer.silver)
 
     def runs(self, most_rows: int) -> Iterator[RefineRun]:
         first = self.first
@@ -138,17 +138,20 @@ class _History:
         """Recompute some batches and keep the rows that differ; return the number of records.
 
         A decision about a record (a fix, a discard) acts when the record is validated again. Where the published
-        row differs, the latest decision has not acted yet and is left out.
+        row differs, the latest decision has not acted yet and is left out. Where a plan has joined it with reference
+        tables of its own, the record is joined with these.
         """
         writer, until = self.writer, self.writer.decisions.until()
         decided = writer.decisions.for_batches(run.batches, until)
         found = PlanFolder(self.folder / "slices" / str(run.first))
+        tables, joined = (writer.silver, writer.rejected), dict[Position, PatchedReference]()
         while True:
             self._decisions.chosen = decided
-            records = self._recompute(self._recomputing, run, until, found)
-            tables = (writer.silver, writer.rejected)
+            records = self._recompute(run, until, found, joined)
             differing = sum(self._compare(table, run, found) for table in tables)
-            pending = _pending(decided, tables, found) if differing and decided else set()
+            if differing and not joined and (joined := self._joined_by_plans(found, tables)):
+                continue
+            pending = decided.keys() & _differing(tables, found) if differing and decided else set()
             if not pending:
                 break
             decided = {
@@ -157,9 +160,17 @@ class _History:
         self._keep(found, differing)
         return records
 
-    def _recompute(self, writer: SilverTables, run: RefineRun, until: int, found: PlanFolder) -> int:
+    def _joined_by_plans(self, found: PlanFolder, tables: Sequence[Table]) -> dict[Position, PatchedReference]:
+        """Return the records that differ and that a plan may have joined with reference tables of its own."""
+        positions = _differing(tables, found) if self._patched else set()
+        return {position: each for each in reversed(self._patched) for position in positions if each.has(position)}
+
+    def _recompute(
+        self, run: RefineRun, until: int, found: PlanFolder, joined: Mapping[Position, PatchedReference]
+    ) -> int:
+        writer = self._recomputing
         records = run_records(writer, run)
-        files = validate_files(writer, records, run.batches, writer.staging, until)
+        files = validate_joined(writer, records, run.batches, until, joined)
         silver, rejected = writer.silver.spec, writer.rejected.spec
         with duckdb_session() as duck:
             view_run(duck, writer, files, run.first)
@@ -237,17 +248,14 @@ class _History:
         return rows.join(removed.select(*RANK).distinct(), list(RANK), "left_anti").unionByName(added)
 
 
-def _pending(decided: Mapping[Position, DecidedRecord], tables: Sequence[Table], found: PlanFolder) -> set[Position]:
-    """Return the decided records that differ."""
-    partitions, offsets = zip(*decided, strict=True)
-    positions = pa.table({"_partition": pa.array(partitions, pa.int32()), "_offset": pa.array(offsets, pa.int64())})
+def _differing(tables: Sequence[Table], found: PlanFolder) -> set[Position]:
+    """Return the records that differ."""
     differing: set[Position] = set()
     for table in tables:
         with duckdb_session() as duck:
-            duck.view_arrow("decided", positions)
             for state in ("removed", "added"):
                 duck.view_folder(state, found.rows(state, table.spec.name), table.spec.data_schema)
-            differing |= set(duck.rows(DECIDED))
+            differing |= set(duck.rows(DIFFERING_POSITIONS))
     return differing
 
 
@@ -308,10 +316,7 @@ select _partition, _offset from rejected_rows
 where disposition = 'duplicate' and try_cast(split_part(reasons[1].detail, '/', 1) as bigint) < {expired}
 """
 BATCHES = "select min(_batch_id), max(_batch_id) from (select * from removed union all select * from added)"
-DECIDED = """
-select _partition, _offset from (select * from removed union all select * from added)
-semi join decided using (_partition, _offset)
-"""
+DIFFERING_POSITIONS = "select _partition, _offset from (from removed union all from added)"
 DIFFERING = """
 select {columns}, sum(_sign)::bigint as _copies
 from (select {columns}, 1 as _sign from published_complete union all select {columns}, -1 from recomputed_complete)

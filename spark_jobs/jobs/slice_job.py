@@ -117,6 +117,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
         differing=differing,
         decided_until=done.decided_until,
         seconds=round(time.monotonic() - began, 1),
+        reference=requested.reference,
     )
     shutil.rmtree(folder.path / "_staging", ignore_errors=True)
     plan_build_file(settings, dataset, published.release, plan).write(built)

@@ -59,7 +59,8 @@ class SlicePatcher:
             t.table.spec.name: rebuild_gold(t, release.writer.silver, folder, published.batch, complete)
             for t in release.gold
         }
-        return Patch(plan, folder, published.batch, PatchDirection.APPLY), rebuilt, {**rebuilt.differing, **gold}
+        patch = Patch(plan, folder, published.batch, PatchDirection.APPLY, selection.reference)
+        return patch, rebuilt, {**rebuilt.differing, **gold}
 
     def _with_code_of(self, pinned: Release, edit: Edit) -> Release:
         other = load_dataset(self.name, edited_dataset(self.folder, edit, self.production.dataset.folder))

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher, copy_release
 from small_events import departed, escaped
 from small_release import Record, SmallRelease, small_release
+from test_recomputed_history import differing
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.reference.reference_tables import current_versions, load_reference
@@ -98,3 +99,18 @@ def test_rebuild_changes_rows_only_with_current_reference_tables(patcher: SliceP
     assert airlines(release) == [(flight, NEW if "AS" in flight else "Zeppelins") for flight, _ in before]
     patcher.apply(replace(patch, direction=PatchDirection.REVERT))
     assert airlines(release) == before
+
+
+@pytest.mark.extended
+def test_deep_audit_joins_records_with_the_reference_tables_of_their_plan(patcher: SlicePatcher) -> None:
+    release = patcher.production
+    release.refine(3, 3)
+    current = current_versions(release.settings, "flights")
+    patch, _, _ = patcher.rebuild(replace(WHOLE_HISTORY, reference=current))
+    patcher.apply(patch)
+    assert differing(release) == {}
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
+    assert differing(release) == {}
+    unrecorded, _, _ = patcher.rebuild(replace(WHOLE_HISTORY, reference=current))
+    patcher.apply(replace(unrecorded, reference=None))
+    assert differing(release) == {"silver.flights": {"different": 4}}, "no plan explains these rows"
