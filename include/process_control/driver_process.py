@@ -15,6 +15,9 @@ from include.settings import CLONE, Settings
 from include.state.process_states import stream_name
 from include.state.run_files import RunFile
 
+ALLOCATOR = {"_RJEM_MALLOC_CONF": "narenas:1,tcache_max:4096,dirty_decay_ms:1000,muzzy_decay_ms:0"}
+"""Of delta-rs, whose threads otherwise keep what the largest commit needed, each in an arena of its own."""
+
 
 def start_driver(settings: Settings, dataset: str) -> RunFile:
     """Start a dataset's driver so that it dies with this process; return its run file."""
@@ -29,7 +32,7 @@ def driver_command(dataset: str) -> list[str]:
 
 def driver_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of a driver: ours, and the absolute path of the state folder."""
-    return {**os.environ, "HEADRACE_STATE": str(settings.state), "PYTHONUNBUFFERED": "1"}
+    return {**ALLOCATOR, **os.environ, "HEADRACE_STATE": str(settings.state), "PYTHONUNBUFFERED": "1"}
 
 
 def start_blocker(settings: Settings, dataset: str) -> str:

@@ -1,19 +1,23 @@
 """How the platform's own costs grow with a dataset's history: make bench-growth.
 
-Makes a history without Kafka and Spark, as fast as it goes (`grown_history.py`); at 100, 1,000, 10,000 … commits it
-measures CPU seconds of a run's steps and of `status`, memory and the size of the logs. Prints a table with the ratio of
-the last to the first figure against the goal, and writes it as JSON. Only the last batches before a measurement are
-published and projected one by one; the ledger gets the others at once. A batch stands for a second: superseded
-checkpoints go after as many batches as come in five minutes of a real stream.
+Makes histories of 100, 1,000, 10,000 … commits without Kafka and Spark, as fast as it goes (`grown_history.py`), each
+in a process of its own with the environment of a driver. Then all add one batch in turn, so that what else the machine
+does meets all alike; figures are medians of CPU time. Prints a table with the ratio of the last to the first figure
+against the goal, and writes it as JSON. Only the last batches are published and projected one by one, of the others one
+in a hundred. A batch stands for a second: superseded checkpoints go after as many batches as come in five minutes
+of a real stream.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
@@ -22,74 +26,133 @@ from grown_history import GrownHistory
 from include.clients.commit_history import HISTORY
 from include.clients.delta_log import LOG
 from include.ledger.ledger_reader import open_reader
+from include.process_control.driver_process import driver_environment
 from include.settings import Settings
 from include.status.stream_progress import observe_progress
 from spark_jobs.storage import log_checkpoints
 
 GOAL = 1.2
-WINDOW = 25
-"""Batches that are measured: from one checkpoint of a log to the next, between which a commit's cost rises."""
+WINDOW = 50
+"""Batches that are measured: from one checkpoint of a log to the next but one, between which a commit's cost rises."""
+RECENT = 200
+"""Batches over which steps are averaged that come in some of them only."""
+PUBLISHED = 100
+"""One batch in so many is published and projected while a history is made."""
 BLOCK = 512
 """Bytes in which a file system counts what a file takes on the disk."""
-REPEATS = 40
 BATCHES_A_SECOND = 20
 """Of the history that is made, on 2 cores; a real stream has one."""
 STEPS = ("plan", "commit", "publish", "project", "lag")
 Figures = dict[str, float]
 
 
+@dataclass
+class Grown:
+    """A process that has made a history of so many commits, and answers each line with figures."""
+
+    commits: int
+    process: subprocess.Popen[str]
+
+    def ask(self, question: str) -> Figures:
+        """Return the answer to `batch` (a batch more) or `whole` (what the history and the process take)."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(question + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> Figures:
+        """Return the next answer."""
+        assert self.process.stdout is not None
+        found: Figures = json.loads(self.process.stdout.readline())
+        return found
+
+
 def main() -> None:
-    """Print the table and write the JSON file."""
+    """Print the table and write the JSON file; with `--worker`, make one history and answer questions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=100_000)
     parser.add_argument("--json", type=Path, default=Path("bench-growth.json"))
+    parser.add_argument("--worker", type=Path)
     chosen = parser.parse_args()
-    log_checkpoints.OPENING /= BATCHES_A_SECOND
+    if chosen.worker is not None:
+        answer_questions(GrownHistory(Settings(state=chosen.worker)), chosen.commits)
+        return
     with tempfile.TemporaryDirectory(prefix="headrace-growth-") as folder:
-        history = GrownHistory(Settings(state=Path(folder)))
-        found: dict[int, Figures] = {}
-        commits = 100
-        while commits <= chosen.commits:
-            grow(history, commits // 4)
-            found[commits] = measured(history)
-            chosen.json.write_text(json.dumps({"goal": GOAL, "at commits": found}, indent=1))
-            print(table(found), flush=True)
-            commits *= 10
+        histories = [started(Path(folder) / str(n), n) for n in sizes(chosen.commits)]
+        found = measured(histories)
+        chosen.json.write_text(json.dumps({"goal": GOAL, "at commits": found}, indent=1))
+        print(table(found), flush=True)
+        for history in histories:
+            history.process.communicate()
 
 
-def grow(history: GrownHistory, batches: int) -> None:
-    """Add batches up to this number; one batch more before those that are measured brings the ledger up to date."""
-    while history.batches < batches:
-        history.add_batch(published=history.batches >= batches - WINDOW - 1)
+def sizes(commits: int) -> list[int]:
+    """Return the numbers of commits that are measured: powers of ten up to this number."""
+    return [10**power for power in range(2, len(str(commits)))]
 
 
-def measured(history: GrownHistory) -> Figures:
-    """Return the figures of the history as it is now."""
-    window = range(history.batches - WINDOW + 1, history.batches)
-    found = {f"{step}, ms": 1000 * median(history.seconds[step][b] for b in window) for step in STEPS}
-    for step in ("commit", "compact", "move"):
-        # Log checkpoints, compaction and the history of commits come in some of the batches only.
-        recent = range(max(0, history.batches - 200), history.batches)
-        found[f"{step}, mean, ms"] = 1000 * mean(history.seconds[step][b] for b in recent)
-    reader = open_reader(history.settings)
-    found["status, ms"] = cpu(lambda: observe_progress(history.settings, reader))
-    found["totals, ms"] = cpu(reader.totals)
-    found["memory, MB"] = megabytes()
-    logs = [path for name in (LOG, HISTORY) for path in history.settings.state.rglob(f"{name}/*")]
-    found["log bytes per commit"] = sum(path.stat().st_blocks * BLOCK for path in logs) / history.commits
-    found["files in logs"] = len(logs)
-    found["files"] = history.files
+def started(folder: Path, commits: int) -> Grown:
+    """Start a process and wait until its history is made."""
+    before, settings = time.monotonic(), Settings(state=folder)
+    command = [sys.executable, __file__, "--worker", str(folder), "--commits", str(commits)]
+    process = subprocess.Popen(
+        command, env=driver_environment(settings), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    grown = Grown(commits, process)
+    grown.answer()
+    print(f"{commits:,} commits: {time.monotonic() - before:,.0f} s", flush=True)
+    return grown
+
+
+def measured(histories: list[Grown]) -> dict[int, Figures]:
+    """Return the figures of the histories, which take turns."""
+    rounds = [[history.ask("batch") for history in histories] for _ in range(WINDOW)]
+    found = {}
+    for number, history in enumerate(histories):
+        batches = [answers[number] for answers in rounds]
+        medians = {f"{step}, ms": median(batch[step] for batch in batches) for step in batches[0]}
+        found[history.commits] = medians | history.ask("whole")
     return found
 
 
+def answer_questions(history: GrownHistory, commits: int) -> None:
+    """Make the history, then answer each line of standard input."""
+    log_checkpoints.OPENING /= BATCHES_A_SECOND
+    batches = commits // 4
+    while history.batches < batches:
+        # The history of commits needs a publication; the last one brings the ledger up to date.
+        history.add_batch(published=history.batches % PUBLISHED == 0 or history.batches == batches - 1)
+    print("{}", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(one_more(history) if line.strip() == "batch" else whole(history)), flush=True)
+
+
+def one_more(history: GrownHistory) -> Figures:
+    """Add a batch; return the CPU milliseconds of its steps, and of a look at the status and at the totals."""
+    history.add_batch()
+    last, reader = history.batches - 1, open_reader(history.settings)
+    found = {step: 1000 * history.seconds[step][last] for step in STEPS}
+    return found | {"status": cpu(lambda: observe_progress(history.settings, reader)), "totals": cpu(reader.totals)}
+
+
+def whole(history: GrownHistory) -> Figures:
+    """Return what the history takes on the disk, what the process takes in memory, and means of rare steps."""
+    recent = range(max(0, history.batches - RECENT), history.batches)
+    found = {f"{s}, mean, ms": 1000 * mean(history.seconds[s][b] for b in recent) for s in ("compact", "move")}
+    logs = [path for name in (LOG, HISTORY) for path in history.settings.state.rglob(f"{name}/*")]
+    return found | {
+        "memory, MB": megabytes(),
+        "log bytes per commit": sum(path.stat().st_blocks * BLOCK for path in logs) / history.commits,
+        "files in logs": len(logs),
+        "files": history.files,
+    }
+
+
 def cpu(call: Callable[[], object]) -> float:
-    """Return the CPU milliseconds of a call, the least of some: other processes add to it."""
-    spent = []
-    for _ in range(REPEATS):
-        before = time.process_time()
-        call()
-        spent.append(time.process_time() - before)
-    return 1000 * min(spent)
+    """Return the CPU milliseconds of a call."""
+    before = time.process_time()
+    call()
+    return 1000 * (time.process_time() - before)
 
 
 def megabytes() -> float:
