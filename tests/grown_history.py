@@ -43,6 +43,7 @@ from spark_jobs.storage.delta_table import Table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RECORDS = 20
+MEASURED = 500
 TIME = pa.timestamp("us", tz="UTC")
 SILVER = (
     StructType().add("event_id", StringType()).add("occurred_at", TimestampType())
@@ -78,7 +79,7 @@ HOUR = StructType().add("hour", TimestampType()).add("events", LongType()).add("
 
 @dataclass
 class GrownHistory:
-    """Grows by `add_batch`; `seconds` has the CPU seconds of each step by batch."""
+    """Grows by `add_batch`; `seconds` has the CPU seconds of each step by batch, of the last MEASURED batches."""
 
     settings: Settings
     dataset: Dataset = field(init=False)
@@ -222,6 +223,7 @@ class GrownHistory:
         yield
         by_batch = self.seconds[step]
         by_batch[self.batches] = by_batch.get(self.batches, 0.0) + time.process_time() - before
+        by_batch.pop(self.batches - MEASURED, None)
 
 
 def _write(table: Table, number: int, partition: str, rows: pa.Table) -> DataFile:

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from include.paths import spill_path
 from include.process_folder import LOCK, hold
+from include.reading.memory_database import memory_database
 from include.settings import CLONE, Settings
 
 SPILLS = """
@@ -41,3 +44,14 @@ def test_database_spills_into_the_state_folder_and_leaves_nothing(
     done = subprocess.run([sys.executable, "-c", SPILLS], cwd=CLONE, env=environment, capture_output=True, check=True)
     assert int(done.stdout) > 8_000_000
     assert sorted(Path(settings.state, "spill").iterdir()) == [alive, alive.with_suffix(LOCK)]
+
+
+def test_database_keeps_nothing_of_files_that_were_read(tmp_path: Path) -> None:
+    database = memory_database()
+    for number in range(20):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"n": [number]}), path)
+        assert database.execute(f"select n from read_parquet('{path}')").fetchall() == [(number,)]
+    kept = database.execute("select tag, memory_usage_bytes from duckdb_memory() where memory_usage_bytes > 0")
+    assert kept.fetchall() == []
+    database.close()
