@@ -15,7 +15,7 @@ from stored_site import create_bucket, endpoint_of, running_store, stored_settin
 from test_stored_publications import in_store, store_of, stored, write_batch
 
 from include.paths import bronze_path, checkpoint_path, restoring_path, silver_path, snapshots_path, warehouse
-from include.reading.publication import find_publication
+from include.reading.publication import Publication, SourceVersion, TableVersion, find_publication, publish
 from include.settings import Settings
 from include.store import fetch_dataset as fetching
 from include.store.fetch_dataset import FetchedFileDiffers, PublicationNotStored, fetch_dataset
@@ -68,6 +68,19 @@ def test_a_new_host_gets_tables_snapshots_and_publication(lost: SmallWarehouse, 
     assert (snapshots_path(fresh, "sales") / lost.release / "gold" / "shop_days.sql").read_text() == "select 1"
     assert not restoring_path(fresh, "sales").exists()
     refuse_start(fresh, "sales")
+
+
+def test_a_derived_dataset_is_restored_with_the_versions_of_its_sources(lost: SmallWarehouse, fresh: Settings) -> None:
+    derived = replace(lost, dataset="shops", names={})
+    derived.write("gold", [])
+    path = derived.names["gold.shop_days"].relative_to(warehouse(lost.settings)).as_posix()
+    source = SourceVersion("sales/bronze", 1, lost.release, 1, "commit")
+    tables = {"gold.shop_days": TableVersion(path, 0)}
+    published = Publication("shops", lost.release, 0, NOW, {}, tables, {"bronze.sales": source})
+    publish(lost.settings, published)
+    assert fetch_dataset(fresh, "shops", NOW).versions == {path: 0}
+    assert find_publication(fresh, "shops") == published
+    assert find_publication(fresh, "sales") is None
 
 
 def test_the_new_host_publishes_and_the_old_one_is_refused(lost: SmallWarehouse, fresh: Settings) -> None:
