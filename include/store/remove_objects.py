@@ -34,10 +34,12 @@ def remove_stored_files(
 
     `protected` returns by table the versions that stay; None if that is unknown: nothing is removed.
     """
-    store, path = find_store(settings), table.relative_to(warehouse(settings))
-    stored = read_stored(store, path.parts[0]) if store else None
-    key = path.as_posix()
-    if store is None or stored is None or key not in stored.versions or (versions := protected()) is None:
+    store = find_store(settings)
+    if store is None:
+        return 0
+    path = table.relative_to(warehouse(settings))
+    stored, key, versions = read_stored(store, path.parts[0]), path.as_posix(), protected()
+    if stored is None or key not in stored.versions or versions is None:
         return 0
     kept = [version for version in versions.get(table, ()) if version <= stored.versions[key]]
     files = obsolete_files(f"{store.url}/{key}", kept, retention, options=store.delta_options)
