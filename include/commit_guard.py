@@ -1,6 +1,6 @@
-"""What this process must still own to commit; checked right before a commit or a publication takes effect.
+"""Checks of ownership that run right before a commit or a publication takes effect.
 
-A lease with an expiry adds its check here, so that every table and every publication of the process is held by it
+A lease that can expire adds its check here; it then guards every table and publication of this process
 (docs/architecture.md §4, step 1).
 """
 
@@ -13,17 +13,17 @@ _checks: list[Check] = []
 
 
 def add_check(check: Check) -> None:
-    """From now on nothing is committed once `check` raises."""
+    """Add a check: while it raises, nothing is committed."""
     _checks.append(check)
 
 
 def remove_check(check: Check) -> None:
-    """End a check; no effect when it is none."""
+    """Remove a check, if it was added."""
     if check in _checks:
         _checks.remove(check)
 
 
 def require_ownership() -> None:
-    """Raise the error of the first check that fails: this process may commit nothing any more."""
+    """Raise the error of the first check that fails: this process may no longer commit."""
     for check in tuple(_checks):
         check()

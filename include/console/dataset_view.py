@@ -258,7 +258,7 @@ def _detail(reason: Reason) -> str | None:
 class SampleLine:
     """A rejected record: position, time, status, the broken rules, and its payload (shortened)."""
 
-    place: str
+    position: str
     rejected_at: str
     status: str
     reasons: Sequence[str]

@@ -1,10 +1,10 @@
-"""A lease as a row in PostgreSQL: renewed by a thread, and over for its holder before it is over for the server.
+"""A lease as a row in PostgreSQL. A thread renews it; it ends for its holder before it ends for the server.
 
-Guarantee: `is_held` compares with this host's time since boot only, which no clock correction and no stop of the
-process changes. It is False from HELD_SHARE of the lease's seconds on after the last renewal was *sent*, and stays so;
-the server counts the whole time from when the renewal *arrived*.
-After a crash: the lease expires; at once when the next taker sees that its holder was a process of the same place, and
-is gone.
+Guarantee: `is_held` uses only this host's time since boot, which no clock correction and no stop of the process
+changes. It becomes False, for good, when HELD_SHARE of the lease's seconds have passed since the last renewal was
+*sent*; the server counts all of them from the renewal's *arrival*.
+After a crash: the lease expires. It is free at once when the next taker runs in the same place and finds its process
+gone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from include.state.heartbeats import seconds_since_boot
 from include.state.run_files import identity_of
 
 HELD_SHARE = 0.8
-"""The rest is for the commit that was begun when the lease was checked last."""
+"""The rest is for the commit that follows the last check."""
 RENEWALS = 5
-"""Renewals that are due while a lease lasts."""
+"""Renewals within the seconds of a lease."""
 RETRY_SECONDS = 0.5
 
 
 class LeaseRole(StrEnum):
-    """Whose lease it is: a runner's, one that waits to supervise, a stream's driver, or a job's."""
+    """The kind of holder: a runner, a runner that stands by, a stream's driver, or a job."""
 
     RUNNER = "runner"
     STANDBY = "standby"
@@ -44,7 +44,7 @@ class LeaseRole(StrEnum):
 
 
 class DatabaseLease:
-    """A held lease; while it is, this process may commit (`include/commit_guard.py`)."""
+    """A lease that this process took; it may commit while the lease is held (`include/commit_guard.py`)."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class DatabaseLease:
         clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         self.epoch = epoch
-        self.place = f"{name} of {table.domain[:8]} in PostgreSQL"
+        self.location = f"{name} of {table.domain[:8]} in PostgreSQL"
         self._table, self._name, self._owned, self._clock = table, name, owned, clock
         self._until = sent + HELD_SHARE * table.seconds
         self._ended = threading.Event()
@@ -66,7 +66,7 @@ class DatabaseLease:
         threading.Thread(target=self._renew_until_ended, name=f"lease {name}", daemon=True).start()
 
     def is_held(self) -> bool:
-        """Whether this process may commit; once False, for good: somebody else may have had the lease meanwhile."""
+        """Whether this process may commit. Once False it stays so: another process may have held the lease since."""
         if self._clock() >= self._until:
             self._ended.set()
         return not self._ended.is_set()
@@ -74,10 +74,10 @@ class DatabaseLease:
     def require(self) -> None:
         """Raise LeaseLost unless the lease is held."""
         if not self.is_held():
-            raise LeaseLost(self._owned, self.place, "could not be renewed in time, or another host took over")
+            raise LeaseLost(self._owned, self.location, "could not be renewed in time, or another host took over")
 
     def release(self) -> None:
-        """Release the lease; when the server does not answer, it expires."""
+        """Release the lease; if the server does not answer, it expires."""
         remove_check(self.require)
         atexit.unregister(self.release)
         self._ended.set()
@@ -133,7 +133,7 @@ def take_database_lease(
 
 
 def is_gone(row: LeaseRow) -> bool:
-    """Return whether a holder is known to have ended: a process of this place that runs no more."""
+    """Return whether the holder was a process of this place and has ended."""
     return row.place == this_place() != "" and identity_of(row.pid) != row.identity
 
 
@@ -153,7 +153,7 @@ def held_leases(settings: Settings) -> list[LeaseRow]:
 
 
 def revoke_streams_elsewhere(settings: Settings) -> None:
-    """Have the leases of drivers on other hosts expire: their runner supervises no more."""
+    """Let the leases of drivers on other hosts expire, because their runner no longer supervises."""
     table = lease_table(settings)
     try:
         table.revoke(LeaseRole.STREAM, this_place())
@@ -162,18 +162,18 @@ def revoke_streams_elsewhere(settings: Settings) -> None:
 
 
 def lease_table(settings: Settings) -> LeaseTable:
-    """Return the leases of the state folder; nothing is opened yet. Raises PasswordUnreadable."""
+    """Return the lease table of the state folder, without a connection. Raises PasswordUnreadable."""
     return LeaseTable(lease_url(settings), lease_domain(settings), settings.lease_seconds)
 
 
 def lease_domain(settings: Settings) -> str:
-    """Return the random name of the state folder among those that keep leases in one database."""
+    """Return the random name that tells this state folder from others with leases in the same database."""
     path = lease_domain_path(settings)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{path.name}.{unique_suffix()}")
         fresh.write_text(os.urandom(16).hex())
-        # Unlike a rename it does not replace what another process has made meanwhile.
+        # Unlike a rename, a link does not replace the file of a process that was faster.
         with suppress(FileExistsError):
             os.link(fresh, path)
         fresh.unlink()

@@ -29,8 +29,8 @@ class FileLease:
     descriptor: int
 
     @property
-    def place(self) -> str:
-        """Where the lease is."""
+    def location(self) -> str:
+        """The lease's file."""
         return str(self.path)
 
     def is_held(self) -> bool:

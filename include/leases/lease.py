@@ -20,8 +20,8 @@ class Lease(Protocol):
         """Grows with each holder; part of every commit."""
 
     @property
-    def place(self) -> str:
-        """Where the lease is."""
+    def location(self) -> str:
+        """The file or row of the lease, for messages."""
 
     def is_held(self) -> bool:
         """Whether the lease is still this process's."""

@@ -1,4 +1,4 @@
-"""What taking and keeping a lease can fail with."""
+"""Errors of taking and keeping a lease."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class LeaseHeld(Transient):
 class LeaseLost(Transient):
     """The lease ended while this process worked under it: another process may own the tables."""
 
-    def __init__(self, owned: str, place: str, why: str = "was removed or replaced") -> None:
+    def __init__(self, owned: str, location: str, why: str = "was removed or replaced") -> None:
         super().__init__(
-            f"{owned}: the lease {place} {why}; this process commits nothing any more, nothing is lost",
+            f"{owned}: the lease {location} {why}; this process commits nothing any more, nothing is lost",
             "headrace status, then headrace up",
         )
-        self.owned, self.place = owned, place
+        self.owned, self.location = owned, location
 
 
 class LeaseServerUnavailable(Transient):
-    """The database of the leases does not answer, or refuses: no lease can be taken or kept meanwhile."""
+    """The database of the leases does not answer or refuses: until it answers, no lease can be taken or renewed."""
 
     def __init__(self, server: str, why: str) -> None:
         super().__init__(
             f"the leases' database {server} does not answer: {why}",
-            "start it, or correct HEADRACE_LEASE_URL; leases are taken again by themselves",
+            "start it, or correct HEADRACE_LEASE_URL; leases are then taken again without help",
         )
         self.server = server

@@ -1,7 +1,7 @@
 """The leases of a state folder in PostgreSQL: a row for each, with holder, epoch, and expiry by the server's clock.
 
-Guarantee: each change is one statement, so a client that stops in between holds no lock, and of two that take a free
-lease at once one gets it.
+Guarantee: each change is one statement. A client that stops between statements holds no lock, and only one of two
+clients that take a free lease at the same time gets it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 from include.leases.lease_errors import LeaseServerUnavailable
 from include.secret_masking import mask_secrets
 
-# Of all users of the database: two that create the table at once.
+# Advisory lock: two clients may create the table at the same time.
 CREATION_LOCK = 0x68647266
 CREATE = """
 create schema if not exists headrace;
@@ -57,7 +57,7 @@ from headrace.leases where domain = %(domain)s and expires_at > clock_timestamp(
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """A lease that somebody holds now: its holder's process, and the seconds until it expires unless it is renewed.
+    """A lease that is held now, with the holder's process and the seconds until it expires.
 
     `is_revoked`: another host supervises now, and the holder cannot renew it.
     """
@@ -76,9 +76,9 @@ class LeaseRow:
 
 @dataclass
 class LeaseTable:
-    """The leases of one state folder (`domain`), by one connection, which is opened again after an error.
+    """The leases of one state folder (`domain`). One connection is used, and reopened after an error.
 
-    A request takes at most a quarter of `seconds`, for which a lease is taken or renewed.
+    A lease lasts `seconds` from each renewal; a request takes at most a quarter of them.
     """
 
     url: str
@@ -90,26 +90,26 @@ class LeaseTable:
     def take(self, name: str, holder: Mapping[str, object], ended: int | None) -> int | None:
         """Take a lease that is free, expired, or of epoch `ended`, whose holder is known to be gone.
 
-        Return its new epoch, None when it is held.
+        Return its new epoch, or None when another process holds it.
         """
         self._execute(KNOWN, name=name)
         taken = self._execute(TAKE, name=name, ended=ended, **holder)
         return int(taken[0]["epoch"]) if taken else None
 
     def renew(self, name: str, epoch: int) -> bool:
-        """Renew a lease; return False when it is not this holder's any more, or was revoked."""
+        """Renew a lease; return False when it was revoked or another holder has it."""
         return bool(self._execute(RENEW, name=name, epoch=epoch))
 
     def raise_epoch(self, name: str, epoch: int, least: int) -> bool:
-        """Set a greater epoch of a held lease; return False when it is not this holder's any more."""
+        """Set a greater epoch of a held lease; return False when another holder has it."""
         return bool(self._execute(RAISE, name=name, epoch=epoch, least=least))
 
     def release(self, name: str, epoch: int) -> None:
-        """Release a lease; no effect when it is not this holder's any more."""
+        """Release a lease; no effect when another holder has it."""
         self._execute(RELEASE, name=name, epoch=epoch)
 
     def revoke(self, role: str, place: str) -> None:
-        """Have the leases of a role expire that processes of other places than `place` hold."""
+        """Forbid renewal of a role's leases that are held outside of `place`, so that they expire."""
         self._execute(REVOKE, role=role, place=place)
 
     def rows(self) -> list[LeaseRow]:

@@ -36,7 +36,7 @@ class RunnerAlreadyRunning(Terminal):
 
 @contextmanager
 def sole_runner(settings: Settings) -> Iterator[Callable[[], bool]]:
-    """Be the only runner of a state folder; yield whether this still holds.
+    """Supervise a state folder alone; yield a function that returns whether this process still may.
 
     Raises RunnerAlreadyRunning, LeaseServerUnavailable.
     """
@@ -68,7 +68,7 @@ def _lease(settings: Settings, role: LeaseRole) -> Iterator[Lease]:
 
 
 def stand_by(settings: Settings, serve: Callable[[], None], stop: threading.Event, report: Reporter) -> None:
-    """Call `serve` whenever no other host's runner supervises, until `stop` is set; `status` shows who stands by."""
+    """Call `serve` whenever no other runner supervises, until `stop` is set; `status` shows who stands by."""
     reported = ""
     while not stop.is_set():
         try:
@@ -81,7 +81,7 @@ def stand_by(settings: Settings, serve: Callable[[], None], stop: threading.Even
 
 
 def _serve_in_turn(serve: Callable[[], None], standby: Lease, stop: threading.Event, report: Reporter) -> str:
-    """Serve as long as this process is known to stand by; return what was reported last."""
+    """Try to serve while this process holds its lease of a standby; return the last report."""
     reported = ""
     while not stop.is_set() and standby.is_held():
         try:
@@ -94,7 +94,7 @@ def _serve_in_turn(serve: Callable[[], None], standby: Lease, stop: threading.Ev
 
 
 def take_over(settings: Settings, report: Reporter) -> None:
-    """Make sure that no other runner's drivers go on. Raises RunnerAlreadyRunning."""
+    """Make sure that the drivers of other runners end. Raises RunnerAlreadyRunning."""
     if settings.lease_url:
         revoke_streams_elsewhere(settings)
     else:
@@ -103,7 +103,7 @@ def take_over(settings: Settings, report: Reporter) -> None:
 
 
 def refuse_other_host(settings: Settings) -> None:
-    """Raise RunnerAlreadyRunning while a runner of another machine gives signs of life: its locks may not reach us."""
+    """Raise RunnerAlreadyRunning while a runner of another machine is alive: its locks may be invisible here."""
     with suppress(StateFileUnreadable):
         run = read_run_file(settings, RUNNER)
         if run is not None and is_elsewhere(run) and boot_of(run.place) != this_boot() and is_alive(run):

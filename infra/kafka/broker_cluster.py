@@ -1,7 +1,7 @@
-"""Several Kafka brokers on one machine, to try Headrace with a replicated cluster: kill one, restart one after another.
+"""Several Kafka brokers on one machine, to test the loss and the rolling restart of brokers of a replicated cluster.
 
-Each broker is also a controller (KRaft). Topics have three copies; a record that is acknowledged with acks=all is in
-two of them at least. It prints the setting, and runs until Ctrl-C.
+Each broker is also a controller (KRaft). Topics have three copies; a record acknowledged with acks=all is in at least
+two of them. It prints the setting, and runs until Ctrl-C.
 
 Usage: python -m infra.kafka.broker_cluster FOLDER [BROKERS]
 """

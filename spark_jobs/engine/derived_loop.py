@@ -55,7 +55,7 @@ class DerivedLoop:
         while not self.stop.is_set():
             self.reporter.note_progress()
             if not self.lease.is_held():
-                raise LeaseLost(self.release.derived.name, self.lease.place)
+                raise LeaseLost(self.release.derived.name, self.lease.location)
             self._execute_request()
             worked = self._advance()
             if not self.upkeep.step(self.release, self.reporter.status.refined_batch) and not worked:

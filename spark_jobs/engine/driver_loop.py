@@ -66,7 +66,7 @@ class DriverLoop:
         while not self.stop.is_set():
             self.reporter.note_progress()
             if not self.lease.is_held():
-                raise LeaseLost(self.dataset, self.lease.place)
+                raise LeaseLost(self.dataset, self.lease.location)
             self.supervisor.restart_ended()
             self._execute_request()
             worked = self._refine_next() or self._refresh() or self._advance_shadow()

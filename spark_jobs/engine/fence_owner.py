@@ -1,4 +1,4 @@
-"""A new owner of a dataset fences off the one before, which may have been stopped in the middle of a commit."""
+"""A new owner of a dataset fences the previous one, which may have been stopped in the middle of a commit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from spark_jobs.storage.claim_tables import claim_tables
 
 
 def fence_earlier_owner(settings: Settings, dataset: str, epoch: int) -> None:
-    """Make bronze and the publication the new owner's; a release's tables are claimed when they are opened.
+    """Claim bronze and the publication for the new owner; a release claims its tables when they are opened.
 
-    Needed for leases that expire. The lock of a file is only free when its holder is gone.
+    Only leases that expire need this: a file lock is free only when its holder has ended.
     """
     if settings.lease_url:
         fence_publication(settings, dataset)

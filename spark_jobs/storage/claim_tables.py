@@ -15,10 +15,11 @@ EPOCH = "headraceEpoch"
 
 
 def claim_tables(paths: Iterable[Path], epoch: int) -> None:
-    """Commit nothing to each table that exists, under the owner's `epoch`.
+    """Commit an empty version to each existing table, with the owner's `epoch`.
 
-    An earlier owner that checked its lease and was stopped before its commit tries to create the same version of the
-    log; one of both succeeds. When it is the earlier owner, its commit is read, and the claim is the next version.
+    An earlier owner may have been stopped between the check of its lease and its commit. It then tries to create the
+    same version of the log, and one of the two succeeds. If the earlier owner does, its commit is read and the claim
+    becomes the next version.
     """
     for path in paths:
         if (path / LOG).is_dir():
