@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from include.bench.sent_records import SentRecords
 from include.errors import Transient
 from include.kafka_address import client_options
-from include.producers.kafka_producer import LARGEST_MESSAGE, QUEUE_RECORDS, produce
+from include.producers.kafka_producer import LARGEST_MESSAGE, QUEUE_RECORDS, Pace, produce
 
 POLL_EVERY = 2_000
 # The broker aborts a transaction that is open for longer; this is the longest it allows.
@@ -78,15 +78,8 @@ class OpenLoop(threading.Thread):
     def _send(self) -> None:
         rows, began = 0, time.monotonic()
         for frame in self._frames:
-            due = began + rows / self._rate
-            done = produce(
-                self._target.bootstrap,
-                self._target.topic,
-                frame,
-                rate=self._rate,
-                began=due,
-                stop=self._stop_event.is_set,
-            )
+            pace = Pace(self._rate, began + rows / self._rate, stop=self._stop_event.is_set)
+            done = produce(self._target.bootstrap, self._target.topic, frame, pace)
             self.behind = max(self.behind, done.behind)
             self._target.sent.add(frame.head(done.sent))
             rows += done.sent

@@ -22,7 +22,7 @@ from include.durable_files import write_atomically
 from include.producers.fault_manifest import journal_path, read_manifest
 from include.producers.flight_events import FLIGHTS
 from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES
-from include.producers.kafka_producer import SendProgress
+from include.producers.kafka_producer import Pace, SendProgress
 from include.producers.paced_sending import Run, deliveries, send
 from include.producers.weather_events import WEATHER
 from include.settings import Settings
@@ -185,8 +185,7 @@ class FeedSender:
                 now=self._now,
                 rows=rows,
                 manifest=manifest,
-                on_progress=self._record_progress(name),
-                stop=self._stop.is_set,
+                pace=Pace(on_progress=self._record_progress(name), stop=self._stop.is_set),
             )
             self.fed[name] = replace(self.fed[name], sent=sent.produced.next_row, total=sent.total)
             if not sent.finished:

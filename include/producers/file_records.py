@@ -1,17 +1,17 @@
-"""Records of a user's own file, one a line, for any topic: no feed, no faults, the bytes as they are."""
+"""Records of a user's own file, one per line, for any topic: no feed, no faults, unchanged bytes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from include.producers.kafka_producer import SendProgress, produce
+from include.producers.kafka_producer import AT_ONCE, Pace, SendProgress, produce
 
 CHUNK_LINES = 20_000
 Encode = Callable[[int, bytes], bytes]
@@ -39,9 +39,7 @@ def send_file(
     *,
     key: str | None = None,
     encoded: Encode | None = None,
-    rate: float | None = None,
-    on_progress: Callable[[SendProgress], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
+    pace: Pace = AT_ONCE,
 ) -> FileSent:
     """Send each line that is not empty as a record to a topic, which must exist, in order of the file.
 
@@ -55,9 +53,9 @@ def send_file(
         before, began = sent, seconds
 
         def shift(at: SendProgress, before: int = before, began: float = began) -> None:
-            on_progress(SendProgress(0, before + at.sent, total, began + at.seconds, at.behind))
+            pace.on_progress(SendProgress(0, before + at.sent, total, began + at.seconds, at.behind))
 
-        done = produce(bootstrap, topic, chunk, rate=rate, on_progress=shift, stop=stop)
+        done = produce(bootstrap, topic, chunk, replace(pace, on_progress=shift))
         sent, seconds = sent + done.sent, seconds + done.seconds
         if done.next_row < chunk.height:
             break

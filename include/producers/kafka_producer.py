@@ -70,6 +70,24 @@ class SendProgress:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How fast rows are sent: `rate` in events/s, None for as fast as possible.
+
+    A rate is an open loop: delayed rows are sent as soon as possible, the schedule does not change. It starts with the
+    call, or started at `began` (monotonic clock): a schedule can continue over several calls. `stop` is called between
+    bursts; rows queued by then are delivered.
+    """
+
+    rate: float | None = None
+    began: float | None = None
+    on_progress: Callable[[SendProgress], None] = lambda _: None
+    stop: Callable[[], bool] = lambda: False
+
+
+AT_ONCE = Pace()
+
+
+@dataclass(frozen=True)
 class SentChunk:
     """Rows [start, end) are in the topic; `positions`: marked row → (partition, offset)."""
 
@@ -94,30 +112,25 @@ def produce(
     bootstrap: str,
     topic: str,
     deliveries: pl.DataFrame,
+    pace: Pace = AT_ONCE,
     *,
-    rate: float | None = None,
-    began: float | None = None,
     start_at: int = 0,
     chunk_rows: int = CHUNK,
-    on_progress: Callable[[SendProgress], None] = lambda _: None,
     on_chunk: Callable[[SentChunk], None] | None = None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> Produced:
     """Send rows from `start_at` on; columns `key`, `value` (binary, null = tombstone) and `fault` (null = unmarked).
 
-    `rate` (events/s) is an open loop: delayed rows are sent as soon as possible, the schedule does not change. It
-    begins with the call, or began at `began` (monotonic clock): a schedule can go on over several calls. With
-    `on_chunk`, each chunk is flushed and reported before the next begins. `stop` is called between bursts; rows queued
-    by then are delivered. Raises DeliveryFailed when the broker does not accept a record.
+    With `on_chunk`, each chunk is flushed and reported before the next begins. Raises DeliveryFailed when the broker
+    does not accept a record.
     """
-    if rate is not None and not rate > 0:
-        raise InvalidRate(rate)
+    if pace.rate is not None and not pace.rate > 0:
+        raise InvalidRate(pace.rate)
     outbox = _Outbox(bootstrap, topic)
-    schedule = _Schedule(rate, start_at, deliveries.height, on_progress, began)
+    schedule = _Schedule(pace, start_at, deliveries.height)
     row = start_at
-    while row < deliveries.height and not stop():
+    while row < deliveries.height and not pace.stop():
         first = row
-        row = _hand_over(outbox, schedule, deliveries.slice(first, chunk_rows), first, stop)
+        row = _queue_chunk(outbox, schedule, deliveries.slice(first, chunk_rows), first)
         if on_chunk:
             outbox.flush()
             on_chunk(SentChunk(first, row, outbox.take_positions()))
@@ -126,12 +139,12 @@ def produce(
     return Produced(row - start_at, row, schedule.elapsed(), schedule.worst, outbox.take_positions())
 
 
-def _hand_over(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, first: int, stop: Callable[[], bool]) -> int:
+def _queue_chunk(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, first: int) -> int:
     """Queue the chunk's rows as they fall due; return the row after the last queued one."""
     keys, values = chunk["key"].to_list(), chunk["value"].to_list()
     marked = chunk["fault"].is_not_null().to_list()
     done, count = 0, len(keys)
-    while done < count and not stop():
+    while done < count and not schedule.pace.stop():
         due = min(schedule.due() - first, count, done + BURST)
         if due <= done:
             outbox.poll(schedule.wait(first + done))
@@ -147,16 +160,9 @@ def _hand_over(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, first:
 class _Schedule:
     """When each row is due, and the delay."""
 
-    def __init__(
-        self,
-        rate: float | None,
-        first: int,
-        total: int,
-        on_progress: Callable[[SendProgress], None],
-        began: float | None = None,
-    ) -> None:
-        self.rate, self.first, self.total, self.on_progress = rate, first, total, on_progress
-        self.began = time.monotonic() if began is None else began
+    def __init__(self, pace: Pace, first: int, total: int) -> None:
+        self.pace, self.rate, self.first, self.total = pace, pace.rate, first, total
+        self.began = time.monotonic() if pace.began is None else pace.began
         self.reported_at = 0.0
         self.worst = 0.0
 
@@ -177,7 +183,7 @@ class _Schedule:
         self.worst = max(self.worst, behind)
         if force or now - self.reported_at >= PROGRESS_SECONDS:
             self.reported_at = now
-            self.on_progress(SendProgress(self.first, row, self.total, now, behind))
+            self.pace.on_progress(SendProgress(self.first, row, self.total, now, behind))
 
 
 class _Outbox:

@@ -27,7 +27,7 @@ from include.producers.fault_manifest import (
     write_manifest,
 )
 from include.producers.injected_faults import Shares, inject_faults
-from include.producers.kafka_producer import DELIVERY_SECONDS, Position, Produced, SendProgress, SentChunk, produce
+from include.producers.kafka_producer import AT_ONCE, DELIVERY_SECONDS, Pace, Position, Produced, SentChunk, produce
 
 LogEnds = Callable[[str, str], Ends]
 """(bootstrap, topic) → the end offset of each partition."""
@@ -97,9 +97,7 @@ def send(
     now: datetime,
     rows: pl.DataFrame | None = None,
     manifest: Path | None = None,
-    rate: float | None = None,
-    on_progress: Callable[[SendProgress], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
+    pace: Pace = AT_ONCE,
     log_ends: LogEnds | None = None,
 ) -> Sent:
     """Send the run to its topic (which must exist) and write the manifest of what was delivered.
@@ -107,27 +105,18 @@ def send(
     `rows`: its `deliveries(run, now)`, if already computed.
 
     With `manifest`, an interrupted run is continued; ManifestExists when the file belongs to another run or to this
-    one and it is finished. After `stop` or a failed delivery the manifest holds what was delivered.
+    one and it is finished. After `pace.stop` or a failed delivery the manifest holds what was delivered.
     """
     if manifest:
         refuse_other_run(manifest, run.facts())
     rows = deliveries(run, now) if rows is None else rows
     if not manifest:
-        done = produce(bootstrap, run.feed.topic, rows, rate=rate, on_progress=on_progress, stop=stop)
+        done = produce(bootstrap, run.feed.topic, rows, pace)
         return Sent(done, rows.height, done.next_row == rows.height)
     writer = _JournalWriter(run, rows, manifest, partial(log_ends or ends_with_retry, bootstrap, run.feed.topic))
     start_at = writer.journal.sent
     try:
-        done = produce(
-            bootstrap,
-            run.feed.topic,
-            rows,
-            rate=rate,
-            start_at=start_at,
-            on_progress=on_progress,
-            on_chunk=writer.record,
-            stop=stop,
-        )
+        done = produce(bootstrap, run.feed.topic, rows, pace, start_at=start_at, on_chunk=writer.record)
     finally:
         write_manifest(manifest, writer.journal, finished=writer.journal.sent == rows.height)
     return Sent(done, rows.height, done.next_row == rows.height, start_at)

@@ -22,7 +22,7 @@ from include.producers.dataset_records import dataset_encoding
 from include.producers.feed_registry import find_feed
 from include.producers.file_records import Encode, send_file
 from include.producers.injected_faults import Shares
-from include.producers.kafka_producer import DeliveryFailed, SendProgress
+from include.producers.kafka_producer import DeliveryFailed, Pace, SendProgress
 from include.producers.paced_sending import Run, Sent, send
 from include.settings import load_settings
 from include.state.broker_address import bootstrap_servers
@@ -100,7 +100,7 @@ def produce(
     with _stop_on_interrupt() as stop, _progress(console, run.feed.name, quiet) as on_progress:
         try:
             ensure_topic(address, run.feed.topic, partitions)
-            sent = send(run, address, now=now, manifest=manifest, rate=rate, on_progress=on_progress, stop=stop)
+            sent = send(run, address, now=now, manifest=manifest, pace=Pace(rate, None, on_progress, stop))
         except DeliveryFailed as error:
             console.print(f"[bold red]headrace:[/] {error}", highlight=False)
             raise typer.Exit(FAILED) from error
@@ -145,10 +145,8 @@ def _produce_file(
     with _stop_on_interrupt() as stop, _progress(console, file.name, quiet) as on_progress:
         try:
             ensure_topic(address, topic, partitions)
-
-            sent = send_file(
-                file, address, topic, key=key, encoded=encoded, rate=rate, on_progress=on_progress, stop=stop
-            )
+            pace = Pace(rate, None, on_progress, stop)
+            sent = send_file(file, address, topic, key=key, encoded=encoded, pace=pace)
         except DeliveryFailed as error:
             console.print(f"[bold red]headrace:[/] {error}", highlight=False)
             raise typer.Exit(FAILED) from error

@@ -24,7 +24,7 @@ from include.producers.fault_manifest import (
     read_manifest,
 )
 from include.producers.injected_faults import Shares
-from include.producers.kafka_producer import DeliveryFailed, InvalidRate, SendProgress, SentChunk, produce
+from include.producers.kafka_producer import DeliveryFailed, InvalidRate, Pace, SendProgress, SentChunk, produce
 from include.producers.paced_sending import Run, Sent, deliveries, send
 from include.producers.weather_events import WEATHER
 
@@ -135,7 +135,7 @@ def test_chunks_are_reported_when_they_are_in_the_topic(broker: str) -> None:
 def test_rate_is_kept_and_progress_is_reported(broker: str) -> None:
     reported: list[SendProgress] = []
     began = time.monotonic()
-    done = produce(broker, "rate", table(600), rate=1_000, on_progress=reported.append)
+    done = produce(broker, "rate", table(600), Pace(rate=1_000, on_progress=reported.append))
     assert 0.55 < time.monotonic() - began < 3
     assert reported[-1].sent == reported[-1].total == 600
     assert len(reported) >= 4
@@ -144,7 +144,7 @@ def test_rate_is_kept_and_progress_is_reported(broker: str) -> None:
 
 def test_schedule_does_not_wait_for_a_slow_caller(broker: str) -> None:
     # Two chunks of a second each, a caller of 1.5 s after each: 4 s when what is due goes out at once, 5 s when not.
-    slow = produce(broker, "slow", table(1_000), rate=500, chunk_rows=500, on_chunk=lambda _: time.sleep(1.5))
+    slow = produce(broker, "slow", table(1_000), Pace(rate=500), chunk_rows=500, on_chunk=lambda _: time.sleep(1.5))
     assert slow.behind > 0.3
     assert slow.seconds < 4.8
 
@@ -152,7 +152,7 @@ def test_schedule_does_not_wait_for_a_slow_caller(broker: str) -> None:
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])
 def test_invalid_rate_is_refused(broker: str, rate: float) -> None:
     with pytest.raises(InvalidRate):
-        produce(broker, "never", table(1), rate=rate)
+        produce(broker, "never", table(1), Pace(rate=rate))
 
 
 def test_rejected_record_raises_delivery_failed(broker: str) -> None:
@@ -209,7 +209,7 @@ def test_stopped_run_continues_without_sending_twice(
     whole = tmp_path / "whole"
     again = sender(broker, "stopped", manifest)
     stops = iter([False, False])
-    first = again(stop=lambda: next(stops, True))
+    first = again(pace=Pace(stop=lambda: next(stops, True)))
     assert not first.finished
     assert 0 < first.produced.next_row < first.total
     assert not next(read_manifest(manifest))["finished"]
@@ -245,7 +245,7 @@ def test_chunk_resent_after_a_crash_is_in_the_manifest(
         torn.write(b'{"sent": 60')
     monkeypatch.setattr(kafka_producer, "BURST", 50)
     stop_answers = iter([False] * 5)
-    first = again(stop=lambda: next(stop_answers, True))
+    first = again(pace=Pace(stop=lambda: next(stop_answers, True)))
     done = again()
     assert (first.resumed_at, done.resumed_at) == (400, first.produced.next_row)
     assert 600 <= done.resumed_at < done.total
@@ -280,7 +280,7 @@ def test_recreated_topic_is_refused(broker: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(kafka_producer, "BURST", 50)
     manifest = tmp_path / "m"
     stops = iter([False, False])
-    sender(broker, "old", manifest)(stop=lambda: next(stops, True))
+    sender(broker, "old", manifest)(pace=Pace(stop=lambda: next(stops, True)))
     with pytest.raises(TopicRecreated):
         sender(broker, "old", manifest)(log_ends=lambda *_: {0: 0})
 
