@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from include.demo.demo_state import (
     require_own_state,
 )
 from include.demo.demo_verdicts import rejected_of_run
-from include.producers.kafka_producer import DeliveryFailed, Produced
+from include.producers.kafka_producer import DeliveryFailed, Pace, Produced
 from include.producers.paced_sending import Run, Sent
 from include.settings import Settings, load_settings
 
@@ -140,14 +140,14 @@ class Topics:
     def log_end_offsets(self, bootstrap: str, topic: str) -> dict[int, int]:
         return self.ends[topic]
 
-    def send(self, run: Run, bootstrap: str, *, manifest: Path, stop: Callable[[], bool], **_: Any) -> Sent:
+    def send(self, run: Run, bootstrap: str, *, manifest: Path, pace: Pace, **_: Any) -> Sent:
         self.sent.append(run.feed.name)
         self.begun.set()
         if self.failure is not None:
             raise self.failure
-        while self.hold is not None and not stop():
+        while self.hold is not None and not pace.stop():
             self.hold.wait(0.01)
-        finished = not stop()
+        finished = not pace.stop()
         finish(manifest, run, sent=10 if finished else 4, finished=finished)
         count = 10 if finished else 4
         self.ends[run.feed.topic] = {0: count, 1: 0}
