@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 
 from include.catalog.dataset_checks import validate_datasets
@@ -16,23 +15,14 @@ from include.catalog.derived_dataset import (
 )
 from include.catalog.release_diff import TableChange, gold_changes
 from include.planning.compare_tables import Side
-from include.planning.confirm_applied import confirm_release
-from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_preconditions import refuse_conflict, refuse_small_disk, reported_rate
-from include.planning.release_plan import (
-    NothingToRelease,
-    ReleaseParameters,
-    StartPointRefused,
-    plan_release,
-    publish_release,
-    read_release_build,
-    refuse_published,
-)
+from include.planning.release_kind import release_kind
+from include.planning.release_plan import NothingToRelease, ReleaseParameters, StartPointRefused, plan_release
 from include.plans.plan import DERIVED_RELEASE, DRY_RUN, Plan, PlanRecord, Prediction
 from include.plans.plan_journal import planning_lock, save_plan
 from include.plans.plan_lookup import find_plan, next_plan_id
-from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
+from include.plans.stage_results import ReleaseBuilt
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset, pinned
 from include.settings import Settings
@@ -114,35 +104,10 @@ def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
     return side(found.published), side(found.built)
 
 
-def _apply(settings: Settings, record: PlanRecord) -> Applied:
-    began = time.monotonic()
-    batch = publish_release(settings, record.plan, record.plan.release)
-    return Applied(batch=batch, seconds=round(time.monotonic() - began, 2))
-
-
-def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
-    began = time.monotonic()
-    batch = publish_release(settings, record.plan, record.plan.base)
-    return RolledBack(batch=batch, seconds=round(time.monotonic() - began, 2))
-
-
-KIND = PlanKind(
-    name=DERIVED_RELEASE,
-    parameters=PlanParameters,
+KIND = release_kind(
+    DERIVED_RELEASE,
+    PlanParameters,
     describe_build=lambda plan: f"compute release {plan.release} from its sources in tables of its own",
-    describe_apply=lambda plan: (
-        f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
-    ),
-    refuse_applied=refuse_published,
     build_job=lambda plan: ("spark_jobs.jobs.derived_build_job", plan.dataset, plan.release),
-    read_build=read_release_build,
     sides=_sides,
-    builds_whole_tables=True,
-    record_comparison=nothing,
-    apply=_apply,
-    confirm=confirm_release,
-    refuse_revert=nothing,
-    revert=_revert,
-    drop_build=nothing,
-    undo_decisions=nothing,
 )

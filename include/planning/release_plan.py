@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Self
+from typing import Self
 
 from pydantic import model_validator
 
@@ -18,18 +18,17 @@ from include.paths import bronze_path
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.planning.compare_tables import Side
 from include.planning.comparison_sides import release_sides
-from include.planning.confirm_applied import confirm_release
 from include.planning.owner_client import request_owner
-from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import Number, PlanParameters, UtcTime
-from include.planning.plan_preconditions import AlreadyPublished, predict, refuse_conflict, refuse_small_disk
+from include.planning.plan_preconditions import predict, refuse_conflict, refuse_small_disk
+from include.planning.release_kind import apply_release, release_kind
 from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
 from include.plans.plan_journal import planning_lock, save_plan
 from include.plans.plan_lookup import find_plan, next_plan_id, plans_of_data
-from include.plans.stage_results import Applied, ReleaseBuilt, Retired, RolledBack, Stage
+from include.plans.stage_results import Applied, ReleaseBuilt, Retired, Stage
 from include.reading.bronze_ranges import first_batch_since
 from include.reading.expired_batches import first_unexpired_batch
-from include.reading.publication import Publication, find_publication, read_publication, tables_of
+from include.reading.publication import Publication, read_publication, tables_of
 from include.reference.reference_tables import validate_reference_tables
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
@@ -85,18 +84,6 @@ class StreamNotRunning(Terminal):
             f"plan {plan}: the stream of {dataset} does not run; nothing was done", f"headrace up {dataset}"
         )
         self.plan = plan
-
-
-class OtherReleasePublished(Terminal):
-    """Neither of the plan's two releases is published: another plan was applied in between."""
-
-    def __init__(self, plan: Plan, published: str) -> None:
-        super().__init__(
-            f"plan {plan.id} is about releases {plan.base} and {plan.release}, {published} is published; "
-            "nothing was done",
-            "headrace plan list",
-        )
-        self.plan, self.published = plan.id, published
 
 
 class ReleaseParameters(PlanParameters):
@@ -250,43 +237,16 @@ def _build_job(plan: Plan) -> tuple[str, ...]:
     return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release
 
 
-def read_release_build(output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
-    """Return the result of a build job's last output."""
-    parts = {key: output[key] for key in ("built", "published", "seen") if key in output}
-    return ReleaseBuilt.model_validate({**parts, "batch": output["built"]["batch"], "seconds": seconds})
-
-
 def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
     found = record.last(ReleaseBuilt)
     return release_sides(settings, found.published, found.built)
 
 
-def refuse_published(settings: Settings, plan: Plan) -> None:
-    """Raise AlreadyPublished when the plan's release is published."""
-    publication = find_publication(settings, plan.dataset)
-    if publication is not None and publication.release == plan.release:
-        raise AlreadyPublished(plan.id)
-
-
 def _apply(settings: Settings, record: PlanRecord) -> Applied:
     began = time.monotonic()
     _catch_up(settings, record)
-    return Applied(batch=publish_release(settings, record.plan, record.plan.release), seconds=_since(began))
-
-
-def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
-    began = time.monotonic()
-    return RolledBack(batch=publish_release(settings, record.plan, record.plan.base), seconds=_since(began))
-
-
-def publish_release(settings: Settings, plan: Plan, release: str) -> int:
-    """Have one of the plan's two releases published; return the batch. Publishing it twice publishes it once."""
-    publication = read_publication(settings, plan.dataset)
-    if publication.release not in (plan.base, plan.release):
-        raise OtherReleasePublished(plan, publication.release)
-    if publication.release == release:
-        return publication.batch
-    return request_owner(settings, plan.dataset, OwnerRequest(plan.id, RequestKind.PROMOTE, release)).batch
+    applied = apply_release(settings, record)
+    return applied.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
 
 
 def _catch_up(settings: Settings, record: PlanRecord) -> None:
@@ -299,27 +259,11 @@ def _catch_up(settings: Settings, record: PlanRecord) -> None:
             raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
 
 
-def _since(began: float) -> float:
-    return round(time.monotonic() - began, 2)
-
-
-KIND = PlanKind(
-    name=RELEASE,
-    parameters=ReleaseParameters,
+KIND = release_kind(
+    RELEASE,
+    ReleaseParameters,
     describe_build=lambda plan: f"build release {plan.release} from bronze in tables of its own",
-    describe_apply=lambda plan: (
-        f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
-    ),
-    refuse_applied=refuse_published,
     build_job=_build_job,
-    read_build=read_release_build,
     sides=_sides,
-    builds_whole_tables=True,
-    record_comparison=nothing,
     apply=_apply,
-    confirm=confirm_release,
-    refuse_revert=nothing,
-    revert=_revert,
-    drop_build=nothing,
-    undo_decisions=nothing,
 )

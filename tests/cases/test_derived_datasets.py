@@ -30,7 +30,7 @@ from include.planning.contract_checks import PlanHeld
 from include.planning.derived_release_plan import plan_derived_release
 from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_stages import approve, compare_built
-from include.planning.release_plan import read_release_build
+from include.planning.release_kind import read_release_build
 from include.plans.plan_journal import record_result
 from include.plans.stage_results import Compared
 from include.quality.published_quality import validate_published
