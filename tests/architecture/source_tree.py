@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,9 +60,20 @@ def code() -> list[Module]:
     return [module for module in modules() if module.path.split("/")[0] in CODE]
 
 
-def imports(module: Module) -> Iterator[tuple[int, str]]:
-    """Yield line and dotted name of everything imported; `from a import b` gives `a.b` where that is a module."""
-    known = {other.name for other in modules()}
+@lru_cache(maxsize=1)
+def module_names() -> frozenset[str]:
+    """Return the dotted names of all modules."""
+    return frozenset(module.name for module in modules())
+
+
+@cache
+def imports(module: Module) -> tuple[tuple[int, str], ...]:
+    """Return line and dotted name of everything imported; `from a import b` gives `a.b` where that is a module."""
+    return tuple(_imports(module))
+
+
+def _imports(module: Module) -> Iterator[tuple[int, str]]:
+    known = module_names()
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -88,11 +99,23 @@ def functions(module: Module) -> Iterator[tuple[str, ast.FunctionDef | ast.Async
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def calls(module: Module) -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call with the qualified name of the function that it stands in (`` for the module's own)."""
-    owner = {id(node): "" for node in ast.walk(module.tree)}
-    for name, function in functions(module):
-        owner |= {id(node): name for node in ast.walk(function)}
-    for node in ast.walk(module.tree):
+@cache
+def calls(module: Module) -> tuple[tuple[str, ast.Call], ...]:
+    """Return every call with the qualified name of the innermost function around it (`` outside of functions)."""
+    found = []
+    waiting: list[tuple[ast.AST, str, str]] = [(module.tree, "", "")]
+    while waiting:
+        node, scope, function = waiting.pop()
         if isinstance(node, ast.Call):
-            yield owner[id(node)], node
+            found.append((function, node))
+        if isinstance(node, DEFINITIONS):
+            scope = f"{scope}.{node.name}".lstrip(".")
+            function = function if isinstance(node, ast.ClassDef) else scope
+        waiting.extend((child, scope, function) for child in ast.iter_child_nodes(node))
+    return tuple(found)
+
+
+def identifiers(module: Module) -> set[str]:
+    """Return all names and attributes that the module uses."""
+    nodes = [node for node in ast.walk(module.tree) if isinstance(node, ast.Attribute | ast.Name)]
+    return {node.attr if isinstance(node, ast.Attribute) else node.id for node in nodes}
