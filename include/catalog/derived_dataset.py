@@ -22,6 +22,7 @@ from include.catalog.contract_rules import RuleModel, typed_rule
 from include.catalog.dataset import (
     DERIVED,
     Dataset,
+    DatasetUnknown,
     content_hash,
     copied_folder,
     dataset_names,
@@ -112,6 +113,12 @@ def derived_names(settings: Settings) -> list[str]:
 def all_dataset_names(settings: Settings) -> list[str]:
     """Return the names of all datasets that have a driver: those with a topic, and derived ones."""
     return sorted({*dataset_names(settings), *derived_names(settings)})
+
+
+def require_declared(settings: Settings, dataset: str) -> None:
+    """Raise DatasetUnknown unless a folder declares the dataset, with a topic or derived."""
+    if dataset not in (known := all_dataset_names(settings)):
+        raise DatasetUnknown(dataset, known)
 
 
 def read_derived(document: Document) -> DerivedPipeline | None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from include.catalog.derived_dataset import require_declared
 from include.planning.owner_client import request_owner
 from include.process_control.job_process import finish_job, refuse_running, start_job
 from include.reading.publication import read_publication
@@ -35,6 +36,7 @@ def repair(
     if yes and dry_run:
         raise typer.BadParameter("--yes and --dry-run exclude each other")
     settings = load_settings()
+    require_declared(settings, dataset)
     if identities:
         if yes or dry_run or accept_loss:
             raise typer.BadParameter("--identities excludes the other options")

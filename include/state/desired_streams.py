@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from include.catalog.dataset import DatasetUnknown
-from include.catalog.derived_dataset import all_dataset_names
+from include.catalog.derived_dataset import require_declared
 from include.paths import desired_path
 from include.settings import Settings
 from include.state.json_file import JsonFile, StateFileUnreadable
@@ -44,8 +43,7 @@ def desired_file(settings: Settings, dataset: str) -> JsonFile[DesiredStream]:
 
 def request_stream(settings: Settings, dataset: str, by: str, now: datetime | None = None) -> DesiredStream:
     """Request that the dataset's stream runs. Raises DatasetUnknown before anything is written."""
-    if dataset not in (known := all_dataset_names(settings)):
-        raise DatasetUnknown(dataset, known)
+    require_declared(settings, dataset)
     return _replace(settings, DesiredStream(dataset, by, now or datetime.now(UTC)))
 
 

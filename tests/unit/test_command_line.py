@@ -74,6 +74,8 @@ def test_unknown_command_is_a_usage_error_that_suggests_a_similar_one() -> None:
         "maintain --dataset nope",
         "quality report --dataset nope",
         "rejected discard --dataset nope --why x --reason y --yes",
+        "repair nope",
+        "restore ../../nope --yes",
     ],
 )
 def test_unknown_dataset_is_refused_with_the_known_ones(
@@ -87,6 +89,7 @@ def test_unknown_dataset_is_refused_with_the_known_ones(
     load_settings.cache_clear()
     assert ended.value.code == 2
     assert "use one of: flights, weather, weather_delays" in capsys.readouterr().err
+    assert not (tmp_path / "leases").exists()
 
 
 def test_contradicting_options_are_refused_without_words_of_the_library() -> None:
