@@ -151,7 +151,7 @@ COMMANDS = {
     ),
     "settings": LazyCommand(
         "include.cli.settings_command:settings",
-        "List every setting: its environment variable, value, default and meaning; exit code 2 when one is invalid.",
+        "List every setting: variable, value, where it comes from, default, meaning; exit code 2 when one is invalid.",
     ),
 }
 

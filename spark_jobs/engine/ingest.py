@@ -37,8 +37,8 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.offset_log import planned_ranges
 
 DRAINED = "drained at the batch boundary"
-LOOK_SECONDS = 0.1
-"""How often Spark looks for records while there are none."""
+POLL_SECONDS = 0.1
+"""How often Spark asks Kafka for records while there are none."""
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Ingest:
         reader = self.spark.readStream.format("kafka").options(**self._source_options(bootstrap))
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
         checkpoint = str(self._checkpoint())
-        look = f"{int(min(LOOK_SECONDS, self.settings.trigger_seconds) * 1000)} milliseconds"
-        return writer.option("checkpointLocation", checkpoint).trigger(processingTime=look).start()
+        interval = f"{int(min(POLL_SECONDS, self.settings.trigger_seconds) * 1000)} milliseconds"
+        return writer.option("checkpointLocation", checkpoint).trigger(processingTime=interval).start()
 
     def _measure_first(self, bootstrap: str) -> None:
         """Measure records of earlier processes, or the records with which the first batch begins.
