@@ -46,14 +46,14 @@ def plain_values(record: Expression, contract: Contract) -> Expression:
     for column in contract.columns:
         whole, scale = _digits(column)
         function.add(column.member, column.type, column.required, whole, scale, *_accepted_texts(column))
-    fields = [StructField(_place(n), READ_AS[column.type]) for n, column in enumerate(contract.columns)]
-    given = record if contract.columns[0].required else F.lit(None).cast("binary")
+    fields = [StructField(_field_name(n), READ_AS[column.type]) for n, column in enumerate(contract.columns)]
+    given = record if contract.columns[0].required else F.lit(None).try_cast("binary")
     return java_function(spark, function, StructType(fields), given)
 
 
 def plain_value(values: str, contract: Contract, number: int) -> Expression:
     """Return the typed value of a contract's column of this number, in a column of `plain_values`."""
-    column, value = contract.columns[number], F.col(f"{values}.{_place(number)}")
+    column, value = contract.columns[number], F.col(f"{values}.{_field_name(number)}")
     if column.type == "timestamp":
         return F.timestamp_micros(value)
     return value.try_cast(f"decimal({column.precision},{column.scale})") if column.type == "number" else value
@@ -66,7 +66,7 @@ def is_proven_by_plain_form(column: Column, rule: str) -> bool:
     return rule == "pattern" and _is_simple(column)
 
 
-def _place(number: int) -> str:
+def _field_name(number: int) -> str:
     return f"_{number}"
 
 
