@@ -1,4 +1,4 @@
-"""An S3-compatible object store: whole objects, conditional puts, lists. Knows no table."""
+"""An S3-compatible object store: whole objects, conditional puts, lists. Does not know tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 LOCATION = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]+)(?:/(?P<prefix>.*?))?/?")
 REQUEST_SECONDS = 30.0
-"""The longest that one try of a request may take; a file is sent in parts of 5 MB, a request each."""
+"""Limit of one attempt of a request; a file is sent in parts of 5 MB, one request each."""
 DELETED_AT_ONCE = 1000
 
 
 class StoreUnavailable(Transient):
-    """The object store did not do what was requested: out of reach, or it refuses these credentials."""
+    """The object store cannot be reached, or refuses the request or the credentials."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f"object store {url}: {why}", "headrace doctor   (tries the store)")
@@ -36,7 +36,7 @@ class StoreUnavailable(Transient):
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object's content and the tag of this content, which a conditional put names."""
+    """An object's content and its tag, for a conditional put."""
 
     content: bytes
     tag: str
@@ -61,7 +61,7 @@ class ObjectStore:
     """What delta-rs needs to open a table of this store at `url`/key."""
 
     def read(self, key: str) -> StoredObject | None:
-        """Return an object, None without one."""
+        """Return an object, or None."""
         import obstore
 
         with self._errors():
@@ -72,7 +72,7 @@ class ObjectStore:
             return StoredObject(bytes(found.bytes()), str(found.meta["e_tag"]).strip('"'))
 
     def create(self, key: str, content: bytes) -> bool:
-        """Put an object unless there is one; return whether there was none. A repeated put of ours may find its own."""
+        """Put an object unless it exists; return whether it did not. A repeated request may find its own object."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -84,8 +84,8 @@ class ObjectStore:
             return True
 
     def replace(self, key: str, content: bytes, tag: str) -> bool:
-        """Put an object in place of the one with this tag; return whether that was still there."""
-        # Ceph knows a tag without quotation marks only, others may require them: either is the same condition.
+        """Replace the object with this tag; return whether it still had the tag."""
+        # Ceph accepts only a tag without quotation marks, others may require them; both are the same condition.
         return self._replace(key, content, tag) or self._replace(key, content, f'"{tag}"')
 
     def _replace(self, key: str, content: bytes, tag: str) -> bool:
@@ -100,14 +100,14 @@ class ObjectStore:
             return True
 
     def write(self, key: str, content: bytes | Path) -> None:
-        """Put an object, bytes or a file's, in place of any other."""
+        """Put an object, from bytes or a file, and replace any other."""
         import obstore
 
         with self._errors():
             obstore.put(self.client, key, content)
 
     def download(self, key: str, file: Path) -> bool:
-        """Write an object into a file, which is there whole or not at all; return whether there is such an object."""
+        """Write an object to a file, completely or not at all; return whether the object exists."""
         import obstore
 
         part = file.with_name(f"{file.name}.{unique_suffix()}.part")
@@ -124,7 +124,7 @@ class ObjectStore:
         return True
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield the objects below a prefix, a folder's path."""
+        """Yield the objects below a prefix, given as a folder's path."""
         import obstore
 
         with self._errors():
@@ -133,7 +133,7 @@ class ObjectStore:
                     yield ListedObject(each["path"], each["size"], each["last_modified"])
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; one that is not there is no error."""
+        """Delete objects; a missing one is no error."""
         import obstore
 
         with self._errors():
@@ -142,7 +142,7 @@ class ObjectStore:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise StoreUnavailable for whatever the client raises."""
+        """Raise StoreUnavailable for errors of the client."""
         from obstore.exceptions import BaseError
 
         try:

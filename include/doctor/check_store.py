@@ -10,7 +10,7 @@ from include.store.store_probe import StoreUnsafe, require_conditional_puts
 
 
 def check_store(settings: Settings) -> list[CheckResult]:
-    """The object store answers, and of several conditional puts one succeeds, tried in a race; nothing without one."""
+    """The object store answers, and exactly one of several racing conditional puts succeeds; empty without a store."""
     try:
         store = find_store(settings)
         if store is None:

@@ -1,1 +1,1 @@
-"""The object store that has each publication, with its tables, before readers see it."""
+"""Each publication is put into an object store, with its tables, before readers see it."""

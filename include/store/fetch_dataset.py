@@ -1,11 +1,11 @@
-"""Make a dataset's tables here those of the object store, and their publication this working copy's (adr-0001).
+"""Replace a dataset's tables in the state folder by those of the object store, and become their owner (adr-0001).
 
 Reads: the store. Writes: the owner in the store, tables, snapshots of releases; moves away what was here.
-Guarantee: the tables are those of the store's publication, each file with the checksum of its name; whoever published
-before is refused from then on. Commits in the store that no publication names are removed: they were interrupted, and
-are made again.
-After a crash: call it again; files that are whole are not fetched twice.
-Does not: touch Kafka's checkpoint but for moving it away, since it belongs to the tables that were here.
+Guarantee: the tables are those of the store's publication, and each file has the checksum in its name. The previous
+owner is refused from then on. Commits in the store that no publication names are removed: they were interrupted and
+will be repeated.
+After a crash: call it again; complete files are not fetched twice.
+Does not: read or change the checkpoint of Kafka: it belongs to the replaced tables and is moved away with them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LOGGED = re.compile(rf"(?P<table>.+)/{LOG}/(?P<version>\d{{20}})\.(json|checkpoi
 
 
 class PublicationNotStored(Terminal):
-    """There is no publication of the dataset in a store."""
+    """The store has no publication of the dataset, or no store is set."""
 
     def __init__(self, dataset: str, where: str) -> None:
         super().__init__(f"{dataset}: {where}; nothing was changed", "headrace settings   (HEADRACE_WAREHOUSE…)")
@@ -57,7 +57,7 @@ class PublicationNotStored(Terminal):
 
 
 class FetchedFileDiffers(Transient):
-    """A file that was fetched is not the one that the log names: it was cut short, or changed in the store."""
+    """A fetched file is not the one that the log names: it is incomplete, or was changed in the store."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key} in the object store {why}; the tables here are unchanged", "headrace restore, again")
@@ -66,9 +66,9 @@ class FetchedFileDiffers(Transient):
 
 @dataclass(frozen=True)
 class RestoredDataset:
-    """What was restored: batch and release of the publication, versions by table, files and bytes that were fetched.
+    """The restored publication: batch and release, versions by table, number and bytes of fetched files.
 
-    `removed`: commits in the store that no publication names. `moved_to`: where the tables are that were here before.
+    `removed`: commits in the store that no publication names. `moved_to`: the folder of the replaced tables.
     """
 
     release: str
@@ -85,7 +85,7 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
 
     Raises PublicationNotStored, FetchedFileDiffers, StoreUnavailable, PublishedElsewhere.
 
-    Only for who holds the dataset's lease.
+    The caller holds the dataset's lease.
     """
     store = find_store(settings)
     if store is None:
@@ -117,7 +117,7 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
 
 
 def _unpublished(objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
-    """Return the log's objects after the published versions, with the hints that may name them."""
+    """Return the logs' objects after the published versions, and the hints that may name them."""
     later = [key for key in objects if LOGGED.fullmatch(key) and not _is_published(key, versions)]
     hints = {f"{key.rpartition('/')[0]}/_last_checkpoint" for key in later}
     return later + sorted(hints & objects.keys())
@@ -128,19 +128,19 @@ def _logs(objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
 
 
 def _is_published(key: str, versions: Mapping[str, int]) -> bool:
-    """Whether an object is of the log of a table, up to its published version."""
+    """Return whether an object belongs to a table's log up to its published version."""
     found = LOGGED.fullmatch(key)
     return found is not None and int(found["version"]) <= versions.get(found["table"], -1)
 
 
 def _data_files(staging: Path, dataset: str, versions: Mapping[str, int]) -> dict[str, Path]:
-    """Return by key where the files go that the fetched logs name."""
+    """Return the local paths, by key, of the files that the fetched logs name."""
     tables = {table: staging / Path(table).relative_to(dataset) for table in versions}
     return {f"{table}/{file}": path / file for table, path in tables.items() for file in current_files(path)}
 
 
 def _small_file(settings: Settings, staging: Path, dataset: str, key: str) -> Path:
-    """Return where a small file goes: a snapshot of a release to the others, the rest next to the tables."""
+    """Return the local path of a small file: in the folder of snapshots, or next to the tables."""
     parts = Path(key).relative_to(dataset).parts
     if len(parts) > 2 and parts[1] == SNAPSHOT:
         return snapshots_path(settings, dataset).joinpath(parts[0], *parts[2:])
@@ -150,7 +150,7 @@ def _small_file(settings: Settings, staging: Path, dataset: str, key: str) -> Pa
 def _fetch_all(
     store: ObjectStore, files: Mapping[str, Path], sizes: Mapping[str, int], pool: ThreadPoolExecutor
 ) -> int:
-    """Fetch the files that are not there yet with their size; return how many were."""
+    """Fetch the files that are missing or of another size; return how many."""
     missing = {k: path for k, path in files.items() if not path.exists() or path.stat().st_size != sizes.get(k)}
     list(pool.map(partial(_fetch, store), missing.items()))
     return len(missing)
@@ -167,7 +167,7 @@ def _fetch(store: ObjectStore, file: tuple[str, Path]) -> None:
 
 
 def _write_records(settings: Settings, staging: Path, dataset: str, stored: StoredPublication) -> None:
-    """Write whose the tables are, and what is published; drop active releases that the store has no tables of."""
+    """Write owner and publication; drop active releases whose tables the store does not have."""
     active = staging / active_releases_path(settings, dataset).name
     if active.exists():
         known = {path.split("/")[1] for path in stored.versions} | {stored.publication["release"]}
@@ -179,7 +179,7 @@ def _write_records(settings: Settings, staging: Path, dataset: str, stored: Stor
 
 
 def _replace_tables(settings: Settings, dataset: str, staging: Path, moved: Path) -> Path | None:
-    """Move tables and checkpoint away that are here, and the fetched ones to their place; return where the old are."""
+    """Move the old tables and checkpoint away and the fetched tables into place; return the folder of the old ones."""
     tables = warehouse(settings) / dataset
     old = {"tables": tables, "checkpoint": checkpoint_path(settings, dataset)}
     found = {name: path for name, path in old.items() if path.exists()}

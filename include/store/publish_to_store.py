@@ -1,9 +1,9 @@
 """Publish to the object store: files, then commits, then the publication (adr-0001).
 
 Reads: the tables here. Writes: the store; never a table here.
-Guarantee: what the store's publication names is there whole. Commits are created, never replaced; the publication is
-replaced only if nobody else has replaced it since this working copy did.
-After a crash: call it again; what is in the store already is recognised.
+Guarantee: all that the store's publication names is complete in the store. Commits are created, never replaced. The
+publication is replaced only if this working copy was the last to replace it.
+After a crash: call it again; it recognises what the store already has.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from include.store.stored_publication import (
 AT_ONCE = 16
 """Requests under way at the same time."""
 LISTED_FROM = 100
-"""From so many files on, those that an interrupted attempt has sent are looked for first."""
+"""With at least so many files, those that an interrupted attempt has sent are searched first."""
 
 
 class ForeignCommit(StoreConflict):
-    """The store has a commit that this working copy did not make, where it is to put its own."""
+    """The store has a foreign commit in place of the one that this working copy is to put there."""
 
     def __init__(self, dataset: str, table: str, version: int, url: str) -> None:
         super().__init__(dataset, f"somebody else has committed version {version} of {table} to {url}")
@@ -51,7 +51,7 @@ class ForeignCommit(StoreConflict):
 
 @dataclass(frozen=True)
 class TablePush:
-    """A table's commits after version `after` up to `upto`, and the files that they leave."""
+    """A table's commits after version `after` up to `upto`, with their files."""
 
     folder: Path
     path: str
@@ -73,10 +73,10 @@ class TablePush:
 
 
 def publish_to_store(settings: Settings, dataset: str, publication: Mapping[str, Any]) -> None:
-    """Bring tables and publication into the store of the settings; without one, do nothing.
+    """Send tables and publication to the store of the settings; without a store, do nothing.
 
-    `publication`: as its file has it. Raises StoreUnavailable, StoreConflict, StoreUnsafe; readers of the store see
-    the last publication then.
+    `publication`: the content of its file. Raises StoreUnavailable, StoreConflict, StoreUnsafe; readers of the store
+    then still see the last publication.
     """
     store = find_store(settings)
     if store is None:
@@ -92,7 +92,7 @@ def publish_to_store(settings: Settings, dataset: str, publication: Mapping[str,
 
 
 def _begin(settings: Settings, store: ObjectStore, dataset: str) -> StoredPublication:
-    """Return what the store has, which is this working copy's; before the first publication, nothing."""
+    """Return this working copy's publication in the store; an empty one before the first."""
     before = read_stored(store, dataset)
     if before is not None:
         refuse_conflict(settings, store, dataset, before)
@@ -104,7 +104,7 @@ def _begin(settings: Settings, store: ObjectStore, dataset: str) -> StoredPublic
 
 
 def _remove_gone(settings: Settings, store: ObjectStore, before: StoredPublication) -> dict[str, int]:
-    """Delete the tables of releases that are gone here, but published ones; return the versions of the others."""
+    """Delete unpublished tables that this state folder no longer has; return the versions of the others."""
     kept = dict(before.versions)
     for path in before.unpublished():
         if not (warehouse(settings) / path).is_dir():
@@ -114,7 +114,7 @@ def _remove_gone(settings: Settings, store: ObjectStore, before: StoredPublicati
 
 
 def refuse_start(settings: Settings, dataset: str) -> None:
-    """Raise StoreConflict unless the tables here have all that the store has; nothing without a store.
+    """Raise StoreConflict unless the tables here have every commit of the store; do nothing without a store.
 
     Called before a driver touches a table: a rollback after a power cut, for example, must not repeat batches that the
     store has. Raises StoreUnsafe before the first publication.
@@ -131,7 +131,7 @@ def refuse_start(settings: Settings, dataset: str) -> None:
 
 
 def _versions(settings: Settings, dataset: str, publication: Mapping[str, Any]) -> dict[str, int]:
-    """Return by path the versions that are published, and those of reference tables, with which batches are joined."""
+    """Return the published versions by path, and those of the reference tables that batches are joined with."""
     root = warehouse(settings)
     published = {table["path"]: int(table["version"]) for table in publication["tables"].values()}
     logs = sorted((root / dataset / "reference").glob(f"*/{LOG}"))
@@ -170,7 +170,7 @@ def _send_all(store: ObjectStore, files: list[tuple[str, Path]], pool: ThreadPoo
 
 
 def _put_commits(store: ObjectStore, dataset: str, push: TablePush) -> None:
-    """Create the commits in their order, one that is there with this content is done. Raises ForeignCommit."""
+    """Create the commits in order; skip one that the store has with the same content. Raises ForeignCommit."""
     for version in range(push.after + 1, push.upto + 1):
         key, content = commit_key(push.path, version), commit_content(push.folder, version)
         if not store.create(key, content):
@@ -197,7 +197,7 @@ def _push_files(
 def small_files(settings: Settings, dataset: str, names: set[str]) -> Iterator[tuple[str, Path]]:
     """Yield by key the files next to the tables: decisions, writers' schemas, active releases, snapshots of releases.
 
-    `names`: of folders of the dataset, those of releases among them.
+    `names`: folders of the dataset, among them those of releases.
     """
     for path in (decision_log_path, writer_schemas_path, active_releases_path):
         if path(settings, dataset).exists():

@@ -1,8 +1,8 @@
-"""Remove from the object store what no reader of it needs any more (spark_jobs/engine/adr-0004 has the rule).
+"""Remove objects that no reader of the store needs any more (spark_jobs/engine/adr-0004 has the rule).
 
 Reads: the store's log of a table. Writes: deletes objects of the store.
-Guarantee: the newest version of the store's log stays readable, and so do the versions that are kept here and those
-replaced within the retention. Commits stay.
+Guarantee: the newest version of the store's log stays readable, and so do the versions that this state folder keeps and
+those replaced within the retention. Commits stay.
 After a crash: the next call finds what is left.
 """
 
@@ -24,13 +24,13 @@ from include.store.stored_publication import read_stored
 
 CHECKPOINT = re.compile(r".*/(\d{20})\.checkpoint\.parquet")
 KEPT_CHECKPOINTS = 10
-"""Somebody may be opening one of them. A version before the oldest one opens from its commits."""
+"""A reader may be opening one of them. A version before the oldest checkpoint is opened from its commits."""
 
 
 def remove_stored_files(
     settings: Settings, table: Path, protected: Callable[[], Mapping[Path, Iterable[int]] | None], retention: timedelta
 ) -> int:
-    """Remove what is obsolete of a table in the store of the settings; return how many objects. Without one, 0.
+    """Remove the obsolete objects of a table from the store; return how many. Without a store, 0.
 
     `protected` returns by table the versions that stay; None if that is unknown: nothing is removed.
     """
@@ -49,7 +49,7 @@ def remove_stored_files(
 
 
 def _old_checkpoints(store: ObjectStore, table: str) -> list[str]:
-    """Return the log's checkpoints but the newest ones, and the one that the hint for readers names."""
+    """Return the log's checkpoints without the newest ones and without the one that the hint for readers names."""
     found = sorted(each.key for each in store.list(f"{table}/{LOG}") if CHECKPOINT.fullmatch(each.key))
     hint = store.read(f"{table}/{LOG}/_last_checkpoint")
     named = checkpoint_name(int(orjson.loads(hint.content)["version"])) if hint else ""

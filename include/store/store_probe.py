@@ -1,4 +1,4 @@
-"""Whether a store keeps the promise that commits rest on: of several conditional puts, exactly one succeeds.
+"""Test of the guarantee that commits need from a store: of several conditional puts, exactly one succeeds.
 
 Some stores ignore the condition, and some check it without a lock: a commit that was acknowledged is then overwritten.
 Writes: objects below `_headrace_probe/`, which it deletes.
@@ -21,7 +21,7 @@ ROUNDS, CLIENTS = 8, 12
 
 
 class StoreUnsafe(Terminal):
-    """The store lets several conditional puts succeed where one may: commits would be lost."""
+    """Several conditional puts succeed where only one may: the store would lose commits."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(
@@ -82,7 +82,7 @@ def _replaced(store: ObjectStore, key: str, tag: str, content: bytes) -> bool:
 
 
 def _winners(put: Callable[[bytes], bool]) -> int:
-    """Return how many of several clients succeed that put at the same moment."""
+    """Return how many of several clients succeed when they put at the same moment."""
     together = threading.Barrier(CLIENTS)
 
     def race(number: int) -> bool:

@@ -1,7 +1,7 @@
-"""A dataset's publication in the object store, and whose it is: one object, replaced by conditional puts alone.
+"""A dataset's publication in the object store and its owner: one object, replaced by conditional puts only.
 
-`<dataset>/publication.json` is what the local file has, and under `store`: the working copy that wrote it, the version
-of each table up to which commits and files are in the store, and the checksums of the small files next to them.
+`<dataset>/publication.json` has the content of the local file and, under `store`: the working copy that wrote it, the
+version of each table up to which commits and files are in the store, and the checksums of the small files next to them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from include.state.json_file import JsonFile
 
 
 class StoreConflict(Terminal):
-    """The store has what this working copy has not written: nothing may be published from here."""
+    """The store has content that this working copy did not write: nothing may be published from here."""
 
     def __init__(self, dataset: str, why: str) -> None:
         super().__init__(
@@ -35,7 +35,7 @@ class StoreConflict(Terminal):
 
 
 class PublishedElsewhere(StoreConflict):
-    """Another working copy has published to the store since, or has taken it over; `host` ran it."""
+    """Another working copy, on `host`, has published to the store since, or has taken it over."""
 
     def __init__(self, dataset: str, url: str, host: str) -> None:
         super().__init__(dataset, f"{url} belongs to the tables of another state folder, on host {host}")
@@ -52,7 +52,7 @@ class StoreDiffers(StoreConflict):
 
 @dataclass(frozen=True)
 class WorkingCopy:
-    """The tables of a dataset in one state folder, by a random name, and the host that made them."""
+    """The tables of a dataset in one state folder: a random name, and the host that created them."""
 
     name: str
     host: str
@@ -60,7 +60,7 @@ class WorkingCopy:
 
 @dataclass(frozen=True)
 class StoredPublication:
-    """What the store has of a dataset. `tag`: of the object, for the next conditional put; "" before the first."""
+    """A dataset's content of the store. `tag`: the object's, for the next conditional put; "" before the first."""
 
     publication: Mapping[str, Any]
     owner: WorkingCopy
@@ -104,7 +104,7 @@ def save_stored(store: ObjectStore, dataset: str, stored: StoredPublication) -> 
     key, content = stored_key(dataset), stored.content()
     if store.replace(key, content, stored.tag) if stored.tag else store.create(key, content):
         return
-    # A request that was sent twice finds its own object.
+    # The second attempt of a repeated request finds the object of the first.
     found = store.read(key)
     if found is None or found.content != content:
         now = read_stored(store, dataset)
@@ -117,7 +117,7 @@ def owner_file(settings: Settings, dataset: str) -> JsonFile[WorkingCopy]:
 
 
 def working_copy_file(path: Path, dataset: str) -> JsonFile[WorkingCopy]:
-    """Return such a file at any path."""
+    """Return the file of a working copy's name at `path`."""
     return JsonFile(path, WorkingCopy, f"headrace restore {dataset}", "nothing was published")
 
 
@@ -139,7 +139,7 @@ def refuse_conflict(settings: Settings, store: ObjectStore, dataset: str, stored
 def refuse_other_commits(settings: Settings, store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
     """Raise StoreDiffers unless the tables here have the commits that the store has, byte for byte.
 
-    The newest one of each table is compared: it is committed by who had the ones before. Tables of a release that
+    The newest commit of each table is compared: its writer had all earlier ones. Tables of a release that
     was published before may be gone.
     """
     root, unpublished = warehouse(settings), stored.unpublished()
