@@ -45,6 +45,14 @@ SCHEMA = (
     .add("_date", StringType())
 )
 BOUNDED = ("partition", "offset", "timestamp", "_batch_id")
+# Nearly every payload and offset is another one: a dictionary of them is made and thrown away, and nobody asks for the
+# smallest payload.
+WRITING = {
+    "parquet.enable.dictionary#value": "false",
+    "parquet.enable.dictionary#offset": "false",
+    "parquet.column.statistics.enabled#value": "false",
+    "parquet.size.statistics.enabled": "false",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class BronzeBatch:
 def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
     """Return what `bronze.<dataset>` is."""
     path = bronze_path(settings, dataset)
-    return TableSpec(f"bronze.{dataset}", path, SCHEMA, "_date", BOUNDED, settings.is_power_safe)
+    return TableSpec(f"bronze.{dataset}", path, SCHEMA, "_date", BOUNDED, settings.is_power_safe, WRITING)
 
 
 def commit_bronze(

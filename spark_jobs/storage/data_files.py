@@ -56,7 +56,7 @@ class DataFile:
 class TableSpec:
     """A table's display name, folder, columns (the partition column last) and columns with bounds.
 
-    `durable`: commits, and the files that they name, are forced to disk.
+    `durable`: commits, and the files that they name, are forced to disk. `writing`: options of Spark's Parquet writer.
     """
 
     name: str
@@ -65,6 +65,7 @@ class TableSpec:
     partition: str
     bounded: tuple[str, ...]
     durable: bool = False
+    writing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def data_schema(self) -> StructType:

@@ -33,8 +33,14 @@ FILE_BYTES = 2 * MOST_BYTES
 READ_BATCH_ROWS = 4_096
 # A file that is read once: a dictionary or compression would cost more than it saves.
 UNCOMPRESSED = {"compression": "none", "use_dictionary": False}
-# With version 2 a failed job would leave the files of its completed tasks, whose records are written again.
-SPARK_WRITING = {"parquet.enable.dictionary": "false", "mapreduce.fileoutputcommitter.algorithm.version": "1"}
+SPARK_WRITING = {
+    # With version 2 a failed job would leave the files of its completed tasks, whose records are written again.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "compression": "none",
+    "parquet.enable.dictionary": "false",
+    "parquet.page.write-checksum.enabled": "false",
+    "parquet.size.statistics.enabled": "false",
+}
 FOOTER_LENGTH_AND_MAGIC = 8
 
 
