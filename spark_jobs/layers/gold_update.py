@@ -147,8 +147,9 @@ def _closing_sessions(
     if not late.files and after == closing(session, old.watermark):
         return GoldUpdate(refreshed=replace(new, since=old.since))
     earlier = files_within(silver, session.column, [(old.since or FIRST, LAST)])
-    closing_sessions = SessionClosing(session, after)
-    return GoldUpdate(late, SilverPart(earlier, 0, run.first - 1), replace(new, since=old.since), closing_sessions)
+    # Rows before it in the same files are of sessions in files of the table that are not read.
+    opened = SilverPart(earlier, 0, run.first - 1, session.column, since=old.since)
+    return GoldUpdate(late, opened, replace(new, since=old.since), SessionClosing(session, after))
 
 
 def _closing_windows(window: Window, silver: Table, run: RefineRun, old: RefreshState, new: RefreshState) -> GoldUpdate:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from declared_gold import audited, meter_release, reading
+from declared_gold import MIDNIGHT, audited, meter_release, reading
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher
@@ -209,6 +209,27 @@ def test_gold_of_each_refresh_after_crashes_equals_that_of_one_batch(
         assert rows(release, gold.name).equals(rows(once, gold.name)), gold.name
     for kind in KINDS:
         assert rows(release, f"minute_{kind}").equals(rows(release, f"plain_{kind}")), kind
+
+
+def test_closed_session_is_not_made_again_from_a_file_that_also_has_open_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sessions = """
+  meter_sessions:
+    kind: additive
+    session: {column: read_at, gap: 3 hours, start: since, end: until}
+    keys: [device]
+    refresh: on_close
+    measures: {readings: {count: "*"}}
+"""
+    release = meter_release(spark, tmp_path, sessions)
+    # All in March: a file has the rows of one month.
+    release.take([reading("d1", day * DAY, 1) for day in (4, 9)])
+    for last in (10, 13):
+        release.take([reading("d1", last * DAY, 1)])
+        closed = [day * DAY for day in (4, 9, 10) if day < last - 2]
+        found = release.read("gold.meter_sessions").sort("since")["since"].to_list()
+        assert found == [MIDNIGHT + timedelta(minutes=minute) for minute in closed]
 
 
 @pytest.mark.parametrize(("now", "due"), [(159, False), (160, True), (99, True), (None, False)])
