@@ -115,7 +115,7 @@ def tables(
     reading = pinned()
     if duckdb is not None:
         views = write_catalog(reading, duckdb.resolve())
-        typer.echo(f"{duckdb}: {_counted(len(views), 'view')} of the tables as published now; again for newer ones")
+        typer.echo(f"{duckdb}: {_counted(len(views), 'view')} of the tables as published now; run it again later")
         return
     facts = [reading.facts(name) for name in sorted(reading.tables, key=layer_order)]
     if as_json:
