@@ -381,7 +381,11 @@ def load_settings() -> Settings:
         value = MASK if first["loc"][1:] else repr(mask_value(first["input"]))
         if isinstance(first["input"], dict | list):
             value = "not shown, it may hold secrets"
-        raise InvalidSetting(key, f"{first['msg'].removeprefix('Value error, ')} (value: {value})") from None
+        why = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "string_pattern_mismatch":
+            meaning = Settings.model_fields[str(first["loc"][0])].description
+            why = f"must have the form {first['ctx']['pattern'].strip('^$')}: {meaning}"
+        raise InvalidSetting(key, f"{why} (value: {value})") from None
     except SettingsError as error:
         # For a value that is not JSON, the message contains the field's name and nothing else of use.
         named = re.search(r'field "(\w+)"', str(error))

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli.exit_codes import INTERRUPTED
-from include.cli.option_types import AsJson
+from include.cli.option_types import AsJson, output_file
 from include.reading import pinned
 from include.reading.duckdb_catalog import write_catalog
 from include.reading.plain_values import is_numeric, json_value, text_value
@@ -107,7 +107,12 @@ def tables(
     as_json: AsJson = False,
     duckdb: Annotated[
         Path | None,
-        typer.Option("--duckdb", metavar="FILE", help="Write a DuckDB database of views over them, for other tools."),
+        typer.Option(
+            "--duckdb",
+            parser=output_file,
+            metavar="FILE",
+            help="Write a DuckDB database of views over them, for other tools.",
+        ),
     ] = None,
 ) -> None:
     """List the published tables: rows, size, files, version and batch, from their Delta logs."""

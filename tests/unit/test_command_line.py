@@ -13,7 +13,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from include.cli.main import COMMANDS, app, main
-from include.settings import CLONE, load_settings
+from include.settings import CLONE, InvalidSetting, load_settings
 
 HEAVY = ("pydantic", "pyarrow", "polars", "duckdb", "deltalake", "sqlalchemy", "confluent_kafka", "pyspark")
 
@@ -97,3 +97,16 @@ def test_contradicting_options_are_refused_without_words_of_the_library() -> Non
     ended = CliRunner().invoke(app, words)
     assert ended.exit_code == 2
     assert "Invalid value: start is not before end" in ended.output
+
+
+def test_folder_is_refused_as_the_file_of_a_duckdb_database(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(app, ["tables", "--duckdb", str(tmp_path)])
+    assert ended.exit_code == 2
+    assert "is not the name of a file" in " ".join(ended.output.replace("│", " ").split())
+
+
+def test_setting_of_another_form_is_refused_with_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_DRIVER_MEMORY", "3x")
+    load_settings.cache_clear()
+    with pytest.raises(InvalidSetting, match=r"HEADRACE_DRIVER_MEMORY: must have the form .*: driver JVM heap"):
+        load_settings()
