@@ -84,7 +84,7 @@ class Slot:
 
     def fill_from(self, files: Sequence[Path]) -> None:
         """Exchange the rows for those of Parquet files. Raises SlotFull, before it has read all of many rows."""
-        if sum(file.stat().st_size for file in files) > MOST_BYTES:
+        if sum(_uncompressed_bytes(file) for file in files) > MOST_BYTES:
             raise SlotFull
         parts, size = [self._schema.empty_table()], 0
         for part in self._parts(files):
@@ -160,3 +160,9 @@ def _write_padded(rows: pa.Table, file: Path) -> None:
         opened.seek(FILE_BYTES - footer)
         opened.write(content[-footer:])
     os.replace(new, file)
+
+
+def _uncompressed_bytes(file: Path) -> int:
+    """Return the bytes of a file's rows before compression, from its footer: as Arrow they are about as many."""
+    footer = pq.read_metadata(file)
+    return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
