@@ -41,10 +41,11 @@ class Side:
 
 
 def parquet_rows(folder: Path) -> Rows:
-    """Return the rows of a folder of Parquet files."""
+    """Return the rows of a folder of Parquet files. Without buffering ahead, which holds a whole file in memory."""
     import pyarrow.dataset as pd
 
-    return pd.dataset(str(folder), format="parquet")
+    unbuffered = pd.ParquetFragmentScanOptions(pre_buffer=False)
+    return pd.dataset(str(folder), format=pd.ParquetFileFormat(default_fragment_scan_options=unbuffered))
 
 
 def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progress) -> Comparison:
