@@ -42,7 +42,11 @@ def assert_second_is_refused(site: Site, first: Driver) -> None:
 @pytest.mark.extended
 @pytest.mark.parametrize("step", [Step.SILVER_WRITTEN, Step.BRONZE_STARTED])
 def test_suspended_owner_is_refused(site: Site, step: Step) -> None:
-    first = site.start_driver(f"stop:{step}")
+    site.send()
+    # Not at the first batch, which a driver reads while it starts.
+    first = site.start_driver(f"stop:{step}:1")
+    site.wait_published(first)
+    site.wait_state("running", first)
     suspend_driver(first, site)
     assert_second_is_refused(site, first)
     resume_driver(first)
