@@ -106,3 +106,17 @@ def test_place_holds_partition_and_offset() -> None:
     partitions, offsets = np.array([0, 3, 40_000]), np.array([2**48 - 1, 0, 7])
     unpacked = unpacked_places(packed_places(partitions, offsets))
     assert [column.tolist() for column in unpacked] == [partitions.tolist(), offsets.tolist()]
+
+
+@pytest.mark.parametrize("dense", [0, 10**9], ids=["interpolated", "in blocks"])
+@pytest.mark.parametrize("least", [0, 2**63], ids=["uniform", "upper half only"])
+def test_positions_are_those_of_a_binary_search(dense: int, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity_index, "DENSE", dense)
+    monkeypatch.setattr(identity_index, "BLOCK", 7)
+    random = np.random.default_rng(1)
+    for rows in (1, 2, 300, 20_000):
+        column = np.sort(random.integers(least, 2**64, rows, dtype=np.uint64))
+        column[rows // 2 : rows // 2 + 5] = column[rows // 2]
+        ends = np.array([0, 1, 2**63, 2**64 - 1], np.uint64)
+        hashes = np.sort(np.concatenate([random.integers(0, 2**64, 50, dtype=np.uint64), column[::9], ends]))
+        assert (identity_index._positions(column, hashes) == np.searchsorted(column, hashes)).all()
