@@ -1,13 +1,15 @@
-"""Recompute a day of a dataset from bronze; verify it, or patch what differs.
+"""Recompute a day of a dataset from bronze, of a derived one from its sources; verify it, or patch what differs.
 
 Each run covers one day of event time (its *partition*, like `2013-01-02`): the schedule takes the last complete day,
 *Backfill* (here, `airflow backfill create`, `POST /api/v2/backfills`) each day of a range. A manual run takes any range
 of event time, with `start` and `end`. A day with equal rows is recorded as **verified**; different rows become a
 **patch**, which needs approval unless the difference is within `threshold`. A day without events is skipped. Plans with
 overlapping records run one at a time; the others wait, deferred. One run is one plan: to verify a day again, trigger a
-run with its partition.
+run with its partition. Of a derived dataset the grains of the day are recomputed, and a table without a time in its
+grain whole; a day is complete when it is in all datasets that it is made of, and its plans run one at a time.
 
-**Reads** bronze, the published tables. **Writes** the plan; after approval the stream replaces the rows that differ.
+**Reads** bronze or the published sources, and the published tables. **Writes** the plan; after approval the stream
+replaces the rows that differ.
 **Guarantee**: success is read from the tables. **After a crash** a retry continues the plan.
 **Does not** change published rows before approval.
 """
@@ -15,12 +17,12 @@ run with its partition.
 from airflow.sdk import DAG, CronPartitionTimetable
 
 from include.operators.approval_operator import ApprovePlan
-from include.operators.dag_defaults import DEFAULTS, declared_datasets
+from include.operators.dag_defaults import DEFAULTS, declared_folders
 from include.operators.dag_forms import backfill_form
 from include.operators.plan_operators import PlanBackfill
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan
 
-for dataset in declared_datasets():
+for dataset in declared_folders():
     with DAG(
         f"backfill__{dataset.name}",
         doc_md=__doc__,

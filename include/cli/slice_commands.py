@@ -21,9 +21,9 @@ from include.cli.plan_command import (
     plan_only,
 )
 from include.planning import plan_stages
-from include.planning.backfill_plan import BackfillParameters, plan_backfill
+from include.planning.backfill_plan import BackfillParameters
+from include.planning.derived_backfill_plan import plan_any_backfill, recomputes_everything
 from include.planning.replay_plan import ReplayParameters, plan_replay
-from include.planning.slice_plan import is_whole_history
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import plan_lock
 from include.settings import Settings
@@ -130,7 +130,7 @@ def _unconfirmed(confirmed: bool) -> Refusal:
 
     def refuse(console: Console, settings: Settings, record: PlanRecord) -> None:
         plan, question = record.plan, f"Recompute all of the history of {record.plan.dataset}?"
-        if confirmed or not is_whole_history(settings, plan) or approver(yes=False)(question):
+        if confirmed or not recomputes_everything(settings, plan) or approver(yes=False)(question):
             return
         with plan_lock(settings, plan.id):
             plan_stages.cancel(settings, record, current_user())
@@ -147,7 +147,7 @@ def _unconfirmed(confirmed: bool) -> Refusal:
 
 def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
     parameters = validated(BackfillParameters, start=since, end=until, reference=reference, threshold=threshold)
-    return lambda settings: plan_backfill(settings, dataset, parameters, current_user(), datetime.now(UTC))
+    return lambda settings: plan_any_backfill(settings, dataset, parameters, current_user(), datetime.now(UTC))
 
 
 def _replay(

@@ -181,6 +181,7 @@ def _tables(known: KnownTables, record: PlanRecord, direction: PatchDirection) -
             layer, root / layer
         )
         tables[name] = known.facts(PublishedTable(name, path, version, plan.dataset, plan.release, 0), rows)
-    if (slice_built := record.find(SliceBuilt)) is not None and direction is PatchDirection.APPLY:
+    from_bronze = plan.slice is not None and bool(plan.slice.spans)
+    if (slice_built := record.find(SliceBuilt)) is not None and from_bronze and direction is PatchDirection.APPLY:
         tables[f"bronze.{plan.dataset}"] = TableFacts(rows=slice_built.records)
     return tables

@@ -14,7 +14,7 @@ from airflow.sdk import Asset
 
 from include.catalog.analyses import analysis_files
 from include.catalog.dataset import dataset_names
-from include.catalog.derived_dataset import derived_names, load_derived
+from include.catalog.derived_dataset import derived_names, load_derived, origin_datasets
 from include.catalog.pipeline import load_pipeline
 from include.errors import HeadraceError
 from include.operators.run_context import log_failure
@@ -37,20 +37,20 @@ class DeclaredFolder:
     """A folder that has a stream: its name, and its published tables as assets.
 
     `plans`: has an event when a plan was applied or rolled back, also for a partition, whose events of the tables reach
-    only DAGs with partitions.
+    only DAGs with partitions. `complete_after`: after how many days a day of events is complete.
     """
 
     name: str
     tables: tuple[Asset, ...]
     plans: Asset
+    complete_after: int
 
 
 @dataclass(frozen=True)
 class DeclaredDataset(DeclaredFolder):
-    """A folder with a topic: also its bronze, and after how many days a day of events is complete."""
+    """A folder with a topic: also its bronze."""
 
     bronze: Asset
-    complete_after: int
 
 
 def declared_folders() -> list[DeclaredFolder]:
@@ -64,17 +64,22 @@ def declared_datasets() -> list[DeclaredDataset]:
 
 
 def declared_derived() -> list[DeclaredFolder]:
-    """Return every derived dataset; one with an invalid declaration has no tables, and its first task fails."""
-    return [DeclaredFolder(name, _derived_tables(name), plans_asset(name)) for name in derived_names(load_settings())]
+    """Return every derived dataset; one with an invalid declaration has no tables, and its first task fails.
+
+    A day is complete when it is in all datasets that it is made of.
+    """
+    return [_derived(name) for name in derived_names(load_settings())]
 
 
-def _derived_tables(name: str) -> tuple[Asset, ...]:
+def _derived(name: str) -> DeclaredFolder:
+    settings, tables, days = load_settings(), tuple[Asset, ...](), 1
     try:
-        derived = load_derived(name, load_settings().datasets / name, strict=False)
+        derived = load_derived(name, settings.datasets / name, strict=False)
+        tables = tuple(asset(name, f"gold.{table.name}") for table in derived.pipeline.gold)
+        days = max((_declared(origin).complete_after for origin in origin_datasets(settings, name)), default=1)
     except HeadraceError as error:
         log.warning("%s", error.what)
-        return ()
-    return tuple(asset(name, f"gold.{table.name}") for table in derived.pipeline.gold)
+    return DeclaredFolder(name, tables, plans_asset(name), days)
 
 
 def _declared(name: str) -> DeclaredDataset:
@@ -88,9 +93,8 @@ def _declared(name: str) -> DeclaredDataset:
         gold = [table.name for table in pipeline.gold]
         days = 1 + -(-pipeline.lateness // timedelta(days=1))
     tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
-    return DeclaredDataset(
-        name, tuple(asset(name, table) for table in tables), plans_asset(name), asset(name, f"bronze.{name}"), days
-    )
+    assets = tuple(asset(name, table) for table in tables)
+    return DeclaredDataset(name, assets, plans_asset(name), days, asset(name, f"bronze.{name}"))
 
 
 def declared_analysis_names(dataset: str) -> list[str]:

@@ -108,14 +108,14 @@ class PlanBackfill(CreatePlan):
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a backfill of the params' range, else of the run's partition; skip where nothing is published."""
         from include.operators.run_parameters import BackfillRun, validated_params
-        from include.planning.backfill_plan import plan_backfill
+        from include.planning.derived_backfill_plan import plan_any_backfill
         from include.planning.plan_preconditions import PlanConflict
         from include.planning.slice_plan import RangeEmpty
 
         params = validated_params(BackfillRun, run_params(context))
         since, until = (params.start, params.end) if params.start and params.end else day_of(context)
         try:
-            plan = plan_backfill(settings, self.dataset, params.plan(since, until), *_author(context))
+            plan = plan_any_backfill(settings, self.dataset, params.plan(since, until), *_author(context))
         except PlanConflict as error:
             self.log.info("%s: waiting until it is closed", error.what)
             raise TaskDeferred(trigger=PlanClosed(error.plan), method_name="execute", timeout=PATIENCE) from error

@@ -71,7 +71,7 @@ def _refuse_expired_events(view: PublishedView, since: datetime) -> None:
     view.refuse_expired_times(before(since, ahead), first_unexpired_batch(silver))
 
 
-def _record_verified(settings: Settings, record: PlanRecord, found: Comparison) -> None:
+def record_verified(settings: Settings, record: PlanRecord, found: Comparison) -> None:
     """Record the range as verified when it is equal with each batch's own reference tables."""
     if found.verdict == EQUAL and record.plan.records.reference is None:
         built = record.last(SliceBuilt)
@@ -82,6 +82,6 @@ def _record_verified(settings: Settings, record: PlanRecord, found: Comparison) 
 KIND = slice_kind(
     BACKFILL,
     BackfillParameters,
-    record_comparison=_record_verified,
+    record_comparison=record_verified,
     confirm=confirm_backfill,
 )

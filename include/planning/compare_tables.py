@@ -1,7 +1,7 @@
 """Compares the tables of two sides by key: keys that only one side has, keys whose rows differ, sums of measures.
 
 Columns that begin with `_` are left out, except a record's coordinates: how a row was produced may differ. Sums of
-doubles are equal when their first DIGITS digits are.
+doubles, which releases of earlier versions have, are equal when their first digits are.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from include.catalog.comparable_doubles import rounded_sql
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, row_columns
 from include.planning.column_profiles import column_changes, is_number
@@ -23,8 +24,6 @@ SAMPLES = 5
 ROWS_PER_SAMPLE = 3
 # A new contract version alone does not change a rejected record.
 NOT_COMPARED = ("contract_version",)
-# Of sums of doubles, which releases of earlier versions have.
-DIGITS = 9
 
 
 Rows = Any
@@ -133,8 +132,7 @@ class _TablePair:
 
     def _exact(self, column: str) -> str:
         """Return a column, a sum of doubles without its last digits: they depend on the order of the rows."""
-        name = sql_identifier(column)
-        return f"format('{{:.{DIGITS - 1}e}}', {name} + 0.0)" if column in self.rounded else name
+        return rounded_sql(column) if column in self.rounded else sql_identifier(column)
 
     def count(self, sql: str) -> int:
         return int(self.database.execute(sql).fetchone()[0] or 0)

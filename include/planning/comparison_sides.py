@@ -62,9 +62,8 @@ def closed_rows(closed: Closing) -> Any:
     return pc.scalar(False) if closed.bound is None else pc.field(closed.column) < closed.bound
 
 
-def slice_sides(settings: Settings, plan: Plan) -> tuple[Side, Side]:
-    """Return the rows of a slice before and after its recomputation."""
-    dataset = released_dataset(settings, plan.dataset, plan.release)
+def slice_sides(settings: Settings, plan: Plan, dataset: Dataset) -> tuple[Side, Side]:
+    """Return the rows of a slice of a dataset's release before and after its recomputation."""
     folder = patch_path(settings, plan.dataset, plan.release, plan.id)
     names = sorted((path.name for path in (folder / "after").iterdir()), key=layer_order)
 

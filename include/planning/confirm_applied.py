@@ -5,7 +5,7 @@ from __future__ import annotations
 from include.app_ids import plan_app_id
 from include.clients.delta_log import commits_descending, transaction_version
 from include.errors import Terminal
-from include.paths import silver_path, verified_path
+from include.paths import silver_path, verified_path, warehouse
 from include.planning.plan_kind import Confirmation
 from include.plans.plan import PlanRecord
 from include.plans.stage_results import Published, Stage
@@ -67,6 +67,24 @@ def confirm_slice(settings: Settings, record: PlanRecord, published: Publication
         raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {shown}, before it ({version})")
     result = "corrected" if record.stage is Stage.APPLIED else "rolled back"
     return _confirmation(record, published, result, version)
+
+
+def confirm_derived_backfill(settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+    """Confirm an equal backfill by the file that verifies its range, a patch by its commit in each table.
+
+    Raises NotConfirmed.
+    """
+    plan, root = record.plan, warehouse(settings)
+    if record.last(Published).changed == 0:
+        return confirm_backfill(settings, record, published)
+    app_id, transaction = plan_app_id(plan.dataset, plan.release, plan.id), TRANSACTION[record.stage]
+    for name, table in published.tables.items() if published.release == plan.release else ():
+        found = [c.version for c in commits_descending(root / table.path) if c.app_id == app_id]
+        if (transaction_version(root / table.path, app_id) or 0) < transaction:
+            raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
+        if found and table.version < found[0]:
+            raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {table.version}, before it")
+    return _confirmation(record, published, "corrected" if record.stage is Stage.APPLIED else "rolled back")
 
 
 def _confirmation(

@@ -60,7 +60,7 @@ def plan_derived_release(
             raise NothingToRelease(dataset, base.release)
         if not parameters.dry_run:
             refuse_conflict(settings, dataset)
-        predicted = _prediction(settings, declared, publication)
+        predicted = predicted_of_sources(settings, declared, _gold_rows(settings, publication))
         refuse_small_disk(settings, dataset, predicted)
         fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
         plan = Plan(
@@ -84,14 +84,18 @@ def _changes(base: DerivedDataset, fresh: DerivedDataset) -> list[TableChange]:
     return found or [TableChange("all", "changed", "a file differs in another way")]
 
 
-def _prediction(settings: Settings, declared: DerivedDataset, publication: Publication) -> Prediction:
-    """Return rows, bytes and files of the sources, which the build reads, and the published gold rows."""
+def _gold_rows(settings: Settings, publication: Publication) -> int:
     tables = pinned(settings)
-    sources = [tables.facts(name) for name in set(declared.pipeline.sources.values()) if name in tables.tables]
-    gold = sum(tables.facts(name).rows or 0 for name in publication.tables)
-    rows, rate = sum(each.rows or 0 for each in sources), reported_rate(settings, declared.name)
-    size, files = sum(each.size for each in sources), sum(each.files for each in sources)
-    return Prediction(rows, size, files, gold, round(rows / rate, 1), rate)
+    return sum(tables.facts(name).rows or 0 for name in publication.tables)
+
+
+def predicted_of_sources(settings: Settings, derived: DerivedDataset, gold_rows: int, share: float = 1.0) -> Prediction:
+    """Return the cost of computing gold rows of a derived dataset from a share of its sources."""
+    tables = pinned(settings)
+    sources = [tables.facts(name) for name in set(derived.pipeline.sources.values()) if name in tables.tables]
+    rows, rate = round(share * sum(each.rows or 0 for each in sources)), reported_rate(settings, derived.name)
+    size, files = round(share * sum(each.size for each in sources)), sum(each.files for each in sources)
+    return Prediction(rows, size, files, gold_rows, round(rows / rate, 1), rate)
 
 
 def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:

@@ -14,7 +14,14 @@ from typing import Any, Protocol
 
 from include.errors import Terminal
 from include.paths import reading_lock_path
-from include.planning import backfill_plan, derived_release_plan, reinstate_plan, release_plan, replay_plan
+from include.planning import (
+    backfill_plan,
+    derived_backfill_plan,
+    derived_release_plan,
+    reinstate_plan,
+    release_plan,
+    replay_plan,
+)
 from include.planning.bounded_jobs import FactsReporter, JobDied, JobFailed, JobTimedOut, run_job
 from include.planning.compare_tables import compare
 from include.planning.comparison_rendering import comparison_page
@@ -43,6 +50,7 @@ KINDS: Mapping[str, PlanKind] = {
         release_plan.KIND,
         derived_release_plan.KIND,
         backfill_plan.KIND,
+        derived_backfill_plan.KIND,
         replay_plan.KIND,
         reinstate_plan.KIND,
     )

@@ -371,4 +371,4 @@ def _read_build(output: Mapping[str, Any], seconds: float) -> SliceBuilt:
 
 
 def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-    return slice_sides(settings, record.plan)
+    return slice_sides(settings, record.plan, released_dataset(settings, record.plan.dataset, record.plan.release))

@@ -14,10 +14,10 @@ from include.errors import Terminal
 from include.plans.stage_results import Stage, StageResult
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
-DERIVED_RELEASE = "derived-release"
+DERIVED_RELEASE, DERIVED_BACKFILL = "derived-release", "derived-backfill"
 RELEASES = (RELEASE, DERIVED_RELEASE)
 """Kinds that publish another release."""
-SLICES = (BACKFILL, REPLAY, REINSTATE)
+SLICES = (BACKFILL, REPLAY, REINSTATE, DERIVED_BACKFILL)
 """Kinds that recompute a slice of history with the published release."""
 KIND_NAMES = (*RELEASES, *SLICES)
 PLAN_ID = re.compile(r"[a-z]+-[A-Za-z0-9_.-]+-[0-9]{1,9}")
@@ -83,7 +83,8 @@ class Prediction:
 class Plan:
     """An intended change: release `base` was published when it was planned, `release` is to be published.
 
-    Backfill, replay and reinstate plans keep the release and recompute `slice`; a release plan recomputes everything.
+    Backfill, replay and reinstate plans keep the release and recompute `slice`; of a derived dataset it has no spans.
+    A release plan recomputes everything.
     """
 
     id: str

@@ -2,7 +2,7 @@
 
 Reads: publications and tables of the sources. Writes: the dataset's gold, its publication, the status.
 Guarantee: one run at a time; a run that fails is repeated, and readers keep the last publication.
-After a crash: `DerivedRelease.next_run` returns the unfinished run.
+After a crash: a patch that was begun is finished, then `DerivedRelease.next_run` returns the unfinished run.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from include.settings import Settings
 from include.state.driver_status import LastRun
 from spark_jobs.engine.automatic_compaction import declared_compaction
 from spark_jobs.engine.back_off import NOT_RETRIED, BackOff
+from spark_jobs.engine.derived_patch import finish_derived_patch
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import DerivedUpkeep
@@ -94,6 +95,7 @@ class DerivedLoop:
         return worked
 
     def _execute_next(self) -> bool:
+        finish_derived_patch(self.release)
         run = self.release.next_run()
         if run is None:
             self.behind_since = None

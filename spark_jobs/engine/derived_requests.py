@@ -1,4 +1,4 @@
-"""Executes owner requests of a derived dataset: publish another release, stop maintaining one, compact.
+"""Executes owner requests of a derived dataset: publish another release, stop maintaining one, patch, compact.
 
 Reads: the request. Writes: the publication, and what the other release would publish.
 Guarantee: executing a request twice has the effect of once; a release is advanced before it is published.
@@ -15,13 +15,14 @@ from include.catalog.derived_dataset import released_derived
 from include.errors import Terminal
 from include.reading.publication import find_publication, find_shadow_publication, publish, save_shadow_publication
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
+from spark_jobs.engine.derived_patch import finish_derived_patch, patch_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import compact_derived
 from spark_jobs.engine.execute_request import COMPACTION_SECONDS, attempted
 
 
 class RequestNotKnown(Terminal):
-    """A derived dataset has no silver, identities or slices, so it cannot execute such a request."""
+    """A derived dataset has no identities, so it cannot execute such a request."""
 
     def __init__(self, dataset: str, kind: str) -> None:
         super().__init__(f"{dataset} is derived: it executes no {kind} request; nothing was done", "headrace status")
@@ -38,6 +39,10 @@ def execute_derived(release: DerivedRelease, request: OwnerRequest) -> tuple[Der
 
 
 def _execute(release: DerivedRelease, request: OwnerRequest) -> tuple[DerivedRelease, Mapping[str, Any]]:
+    finish_derived_patch(release)
+    if request.kind in (RequestKind.APPLY_PATCH, RequestKind.REVERT_PATCH):
+        patch_derived(release, request)
+        return release, {}
     if request.kind is RequestKind.PROMOTE:
         return promoted(release, request.release), {}
     if request.kind is RequestKind.COMPACT:

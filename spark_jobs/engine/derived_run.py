@@ -29,13 +29,14 @@ from include.reading.publication import (
     find_shadow_publication,
     publish,
     published_tables,
+    read_publication,
     save_shadow_publication,
 )
 from include.reading.published_tables import PublishedVersionGone
 from include.settings import Settings
 from include.state.json_file import JsonFile
 from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
-from spark_jobs.layers.derived_sources import changes_since, open_source, source_version
+from spark_jobs.layers.derived_sources import changes_since, open_sources, source_version
 from spark_jobs.storage.claim_tables import claim_tables
 from spark_jobs.storage.failpoints import Step, pass_step
 
@@ -140,6 +141,26 @@ class DerivedRelease:
         last = self._last_publication()
         return last.batch if last else -1
 
+    def published_input(self) -> DerivedInput:
+        """Return the published run and its sources, to compute grains of it again. Raises SourcesGone."""
+        run = self._published_run()
+        if not self._is_readable(run):
+            raise SourcesGone(self.derived.name)
+        return DerivedInput(run.number, self._opened(run.sources), {})
+
+    def finish_run(self) -> None:
+        """Execute the run that was begun and not published, if there is one."""
+        if self._unfinished() is not None and (run := self.next_run()) is not None:
+            self.execute(run)
+
+    def republish(self) -> None:
+        """Publish the tables as they are now, over the sources of the published run."""
+        self._publish(self._publication(self._published_run()))
+
+    def _published_run(self) -> DerivedRun:
+        last = read_publication(self.settings, self.derived.name)
+        return DerivedRun(last.batch, {name: last.sources[t] for name, t in self.derived.pipeline.sources.items()})
+
     def open_tables(self) -> tuple[DerivedTable, ...]:
         """Open the tables over the sources that are published now, once, and return them."""
         self.tables = self.tables or self._open_tables(self._opened(self.current_sources()))
@@ -182,7 +203,7 @@ class DerivedRelease:
             sources = self._opened(run.sources)
         except PublishedVersionGone:
             return False
-        return all((each.table.path / file["path"]).exists() for each in sources.values() for file in each.files)
+        return all(each.is_whole for each in sources.values())
 
     def _has_changed(self, last: Publication, now: Mapping[str, SourceVersion]) -> bool:
         """Return whether rows of the sources differ from those that the publication was computed from."""
@@ -208,12 +229,8 @@ class DerivedRelease:
         return known
 
     def _opened(self, versions: Mapping[str, SourceVersion]) -> Sources:
-        root, names = warehouse(self.settings), self.derived.pipeline.sources
-        pinned = {
-            name: PublishedTable(names[name], root / each.path, each.version, "", each.release, each.batch)
-            for name, each in versions.items()
-        }
-        return {name: open_source(table) for name, table in pinned.items()}
+        names = self.derived.pipeline.sources
+        return open_sources(self.settings, names, {names[name]: each for name, each in versions.items()})
 
     def _open_tables(self, sources: Sources) -> tuple[DerivedTable, ...]:
         declared, derived = self.derived.pipeline.gold, self.derived

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from include.errors import HeadraceError, Terminal
 from include.reading.decision_log import decision_log_size
+from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
-from include.state.release_files import PatchDirection
+from include.state.release_files import PatchDirection, PlanBuild
 from spark_jobs.engine.active_releases import ActiveReleases, RequestWithdrawn
 from spark_jobs.engine.compact_tables import compact_tables
 from spark_jobs.engine.expire_batches import expire_batches
@@ -92,21 +93,34 @@ def _patch(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:
         published.refine_next(settings, refined_batch(published.release), publishing=True)
     if not _is_pending(active, request):
         raise RequestWithdrawn(f"plan {request.plan}")
-    is_applied = request.kind is RequestKind.APPLY_PATCH
-    direction = PatchDirection.APPLY if is_applied else PatchDirection.REVERT
-    begin_patch(settings, published.release, request.plan, direction)
+    begin_patch(settings, published.release, request.plan, patch_direction(request))
     active.finish_patch()
     return {}
 
 
-def _refuse_outdated(active: ActiveReleases, request: OwnerRequest) -> None:
-    plan, published = request.plan, active.published
-    if request.release != published.name:
-        why = f"it patches release {request.release}, and release {published.name} is published"
+def patch_direction(request: OwnerRequest) -> PatchDirection:
+    """Return which way a request patches."""
+    return PatchDirection.APPLY if request.kind is RequestKind.APPLY_PATCH else PatchDirection.REVERT
+
+
+def refuse_other_build(settings: Settings, dataset: str, published: str, request: OwnerRequest) -> PlanBuild:
+    """Return the build that a patch was approved for; `published` is the release.
+
+    Raises PatchNotCurrent for another release or build.
+    """
+    plan = request.plan
+    if request.release != published:
+        why = f"it patches release {request.release}, and release {published} is published"
         raise PatchNotCurrent(plan, why, "headrace plan list")
-    built = read_built(active.settings, published.release, plan)
+    built = read_built(settings, dataset, published, plan)
     if built.attempt != request.attempt:
         raise PatchNotCurrent(plan, "it was built again after its approval", f"headrace plan compare {plan}")
+    return built
+
+
+def _refuse_outdated(active: ActiveReleases, request: OwnerRequest) -> None:
+    plan = request.plan
+    built = refuse_other_build(active.settings, active.dataset, active.published.name, request)
     # Builds of earlier versions have None. Reverting validates no record.
     current = (None, decision_log_size(active.settings, active.dataset))
     if request.kind is RequestKind.APPLY_PATCH and built.decided_until not in current:

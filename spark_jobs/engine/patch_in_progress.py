@@ -40,9 +40,9 @@ class ShadowBlocksPatch(Terminal):
         self.plan, self.shadow = plan, shadow
 
 
-def read_built(settings: Settings, release: Release, plan: str) -> PlanBuild:
+def read_built(settings: Settings, dataset: str, release: str, plan: str) -> PlanBuild:
     """Return what the plan's build recorded. Raises Terminal when the build is not complete, StateFileUnreadable."""
-    file = plan_build_file(settings, release.dataset.name, release.dataset.release, plan)
+    file = plan_build_file(settings, dataset, release, plan)
     built = file.read()
     if built is None:
         raise Terminal(f"plan {plan} has no complete build ({file.path})", file.remedy)
@@ -70,7 +70,7 @@ def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequ
         return
     plan = recorded.plan
     folder = PlanFolder(patch_path(settings, dataset.name, dataset.release, plan))
-    built = read_built(settings, release, plan)
+    built = read_built(settings, dataset.name, dataset.release, plan)
     patch = Patch(plan, folder, built.batch, recorded.direction, built.reference)
     try:
         if built.filled and shadows:

@@ -131,7 +131,7 @@ def _save_rows_before(duck: DuckSession, gold: _SliceGold, complete: int) -> Non
     target, touched = gold.target, gold.staging("touched")
     duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
     duck.view_folder("touched", touched, grains_schema(target))
-    rows = f"published semi join touched on {_same_grain(target.gold)}"
+    rows = _in_touched(target.gold)
     _refuse_expired(duck, target, rows, complete)
     names = ", ".join(f'"{column}"' for column in visible(target.table.spec.data_schema).fieldNames())
     duck.save(f"select {names} from {rows}", gold.rows("before"))
@@ -156,11 +156,16 @@ def refuse_expired_grains(target: GoldTable, written: Sequence[Path], complete: 
     with duckdb_session() as duck:
         duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, written)))
         duck.view_files("touched", written, grains_schema(target))
-        _refuse_expired(duck, target, f"published semi join touched on {_same_grain(target.gold)}", complete)
+        _refuse_expired(duck, target, _in_touched(target.gold), complete)
 
 
-def _same_grain(gold: Gold) -> str:
-    return " and ".join(f'published."{c}" is not distinct from touched."{c}"' for c in grain_columns(gold))
+def same_grain(grain: Sequence[str], one: str, other: str) -> str:
+    """Return the condition that rows of two views are of one grain."""
+    return " and ".join(f'{one}."{c}" is not distinct from {other}."{c}"' for c in grain)
+
+
+def _in_touched(gold: Gold) -> str:
+    return f"published semi join touched on {same_grain(grain_columns(gold), 'published', 'touched')}"
 
 
 def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: int) -> None:

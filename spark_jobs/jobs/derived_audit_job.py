@@ -19,22 +19,20 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.catalog.derived_dataset import DerivedDataset, DerivedGold, released_derived
-from include.paths import reading_lock_path, warehouse
+from include.catalog.comparable_doubles import DIGITS
+from include.catalog.derived_dataset import DerivedGold, released_derived
+from include.paths import reading_lock_path
 from include.reading.memory_database import spill_folder
-from include.reading.publication import Publication, PublishedTable, read_publication
+from include.reading.publication import read_publication
 from include.reading.publication import tables_of as published_tables_of
 from include.settings import Settings
 from include.state.file_locks import shared_lock
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.layers.derived_gold import Sources, query_over
-from spark_jobs.layers.derived_sources import open_source
+from spark_jobs.layers.derived_gold import query_over
+from spark_jobs.layers.derived_sources import open_source, open_sources
 from spark_jobs.storage.duckdb_session import parquet_files, write_folder
-
-DIGITS = 9
-"""Of doubles, whose sums depend on the order of the rows."""
 
 
 def recomputed_tables(settings: Settings, spark: SparkSession, name: str) -> dict[str, dict[str, Any]]:
@@ -44,7 +42,7 @@ def recomputed_tables(settings: Settings, spark: SparkSession, name: str) -> dic
     """
     publication = read_publication(settings, name)
     derived = released_derived(settings, name, publication.release)
-    sources = pinned_sources(settings, derived, publication)
+    sources = open_sources(settings, derived.pipeline.sources, publication.sources)
     found = {}
     for number, gold in enumerate(derived.pipeline.gold):
         report(at=f"gold.{gold.name}", done=number, of=len(derived.pipeline.gold))
@@ -53,16 +51,6 @@ def recomputed_tables(settings: Settings, spark: SparkSession, name: str) -> dic
         expected = query_over(own, gold.query, {source: each.all_rows(own) for source, each in sources.items()})
         found[f"gold.{gold.name}"] = _compared(gold, published.all_rows(own), expected)
     return found
-
-
-def pinned_sources(settings: Settings, derived: DerivedDataset, publication: Publication) -> Sources:
-    """Return the sources, at the versions that a publication was computed from, by the name in queries."""
-    root = warehouse(settings)
-    used = {name: (table, publication.sources[table]) for name, table in derived.pipeline.sources.items()}
-    return {
-        name: open_source(PublishedTable(table, root / each.path, each.version, "", each.release, each.batch))
-        for name, (table, each) in used.items()
-    }
 
 
 def _compared(gold: DerivedGold, published: DataFrame, expected: DataFrame) -> dict[str, Any]:

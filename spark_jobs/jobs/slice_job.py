@@ -33,12 +33,13 @@ from include.reading.publication import Publication, read_publication
 from include.settings import Settings, reject_unsafe
 from include.state.broker_address import bootstrap_servers
 from include.state.file_locks import shared_lock
-from include.state.release_files import PlanBuild, plan_build_file, planned_slice_file
+from include.state.release_files import PlanBuild, plan_build_file
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.jobs.planned_slice import planned_slice
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.release_tables import Release, pinned_release
@@ -66,29 +67,14 @@ class BronzeDiffers(Terminal):
         self.table, self.partition, self.offset = table, partition, offset
 
 
-class OtherRelease(Terminal):
-    """The plan is about a release that is not published any more."""
-
-    def __init__(self, plan: str, planned: str, published: str) -> None:
-        super().__init__(
-            f"plan {plan} is about release {planned}, and release {published} is published now; nothing was built",
-            f"headrace plan cancel {plan}, then plan it again",
-        )
-        self.plan, self.published = plan, published
-
-
 def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> PlanBuild:
     """Recompute the plan's slice; return the content of `built.json`, which is written last.
 
     Raises OtherRelease, BronzeDiffers.
     """
     read_at_ms, began = int(time.time() * 1000), time.monotonic()
-    planned, published = planned_slice_file(settings, plan).read(), read_publication(settings, dataset)
-    if planned is None:
-        raise Terminal(f"plan {plan} has no plan.json; nothing was built", "headrace plan list")
-    if published.release != planned.release:
-        raise OtherRelease(plan, planned.release, published.release)
-    requested = planned.slice
+    published = read_publication(settings, dataset)
+    requested = planned_slice(settings, plan, published)
     folder = PlanFolder(patch_path(settings, dataset, published.release, plan))
     shutil.rmtree(folder.path, ignore_errors=True)
     versions = {name: table.version for name, table in published.tables.items()}

@@ -66,7 +66,10 @@ class DerivedTable:
 
 @dataclass(frozen=True)
 class DerivedInput:
-    """What a run computes: its number, sources, and what changed in each since the run before; None: everything."""
+    """What a run computes: its number, sources, and what changed in each since the run before.
+
+    Without known changes (None) it computes everything; with none, only grains that are named otherwise.
+    """
 
     number: int
     sources: Sources
@@ -133,20 +136,26 @@ def _touched(table: DerivedTable, run: DerivedInput) -> DataFrame:
 
 
 def _merged(table: DerivedTable, run: DerivedInput, old: Sequence[DataFile], written: Sequence[Path]) -> DataFrame:
+    target, fresh = table.target, rows_of_grains(table, run, written)
+    grains = read_folder(target.spark, written[0].parent, table.grains_schema)
+    return with_grains_replaced(table.grain, target.table.read(target.spark, old), fresh, grains, run.number)
+
+
+def rows_of_grains(table: DerivedTable, run: DerivedInput, written: Sequence[Path]) -> DataFrame:
+    """Return the rows of the grains in these files, which are those of a folder, as the run's sources give them."""
     spark, grain = table.target.spark, table.grain
     grains = read_folder(spark, written[0].parent, table.grains_schema)
     spans = {} if run.changes is None else _spans(written, grain)
     frames = {
         name: source.all_rows(spark)
         if run.changes is None
-        else _rows_of_grains(table, name, source.rows_near(spark, table.shifts[name], spans), grains)
+        else _near_grains(table, name, source.rows_near(spark, table.shifts[name], spans), grains)
         for name, source in run.sources.items()
     }
-    fresh = rows_in_grains(query_over(spark, table.declared.query, frames), F.broadcast(grains), grain)
-    return with_grains_replaced(grain, table.target.table.read(spark, old), fresh, grains, run.number)
+    return rows_in_grains(query_over(spark, table.declared.query, frames), F.broadcast(grains), grain)
 
 
-def _rows_of_grains(table: DerivedTable, source: str, rows: DataFrame, grains: DataFrame) -> DataFrame:
+def _near_grains(table: DerivedTable, source: str, rows: DataFrame, grains: DataFrame) -> DataFrame:
     """Return at least those rows of a source that touch the grains; the grains of others are dropped afterwards."""
     touched_by = table.declared.touched_by[source]
     named = {f"_touched_{n}": column for n, column in enumerate(touched_by)}

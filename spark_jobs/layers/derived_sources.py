@@ -21,8 +21,10 @@ from pyspark.sql.types import StructType
 from include.clients.delta_log import commit_content
 from include.clients.file_changes import FileChanges, file_changes
 from include.clients.table_files import add_actions
+from include.paths import warehouse
 from include.reading.publication import PublishedTable, SourceVersion
 from include.reading.published_tables import open_table
+from include.settings import Settings
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.storage.delta_table import read_files
 
@@ -51,6 +53,11 @@ class SourceTable:
         """Return all rows."""
         return self.rows(spark, [file["path"] for file in self.files])
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its files are still there."""
+        return all((self.table.path / file["path"]).exists() for file in self.files)
+
     def rows_near(self, spark: SparkSession, shifts: Shifts, grains: Spans) -> DataFrame:
         """Return at least all rows that touch grains within these spans, without files whose bounds exclude them."""
         bounds = list(_source_bounds(shifts, grains))
@@ -65,6 +72,20 @@ def open_source(table: PublishedTable) -> SourceTable:
     schema = StructType([field for field in declared.fields if field.name not in partitions])
     files = add_actions(delta).to_pylist()
     return SourceTable(table, schema, [{**file, "path": unquote(file["path"])} for file in files])
+
+
+def open_sources(
+    settings: Settings, names: Mapping[str, str], versions: Mapping[str, SourceVersion]
+) -> dict[str, SourceTable]:
+    """Return sources at these versions, which are by full name, by the name in queries: `names`.
+
+    Raises PublishedVersionGone.
+    """
+    root, used = warehouse(settings), {name: (table, versions[table]) for name, table in names.items()}
+    return {
+        name: open_source(PublishedTable(table, root / each.path, each.version, "", each.release, each.batch))
+        for name, (table, each) in used.items()
+    }
 
 
 def source_version(table: PublishedTable, root: Path) -> SourceVersion:

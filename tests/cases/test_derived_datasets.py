@@ -6,7 +6,7 @@ import random
 import shutil
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from unittest.mock import Mock
 
 import polars as pl
 import pytest
+from derived_site import NAME, DerivedSite, flight, opened, wind
 from fewer_gold_tables import flights_with_gold
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
-from small_events import departed, observation
-from small_release import Record, SmallRelease, small_release
+from small_release import SmallRelease, small_release
 
 from include.audit.derived_origin import derived_origin
 from include.audit.row_origin import OriginRefused
@@ -50,43 +50,7 @@ from spark_jobs.engine.obsolete_files import AutomaticDeletion
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.storage.failpoints import Step
 
-NAME = "weather_delays"
 STEPS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED, Step.PUBLISHED)
-
-
-@dataclass
-class Site:
-    """Two sources and a derived dataset over them, driven by hand."""
-
-    spark: SparkSession
-    settings: Settings
-    flights: SmallRelease
-    weather: SmallRelease
-    derived: DerivedRelease
-
-    def restart(self) -> None:
-        """Forget every handle, as a new process does."""
-        self.derived = opened(self.spark, self.settings)
-
-    def follow(self) -> int:
-        """Execute runs until there is none; return how many."""
-        count = 0
-        while (run := self.derived.next_run()) is not None:
-            self.derived.execute(run)
-            count += 1
-        return count
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the published rows without provenance, sorted."""
-        return sorted(plain(pinned(self.settings).read(f"gold.{NAME}").collect()), key=place)
-
-
-def opened(spark: SparkSession, settings: Settings) -> DerivedRelease:
-    return DerivedRelease(settings, snapshot_derived(settings, NAME), spark, 1)
-
-
-def plain(table: pl.DataFrame) -> list[dict[str, Any]]:
-    return table.select(c for c in table.columns if not c.startswith("_")).to_dicts()
 
 
 def place(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -123,34 +87,19 @@ def expected(flights: pl.DataFrame, weather: pl.DataFrame) -> list[dict[str, Any
 
 
 @pytest.fixture
-def site(spark: SparkSession, settings: Settings) -> Site:
+def site(spark: SparkSession, settings: Settings) -> DerivedSite:
     flights = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
     weather = small_release(spark, settings, "weather")
-    return Site(spark, settings, flights, weather, opened(spark, settings))
+    return DerivedSite(spark, settings, flights, weather, opened(spark, settings))
 
 
-def assert_right(site: Site) -> None:
+def assert_right(site: DerivedSite) -> None:
     rows = site.rows()
     assert rows == expected(site.flights.silver(), site.weather.silver())
     assert rows
 
 
-def flight(number: int, hour: int, delay: int) -> Record:
-    return departed(
-        number, delay, f"2013-03-0{1 + hour // 24}T{hour % 24:02}:50:00Z", scheduled=scheduled(hour), origin="JFK"
-    )
-
-
-def scheduled(hour: int) -> str:
-    return f"2013-03-0{1 + hour // 24}T{hour % 24:02}:30:00Z"
-
-
-def wind(hour: int, speed: float) -> Record:
-    stamp = f"2013-03-0{1 + hour // 24}T{hour % 24:02}"
-    return observation(stamp, wind_speed=str(speed), temp="40.5", visib="2.0" if hour % 2 else "10.0", precip="0.1")
-
-
-def test_a_derived_table_follows_both_sources_in_any_order_and_after_a_crash_at_each_step(site: Site) -> None:
+def test_a_derived_table_follows_both_sources_in_any_order_and_after_a_crash_at_each_step(site: DerivedSite) -> None:
     assert site.derived.missing_sources() == ["silver.flights", "silver.weather"]
     numbers = random.Random(5)
     hours = [numbers.randrange(72) for _ in range(40)]
@@ -178,7 +127,7 @@ def test_a_derived_table_follows_both_sources_in_any_order_and_after_a_crash_at_
     assert publication.sources["silver.flights"].batch == 2 * len(STEPS)
 
 
-def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause_none(site: Site) -> None:
+def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause_none(site: DerivedSite) -> None:
     for hours in ((0, 30, 60), (1, 31), (2, 32)):
         site.flights.take([flight(hour, hour, 20) for hour in hours])
     site.weather.take([wind(0, 3.0)])
@@ -201,7 +150,7 @@ def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause
     assert_right(site)
 
 
-def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_started(site: Site) -> None:
+def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_started(site: DerivedSite) -> None:
     site.flights.take([flight(1, 1, 20)])
     site.weather.take([wind(1, 3.0)])
     site.follow()
@@ -218,7 +167,7 @@ def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_st
     assert_right(site)
 
 
-def test_owner_compacts_derived_tables_by_itself_as_the_setting_says(site: Site) -> None:
+def test_owner_compacts_derived_tables_by_itself_as_the_setting_says(site: DerivedSite) -> None:
     site.flights.take([flight(1, 1, 20)])
     site.weather.take([wind(1, 3.0)])
     site.follow()
@@ -235,7 +184,7 @@ def test_owner_compacts_derived_tables_by_itself_as_the_setting_says(site: Site)
 
 
 def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: DerivedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.weather.take([wind(1, 3.0)])
     for number in range(5):
@@ -268,7 +217,7 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
     assert_right(site)
 
 
-def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_differ(site: Site) -> None:
+def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_differ(site: DerivedSite) -> None:
     site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
     site.weather.take([wind(0, 3.0)])
     site.follow()
@@ -293,7 +242,9 @@ def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_diff
     assert "origin=JFK" in found["sample"]
 
 
-def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(site: Site, tmp_path: Path) -> None:
+def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(
+    site: DerivedSite, tmp_path: Path
+) -> None:
     site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
     site.weather.take([wind(0, 9.0)])
     site.follow()
@@ -322,12 +273,12 @@ def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(
     assert response.refused == ""
     assert_right(site)
     assert site.rows() != before
-    site.derived, response = execute_derived(site.derived, OwnerRequest("plan", RequestKind.APPLY_PATCH, "any"))
-    assert "executes no apply_patch request" in response.refused
+    site.derived, response = execute_derived(site.derived, OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "any"))
+    assert "executes no rebuild_identities request" in response.refused
 
 
 def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_tables_says_which(
-    site: Site, tmp_path: Path
+    site: DerivedSite, tmp_path: Path
 ) -> None:
     site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
     site.weather.take([wind(0, 9.0)])
@@ -355,7 +306,7 @@ def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_ta
         approve(changed, record, "ann")
 
 
-def test_promised_types_of_an_output_are_those_of_its_query(site: Site, tmp_path: Path) -> None:
+def test_promised_types_of_an_output_are_those_of_its_query(site: DerivedSite, tmp_path: Path) -> None:
     shutil.copytree(CLONE / "include" / "datasets" / NAME, tmp_path / NAME)
     declared = tmp_path / NAME / "derived.yaml"
     declared.write_text(declared.read_text().replace("departures: {type: bigint", "departures: {type: int"))
@@ -369,7 +320,7 @@ def test_promised_types_of_an_output_are_those_of_its_query(site: Site, tmp_path
         fresh.execute(run)
 
 
-def test_a_source_whose_changes_are_unknown_is_computed_whole(site: Site) -> None:
+def test_a_source_whose_changes_are_unknown_is_computed_whole(site: DerivedSite) -> None:
     site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
     site.weather.take([wind(0, 3.0)])
     site.follow()

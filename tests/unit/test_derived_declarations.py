@@ -176,6 +176,7 @@ def test_refused_plan_of_a_derived_dataset_names_its_source_datasets(settings: S
     with pytest.raises(IsDerived) as refused:
         refuse_unknown_dataset(settings, NAME)
     assert refused.value.remedy.startswith("--dataset flights or weather in the same command")
+    assert f"headrace backfill run --dataset {NAME}" in refused.value.remedy
 
 
 @pytest.mark.parametrize(

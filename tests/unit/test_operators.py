@@ -30,7 +30,7 @@ from include.operators.plan_operators import PartitionNotADay, PlanBackfill, Pla
 from include.operators.quality_operator import ValidateTables
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
 from include.paths import log_path
-from include.planning import backfill_plan, plan_stages, replay_plan, slice_plan
+from include.planning import derived_backfill_plan, plan_stages, replay_plan, slice_plan
 from include.planning.confirm_applied import NotConfirmed
 from include.planning.plan_kind import Confirmation
 from include.planning.plan_preconditions import PlanConflict
@@ -192,11 +192,11 @@ def test_backfill_waits_for_a_conflicting_plan_and_skips_an_empty_day(monkeypatc
     def nothing(*args: Any) -> PlanRecord:
         raise RangeEmpty("flights", "events", "no published event lies there", "-")
 
-    monkeypatch.setattr(backfill_plan, "plan_backfill", in_the_way)
+    monkeypatch.setattr(derived_backfill_plan, "plan_backfill", in_the_way)
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(day)
     assert deferred.value.trigger.serialize()[1] == {"plan": "replay-flights-1"}
-    monkeypatch.setattr(backfill_plan, "plan_backfill", nothing)
+    monkeypatch.setattr(derived_backfill_plan, "plan_backfill", nothing)
     with pytest.raises(AirflowSkipException, match="no published event"):
         operator.execute(day)
     arguments = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}

@@ -87,10 +87,11 @@ def run(
     """Return exit code, output and the plan's stage after a run, and whether its stages were begun."""
     begun = Mock()
     monkeypatch.setattr(plan_command, "run_through", begun)
-    monkeypatch.setattr(slice_commands, "is_whole_history", lambda *_: is_whole)
+    monkeypatch.setattr(slice_commands, "recomputes_everything", lambda *_: is_whole)
     monkeypatch.setattr(plan_command, "load_settings", lambda: settings)
     monkeypatch.setattr(plan_command, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: answer != "")))
-    monkeypatch.setattr(slice_commands, f"plan_{kind}", lambda *_: plan_at(settings, kind=kind, slice=SLICE))
+    planner = "plan_any_backfill" if kind == BACKFILL else "plan_replay"
+    monkeypatch.setattr(slice_commands, planner, lambda *_: plan_at(settings, kind=kind, slice=SLICE))
     command = slice_commands.backfill if kind == BACKFILL else slice_commands.replay
     arguments = ["run", "--dataset", "flights", *COMMANDS[kind], *options]
     Stream(settings, release="aaa").silver(0, 3)

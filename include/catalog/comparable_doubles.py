@@ -1,0 +1,12 @@
+"""How doubles are compared: by their first digits, since the last ones of a sum depend on the order of the rows."""
+
+from __future__ import annotations
+
+from include.sql_quoting import sql_identifier
+
+DIGITS = 9
+
+
+def rounded_sql(column: str) -> str:
+    """Return DuckDB's SQL of a column of doubles as the text of its first digits; -0.0 is 0.0."""
+    return f"format('{{:.{DIGITS - 1}e}}', {sql_identifier(column)} + 0.0)"

@@ -1,0 +1,101 @@
+"""Derived slice job: recomputes a range of a derived dataset from the sources that its publication names.
+
+Reads: the publication, the sources at its versions, the published tables. Writes: the plan's folder of rows only.
+Guarantee: published and recomputed rows are over the same versions of the sources.
+After a crash: the next start begins again; no table was changed.
+Does not: judge the difference, or change a table.
+
+Usage: python -m spark_jobs.jobs.derived_slice_job DATASET PLAN. Prints JSON objects: progress, then `built`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from include.catalog.derived_dataset import released_derived
+from include.catalog.grain_range import GrainRange, grain_range
+from include.catalog.history_slice import Slice
+from include.paths import patch_path, reading_lock_path
+from include.reading.publication import read_publication, tables_of
+from include.reading.published_tables import open_dataset
+from include.settings import Settings
+from include.state.file_locks import shared_lock
+from include.state.release_files import PlanBuild, plan_build_file
+from spark_jobs.engine.derived_run import SourcesGone
+from spark_jobs.engine.job_progress import report
+from spark_jobs.engine.rebuild_derived import DerivedSlice, rebuild_derived
+from spark_jobs.engine.rebuild_slice import PlanFolder
+from spark_jobs.engine.spark_session import open_session
+from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.jobs.planned_slice import planned_slice
+from spark_jobs.layers.derived_sources import open_source, open_sources
+from spark_jobs.storage.duckdb_session import rows_in_folder
+from spark_jobs.storage.failpoints import Step, pass_step
+
+
+def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> PlanBuild:
+    """Recompute the plan's range; return the content of `built.json`, which is written last.
+
+    Raises OtherRelease, SourcesGone.
+    """
+    read_at, began = datetime.now(UTC), time.monotonic()
+    published = read_publication(settings, dataset)
+    requested = planned_slice(settings, plan, published)
+    derived = released_derived(settings, dataset, published.release)
+    sources = open_sources(settings, derived.pipeline.sources, published.sources)
+    if not all(source.is_whole for source in sources.values()):
+        raise SourcesGone(dataset)
+    folder = PlanFolder(patch_path(settings, dataset, published.release, plan))
+    shutil.rmtree(folder.path, ignore_errors=True)
+    differing, rows, tables = dict[str, int](), 0, tables_of(settings, published)
+    for done, gold in enumerate(derived.pipeline.gold):
+        table = tables[f"gold.{gold.name}"]
+        report(at=table.name, done=done, of=len(tables))
+        inside = _inside(requested, gold.grain, open_dataset(table).schema)
+        differing[table.name] = rebuild_derived(spark, DerivedSlice(gold, open_source(table), inside, folder), sources)
+        rows += rows_in_folder(folder.rows("after", table.name))
+        pass_step(Step.SLICE_REBUILT)
+    built = PlanBuild(
+        attempt=uuid4().hex,
+        batch=published.batch,
+        filled=0,
+        read_at_ms=int(read_at.timestamp() * 1000),
+        release=published.release,
+        records=rows,
+        differing=differing,
+        seconds=round(time.monotonic() - began, 1),
+    )
+    shutil.rmtree(folder.path / "_staging", ignore_errors=True)
+    plan_build_file(settings, dataset, published.release, plan).write(built)
+    return built
+
+
+def _inside(requested: Slice, grain: Sequence[str], schema: Any) -> GrainRange | None:
+    if requested.since is None or requested.until is None:
+        return None
+    return grain_range(grain, schema, requested.since, requested.until)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job; return its exit code (`bounded_job.py`)."""
+    dataset, plan = arguments
+
+    def work(settings: Settings) -> bool:
+        with shared_lock(reading_lock_path(settings, dataset)):
+            report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
+        return True
+
+    return run_job("slice", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
