@@ -249,8 +249,8 @@ def repeated_commits(tables: Path) -> str:
             actions = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
             known = [a["commitInfo"] for a in actions if "commitInfo" in a]
             said = json.loads(known[0].get("userMetadata") or "{}") if known else {}
-            # A patch belongs to no batch.
-            said = {} if "plan" in said else said
+            # A patch, or a refresh after an interval, belongs to no batch.
+            said = {} if "plan" in said or "batches" not in said else said
             for transaction in (a["txn"] for a in actions if "txn" in a):
                 if transaction["version"] <= versions.get(transaction["appId"], -1):
                     return f"{path}: {transaction} after version {versions[transaction['appId']]}"
