@@ -1,4 +1,4 @@
-"""Windows that slide, sessions, and measures with a state of their own survive crashes: each row is counted once."""
+"""Windows of every kind, sessions, and measures with a state of their own survive crashes: each row is counted once."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ GOLD = """
     session: {column: read_at, gap: 5 minutes}
     keys: [device]
     measures: {readings: {count: "*"}, sizes: {histogram: {value: litres, bounds: [3, 6]}}}
+  meter_local_days:
+    kind: additive
+    window: {column: read_at, size: 1 day, offset: 1 hour, time_zone: Europe/Paris, as: day}
+    measures: {litres: {sum: litres}}
+  meter_arrivals:
+    kind: additive
+    window: {column: _timestamp, size: 7 seconds, as: since}
+    measures: {readings: {count: "*"}}
 """
 # The second run dies with one table committed and the others not.
 DEATHS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED)
@@ -45,4 +53,5 @@ def test_gold_after_crashes_has_each_row_of_silver_once(spark: SparkSession, tmp
         release.refine(number, number)
     for gold in release.dataset.pipeline.gold:
         assert audited(release, gold.name) == [], gold.name
-    assert sum(release.read("gold.meter_sessions")["readings"]) == 40
+    assert [sum(release.read(f"gold.{name}")["readings"]) for name in ("meter_sessions", "meter_arrivals")] == [40, 40]
+    assert sum(release.read("gold.meter_local_days")["litres"]) == sum(release.silver()["litres"])
