@@ -206,7 +206,7 @@ class Settings(ProfiledSettings):
     trigger_seconds: float = Field(
         0.1,
         ge=0,
-        le=600,
+        le=3600,
         description="least interval between ingest batches that are not full, seconds; refine paces them",
     )
     restart_seconds: float = Field(

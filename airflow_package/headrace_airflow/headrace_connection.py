@@ -5,6 +5,7 @@ Guarantee: an error that a retry cannot help fails the task at once; after an ou
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -52,7 +53,7 @@ class HeadraceConnection:
                 found = json.load(answer)
         except urllib.error.HTTPError as error:
             raise _refusal(error, f"{method} {path}") from None
-        except OSError as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise AirflowException(f"Headrace at {self.address} does not answer: {error}") from None
         return dict(found)
 

@@ -19,6 +19,7 @@ from headrace_airflow.remote_triggers import PlanClosed, StreamEnds, WorkDone
 
 PATIENCE = timedelta(days=3)
 RELEASED = "released"
+ORDER = ("planned", "built", "compared", "approved", "applied")
 
 
 def origin(context: Context) -> str:
@@ -92,7 +93,7 @@ class PlanRemoteBackfill(RemoteOperator):
 
 
 class RunRemotePlan(RemoteOperator):
-    """Run the stages of the plan up to `upto`, on the server; returns the plan's stage."""
+    """Run the stages of the plan up to `upto`, on the server; returns the plan's stage, and fails before that one."""
 
     def __init__(self, *, upto: str, plan_task: str = "plan", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -111,6 +112,9 @@ class RunRemotePlan(RemoteOperator):
             raise AirflowException("the server restarted while it worked on the plan; the next try continues it")
         if work["error"]:
             raise (AirflowFailException if work["is_terminal"] else AirflowException)(work["error"])
+        if event["stage"] not in ORDER[ORDER.index(self.upto) :]:
+            facts = f"plan {event['plan']} is {event['stage']}, not {self.upto}; nothing was published"
+            raise AirflowFailException(facts)
         return {"plan": event["plan"], "stage": event["stage"]}
 
 

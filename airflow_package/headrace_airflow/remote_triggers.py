@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from headrace_airflow.headrace_connection import HeadraceConnection, NotKnown
+from headrace_airflow.headrace_connection import HeadraceConnection, NotKnown, Refused
 
 POLL_SECONDS = 5.0
 LOG_SECONDS = 60.0
@@ -35,7 +35,7 @@ class RemoteTrigger(BaseTrigger):
         """Return the server's answer, None while it does not answer."""
         try:
             return await asyncio.to_thread(server.request, "GET", path, None, **query)
-        except NotKnown:
+        except Refused:
             raise
         except AirflowException as error:
             self.log.info("%s", error)

@@ -27,13 +27,14 @@ from include.console.plan_decisions import DECISIONS, execute
 from include.console.remote_work import RemoteWork, Report
 from include.errors import Terminal
 from include.password_file import read_password
-from include.planning.backfill_plan import BackfillParameters, plan_backfill
+from include.planning.backfill_plan import BackfillParameters
 from include.planning.comparison_rendering import comparison_markdown
+from include.planning.derived_backfill_plan import plan_any_backfill
 from include.planning.derived_recomputation import recompute_derived
 from include.planning.explain_plan import explanation
 from include.planning.plan_parameters import Reference, Threshold, UtcTime
 from include.planning.plan_preconditions import PlanConflict
-from include.planning.plan_stages import NotApproved, PlanStage, needs_approval, run_plan
+from include.planning.plan_stages import PlanStage, needs_approval, run_plan
 from include.planning.slice_plan import RangeEmpty
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_comparison, load_plan, plan_lock
@@ -140,7 +141,7 @@ def post_backfill(request: Request, body: BackfillBody) -> Mapping[str, Any]:
     """Plan a backfill; 409 with the plan in the way, or when no event is published in the range."""
     settings = console_of(request).settings
     chosen = BackfillParameters(start=body.start, end=body.end, threshold=body.threshold, reference=body.reference)
-    record = plan_backfill(settings, body.dataset, chosen, body.by, datetime.now(UTC), body.origin)
+    record = plan_any_backfill(settings, body.dataset, chosen, body.by, datetime.now(UTC), body.origin)
     _log(request, "backfill", record.plan.id, body.by)
     return {**plan_json(settings, record, _work(request)), "explanation": list(explanation(record))}
 
@@ -208,13 +209,9 @@ class WorkReporter:
 
 
 def run_stages(settings: Settings, plan: str, upto: Stage, by: str, report: Report) -> Mapping[str, Any]:
-    """Run a plan's remaining stages under its lock; a plan that needs approval stays compared."""
+    """Run a plan's remaining stages under its lock. Raises NotApproved when it needs an approval that nobody gave."""
     with plan_lock(settings, plan, LOCK_WITHIN):
-        record = load_plan(settings, plan)
-        try:
-            record = run_plan(settings, record, WorkReporter(report), lambda _: None, by, upto)
-        except NotApproved:
-            record = load_plan(settings, plan)
+        record = run_plan(settings, load_plan(settings, plan), WorkReporter(report), lambda _: None, by, upto)
         return {"stage": record.stage}
 
 

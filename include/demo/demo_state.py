@@ -36,6 +36,7 @@ STATE_FOLDERS = (
     "openlineage",
     "analyses",
     "removed",
+    "restoring",
     "spill",
     "benchmarks",
 )

@@ -79,10 +79,10 @@ def confirm_derived_backfill(settings: Settings, record: PlanRecord, published: 
         return confirm_backfill(settings, record, published)
     app_id, transaction = plan_app_id(plan.dataset, plan.release, plan.id), TRANSACTION[record.stage]
     for name, table in published.tables.items() if published.release == plan.release else ():
-        found = [c.version for c in commits_descending(root / table.path) if c.app_id == app_id]
         if (transaction_version(root / table.path, app_id) or 0) < transaction:
             raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
-        if found and table.version < found[0]:
+        newest = next((c.version for c in commits_descending(root / table.path) if c.app_id == app_id), None)
+        if newest is not None and table.version < newest:
             raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {table.version}, before it")
     return _confirmation(record, published, "corrected" if record.stage is Stage.APPLIED else "rolled back")
 

@@ -60,6 +60,9 @@ def _lease(settings: Settings, role: LeaseRole) -> Iterator[Lease]:
     try:
         lease = take_lease(settings, path, f"the supervision of {settings.state}", datetime.now(UTC), role)
     except LeaseHeld as error:
+        if role is LeaseRole.STANDBY:
+            # Left by a process of the same host name and pid, such as a container's that was restarted: it expires.
+            raise
         raise RunnerAlreadyRunning(settings, f"pid {error.holder.get('pid')} on {error.holder.get('host')}") from error
     try:
         yield lease

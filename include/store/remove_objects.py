@@ -20,7 +20,7 @@ from include.clients.object_store import ObjectStore, find_store
 from include.clients.table_files import obsolete_files
 from include.paths import warehouse
 from include.settings import Settings
-from include.store.stored_publication import read_stored
+from include.store.stored_publication import owner_file, read_stored
 
 CHECKPOINT = re.compile(r".*/(\d{20})\.checkpoint\.parquet")
 KEPT_CHECKPOINTS = 10
@@ -39,7 +39,11 @@ def remove_stored_files(
         return 0
     path = table.relative_to(warehouse(settings))
     stored, key, versions = read_stored(store, path.parts[0]), path.as_posix(), protected()
-    if stored is None or key not in stored.versions or versions is None:
+    own = owner_file(settings, path.parts[0]).read()
+    if stored is None or own is None or own.name != stored.owner.name:
+        # Another state folder owns what is stored now: what it protects is not known here.
+        return 0
+    if key not in stored.versions or versions is None:
         return 0
     kept = [version for version in versions.get(table, ()) if version <= stored.versions[key]]
     files = obsolete_files(f"{store.url}/{key}", kept, retention, options=store.delta_options)

@@ -16,15 +16,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from include.catalog.contract import Column, Contract
+from spark_jobs.contract.json_structure import MAX_BYTES
 from spark_jobs.contract.plain_record_class import java_function, new_plain_record
 
 PLAIN_CHARACTER = r'[^"\\\x00-\x1f\x7f]'
-# A pattern of these characters cannot match a quote, a backslash or a control character, so it cannot exceed its
-# string.
+# A pattern of these characters cannot match a quote or a control character, so it cannot exceed its string. A range
+# such as `A-z` has the backslash in it, with which an escape begins: no plain text has one.
 SIMPLE_PATTERN = re.compile(r"^\^(?:[A-Za-z0-9_/:,\-{}()|?+*]|\\d|\[[A-Za-z0-9_\-]+\])+\$$")
 # One character, or a class of characters, in a number that is known.
 POSITION = r"(\\d|\[[A-Za-z0-9_\-]+\]|[A-Za-z0-9_/:,\-])(?:\{(\d{1,3})\})?"
-ASCII = [chr(code) for code in range(128)]
+PLAIN_ASCII = [sign for sign in map(chr, range(128)) if re.fullmatch(PLAIN_CHARACTER, sign)]
 # How values come from the record: decimals as texts, times as microseconds.
 READ_AS = {
     "string": StringType(),
@@ -38,8 +39,8 @@ READ_AS = {
 def plain_values(record: Expression, contract: Contract) -> Expression:
     """Return the values of a plain record (binary) as a struct, for `plain_value`; null for any other record.
 
-    The result must be a column: an expression written twice is evaluated twice. A contract that begins with an optional
-    field has no plain form.
+    The result must be a column: an expression written twice is evaluated twice. A record that is too large has no
+    plain form, nor has a contract that begins with an optional field.
     """
     spark = SparkSession.active()
     function = new_plain_record(spark)
@@ -47,8 +48,8 @@ def plain_values(record: Expression, contract: Contract) -> Expression:
         whole, scale = _digits(column)
         function.add(column.member, column.type, column.required, whole, scale, *_accepted_texts(column))
     fields = [StructField(_field_name(n), READ_AS[column.type]) for n, column in enumerate(contract.columns)]
-    given = record if contract.columns[0].required else F.lit(None).try_cast("binary")
-    return java_function(spark, function, StructType(fields), given)
+    known = F.octet_length(record) <= MAX_BYTES if contract.columns[0].required else F.lit(False)
+    return java_function(spark, function, StructType(fields), F.when(known, record))
 
 
 def plain_value(values: str, contract: Contract, number: int) -> Expression:
@@ -90,7 +91,7 @@ def _positions(pattern: str) -> str | None:
     if not re.fullmatch(f"(?:{POSITION})+", pattern):
         return None
     return "\n".join(
-        "".join(sign for sign in ASCII if re.fullmatch(character, sign))
+        "".join(sign for sign in PLAIN_ASCII if re.fullmatch(character, sign))
         for character, count in re.findall(POSITION, pattern)
         for _ in range(int(count or 1))
     )

@@ -10,6 +10,7 @@ makes compacted files visible.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,13 +154,18 @@ def write_group(
     attempt = table.attempt_folder(f"compacted-{table.version}-{uuid4().hex[:6]}")
     folder = attempt / f"{table.spec.partition}={quote(value, safe='')}"
     folder.mkdir(parents=True)
-    with session() as duck:
-        duck.view_table("small", table, group)
-        column = compacted.day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
-        for number, condition in enumerate(_days(duck, column)):
-            ordered = f" order by {', '.join(map(sql_identifier, compacted.order))}" if compacted.order else ""
-            duck.save_file(f"select * from small{condition}{ordered}", folder / f"part-{number}.parquet")
-    return table.written_files(attempt)
+    try:
+        with session() as duck:
+            duck.view_table("small", table, group)
+            column = compacted.day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
+            for number, condition in enumerate(_days(duck, column)):
+                ordered = f" order by {', '.join(map(sql_identifier, compacted.order))}" if compacted.order else ""
+                duck.save_file(f"select * from small{condition}{ordered}", folder / f"part-{number}.parquet")
+        return table.written_files(attempt)
+    except BaseException:
+        # A group that fails is tried again later: what it wrote would fill the disk.
+        shutil.rmtree(attempt, ignore_errors=True)
+        raise
 
 
 def commit_group(table: Table, added: Sequence[DataFile], group: Sequence[DataFile]) -> None:

@@ -282,6 +282,9 @@ def test_damaged_group_does_not_block_the_groups_behind_it(
     current = {file.path for file in table.files()}
     assert {file.path for file in first} <= current
     assert current.isdisjoint(file.path for group in behind for file in group)
+    attempts = [path for path in table.spec.path.rglob("compacted-*") if path.is_dir()]
+    assert attempts, "the groups behind it were written"
+    assert [path for path in attempts if not list(path.rglob("*.parquet"))] == [], "a failed attempt leaves nothing"
     damaged.write_bytes(content)
     now[0] += 61
     compact_all(compaction, release)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog.contract import Column, Contract
+from spark_jobs.contract.json_structure import MAX_BYTES
 from spark_jobs.contract.plain_form import plain_value, plain_values
 
 
@@ -62,6 +63,7 @@ def test_field_is_matched_by_its_name_in_the_records(spark: SparkSession) -> Non
             ['"AF-"', '"AF-00"', '"AG-0"', '"\u00c1-0"'],
         ),
         (Column("s", "string", True, pattern="^a(/[bc]{1,2})?$"), ['"a"', '"a/bc"'], ['"a/"', '"a/bcb"', '""']),
+        (Column("s", "string", True, pattern="^[A-z]{2}$"), ['"Az"'], ['"\\n"', '"a\\"', '"\\\\"']),
         (Column("s", "string", True, values=("a b", "\u00e9", 'q"')), ['"a b"', '"\u00e9"'], ['"a"', '"q\\""', '""']),
         (Column("s", "string", True, values=('q"',)), [], ['""', '"q\\""']),
         (Column("n", "integer", True), ["0", "-0", "999999999"], ["1000000000", "00", "1e1", "1.0", '"1"', "+1"]),
@@ -70,6 +72,12 @@ def test_field_is_matched_by_its_name_in_the_records(spark: SparkSession) -> Non
 )
 def test_values_that_are_plain(spark: SparkSession, column: Column, plain: list[str], other: list[str]) -> None:
     assert plain_texts(spark, column, [*plain, *other]) == plain
+
+
+def test_record_that_is_too_large_is_not_plain(spark: SparkSession) -> None:
+    largest = MAX_BYTES - len('{"s":""}')
+    records = [f'{{"s":"{"x" * size}"}}'.encode() for size in (largest, largest + 1)]
+    assert [values is not None for values in read(spark, [Column("s", "string", True)], records)] == [True, False]
 
 
 def test_times_are_read_to_the_microsecond(spark: SparkSession) -> None:

@@ -165,6 +165,13 @@ def test_replaced_files_are_removed_from_the_store_after_the_retention(lost: Sma
     assert remove_stored_files(Settings(state=settings.state), table, dict, timedelta()) == 0
 
 
+def test_state_folder_whose_tables_another_one_fetched_removes_nothing(lost: SmallWarehouse, fresh: Settings) -> None:
+    DeltaTable(str(lost.names["silver.sales"])).optimize.compact()
+    lost.move(1)
+    fetch_dataset(fresh, "sales", NOW)
+    assert remove_stored_files(lost.settings, lost.names["silver.sales"], dict, timedelta()) == 0
+
+
 def test_old_checkpoints_are_removed_but_the_one_that_readers_are_led_to(lost: SmallWarehouse) -> None:
     table, settings, store = lost.names["silver.sales"], lost.settings, store_of(lost.settings)
     for batch in range(2, 15):
