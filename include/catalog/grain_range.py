@@ -25,7 +25,7 @@ class GrainRange:
 def grain_range(grain: Sequence[str], schema: Any, since: datetime, until: datetime) -> GrainRange | None:
     """Return the grains of a table with this Arrow schema in [since, until): by the grain's first time, or else day.
 
-    A day lies where its midnight (UTC) does. None when the grain has neither.
+    A day (UTC) lies in it when a part of it does. None when the grain has neither.
     """
     import pyarrow.types as types
 
@@ -34,7 +34,7 @@ def grain_range(grain: Sequence[str], schema: Any, since: datetime, until: datet
     days = [name for name, kind in kinds.items() if types.is_date(kind)]
     if times:
         return GrainRange(times[0], since, until)
-    return GrainRange(days[0], _first_day(since), _first_day(until)) if days else None
+    return GrainRange(days[0], since.astimezone(UTC).date(), _first_day(until)) if days else None
 
 
 def _first_day(moment: datetime) -> date:

@@ -25,7 +25,6 @@ from include.planning.plan_kind import PlanKind
 from include.planning.plan_parameters import AS_OF
 from include.planning.plan_preconditions import AlreadyPublished, refuse_conflict, refuse_small_disk
 from include.planning.slice_plan import (
-    RangeEmpty,
     RangeRefused,
     apply_slice,
     format_range,
@@ -57,7 +56,7 @@ def plan_derived_backfill(
     """Plan to recompute the grains of a range from the versions of the sources that the publication names.
 
     A second call with the same `origin` returns the first call's plan. Raises NothingPublished, RangeRefused,
-    RangeEmpty, PlanConflict, PlanBusy, DiskTooSmall.
+    PlanConflict, PlanBusy, DiskTooSmall.
     """
     since, until = parameters.start, parameters.end
     requested = f"grains {format_range(since, until)}"
@@ -71,8 +70,6 @@ def plan_derived_backfill(
         if not parameters.dry_run:
             refuse_conflict(settings, dataset)
         ranges = dict(_ranges(settings, publication, Slice((), since, until)))
-        if ranges and all(inside is not None and inside.low >= inside.high for inside in ranges.values()):
-            raise RangeEmpty(dataset, requested, "no window of its tables begins there", "a range of whole windows")
         predicted = _predicted(settings, publication, ranges)
         refuse_small_disk(settings, dataset, predicted)
         whole = [name for name, inside in ranges.items() if inside is None]

@@ -25,7 +25,7 @@ from include.planning.confirm_applied import NotConfirmed
 from include.planning.derived_backfill_plan import plan_any_backfill, recomputes_everything
 from include.planning.plan_preconditions import AlreadyPublished, PlanConflict
 from include.planning.plan_stages import KINDS, approve, cancel, compare_built, confirm, stage_lines
-from include.planning.slice_plan import RangeEmpty, RangeRefused
+from include.planning.slice_plan import RangeRefused
 from include.plans.comparison import EQUAL, NEEDS_APPROVAL
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import record_result
@@ -323,9 +323,11 @@ def test_second_plan_and_other_reference_tables_are_refused(site: DerivedSite) -
     assert planned(site, *SECOND, dry_run=True).plan.predicted.gold_rows == record.plan.predicted.gold_rows == 4
 
 
-def test_range_in_which_no_window_begins_is_refused(site: DerivedSite) -> None:
-    with pytest.raises(RangeEmpty, match="no window of its tables begins there"):
-        planned(site, datetime(2013, 3, 2, 10, tzinfo=UTC), datetime(2013, 3, 2, 12, tzinfo=UTC))
+def test_days_that_a_range_begins_or_ends_in_are_recomputed(site: DerivedSite) -> None:
+    planted(site, "wind_days", "day = '2013-03-02'", departures="0")
+    record = planned(site, datetime(2013, 3, 2, 10, tzinfo=UTC), datetime(2013, 3, 2, 12, tzinfo=UTC))
+    _, found = compared(site, record)
+    assert found == {"gold.wind_hours": 0, "gold.wind_days": 1}
 
 
 def test_recorded_patch_that_no_table_has_is_not_confirmed(site: DerivedSite) -> None:

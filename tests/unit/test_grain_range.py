@@ -21,11 +21,11 @@ SINCE, UNTIL = datetime(2013, 3, 2, 6, tzinfo=UTC), datetime(2013, 3, 4, tzinfo=
     [
         (("origin", "hour"), GrainRange("hour", SINCE, UNTIL)),
         (("day", "hour"), GrainRange("hour", SINCE, UNTIL)),
-        (("origin", "day"), GrainRange("day", date(2013, 3, 3), date(2013, 3, 4))),
+        (("origin", "day"), GrainRange("day", date(2013, 3, 2), date(2013, 3, 4))),
         (("origin",), None),
         (("local", "origin"), None),
     ],
-    ids=["its time", "time before day", "days that begin in it", "no time", "a time without a zone"],
+    ids=["its time", "time before day", "days of which a part lies in it", "no time", "a time without a zone"],
 )
 def test_range_is_of_the_first_time_or_else_day_of_the_grain(
     grain: tuple[str, ...], expected: GrainRange | None
