@@ -20,7 +20,7 @@ TIMEOUT = 60.0
 
 
 class Refused(AirflowFailException):
-    """The server refused a request; `answer` is what it said."""
+    """The server refused a request; `answer` is its reply."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__(str(answer.get("error", answer)))
@@ -28,7 +28,7 @@ class Refused(AirflowFailException):
 
 
 class NotKnown(Refused):
-    """The server does not know what was asked for."""
+    """The server does not know what was requested."""
 
 
 class HeadraceConnection:
@@ -47,9 +47,9 @@ class HeadraceConnection:
         address = f"{self.address}/{path}{'?' if query else ''}{urllib.parse.urlencode(query)}"
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(address, data, headers, method=method)
+        request = urllib.request.Request(address, data, headers, method=method)
         try:
-            with urllib.request.urlopen(asked, timeout=TIMEOUT) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
                 found = json.load(answer)
         except urllib.error.HTTPError as error:
             raise _refusal(error, f"{method} {path}") from None
@@ -58,11 +58,11 @@ class HeadraceConnection:
         return dict(found)
 
 
-def _refusal(error: urllib.error.HTTPError, asked: str) -> AirflowException:
+def _refusal(error: urllib.error.HTTPError, request: str) -> AirflowException:
     try:
         answer = dict(json.load(error))
     except (ValueError, TypeError):
-        answer = {"error": f"{asked}: {error}", "is_terminal": error.code < 500}
+        answer = {"error": f"{request}: {error}", "is_terminal": error.code < 500}
     if not answer.get("is_terminal", True):
         return AirflowException(str(answer.get("error")))
     return NotKnown(answer) if error.code == 404 else Refused(answer)

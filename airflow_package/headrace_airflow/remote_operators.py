@@ -2,7 +2,7 @@
 
 Reads / Writes: what the API's server does for them; nothing here.
 Guarantee: a retried or cleared task finds what its run began: the stream's request, the plan and its stages.
-After a crash: a server that restarted is asked to begin again; plans continue from their journal.
+After a crash: a server that restarted begins again on request; plans continue from their journal.
 """
 
 from __future__ import annotations
