@@ -16,7 +16,7 @@ PLOTTED = (
     *("seconds", "records/s", "p95, times", "s a run, first", "s a run, last"),
 )
 COMPARED = ("events/s", "CPU s/M, all")
-"""What tells two systems apart at a glance."""
+"""The figures by which the summary plot compares systems."""
 MARGIN, LONGEST_BAR, HEADING = 330, 450, 60
 OURS, OTHERS, DOT = "#2b7a4b", "#6b7a90", "#1c2430"
 

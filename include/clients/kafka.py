@@ -22,7 +22,7 @@ TIMEOUT = 10.0
 # librdkafka logs a line a second about an unreachable broker; our error reports it once.
 QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
 # An admin client asks the broker that the metadata names as controller. When that one is gone, it learns of another by
-# the next periodic refresh only, every five minutes unless told otherwise.
+# the next periodic refresh only, every five minutes by default.
 ADMIN: dict[str, Any] = {"topic.metadata.refresh.interval.ms": 2000, "socket.connection.setup.timeout.ms": 5000}
 UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 SETTLING = {

@@ -167,7 +167,7 @@ def lease_table(settings: Settings) -> LeaseTable:
 
 
 def lease_domain(settings: Settings) -> str:
-    """Return the random name that tells this state folder from others with leases in the same database."""
+    """Return the random name of this state folder, unique among those with leases in the same database."""
     path = lease_domain_path(settings)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

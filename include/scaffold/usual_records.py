@@ -55,7 +55,7 @@ def _traits(records: Sequence[Mapping[str, Any]]) -> dict[str, FieldTraits]:
 
 
 def _fault(record: Mapping[str, Any], traits: Mapping[str, FieldTraits], records: int) -> str:
-    """Return what tells a record from nearly all others, "" for nothing."""
+    """Return how a record differs from nearly all others; "" when it does not."""
     for member, each in traits.items():
         value = record.get(member)
         if value is None:
