@@ -18,6 +18,8 @@ from include.bench.sending import OpenLoop
 from include.reading import pinned
 from include.settings import Settings
 
+MOST_RECORDS = 20_000_000
+"""Records of which the latency is computed; of more, one in so many of each partition stands for its neighbours."""
 QUANTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
 
 
@@ -56,33 +58,48 @@ def sending(session: BenchSession, frames: Iterable[pl.DataFrame], rate: float) 
     after = session.readable_ends()
     follower.follow(lambda: follower.reached(after))
     waited = waiting_seconds(appended(session.settings, session.dataset, before, after), follower.publications)
-    phase.figures |= {f"{name}, s": at for name, at in quantiles(waited).items()}
-    phase.figures |= {"records": float(len(waited)), "producer behind, s": phase.sender.behind}
+    phase.figures |= {f"{name}, s": at for name, at in quantiles(waited["waited"].to_numpy()).items()}
+    phase.figures |= {
+        "records": float(total(before, after)),
+        "producer behind, s": phase.sender.behind,
+        "lag trend, records/s": latency_trend(waited) * rate,
+    }
+
+
+def total(before: Ends, after: Ends) -> int:
+    """Return the number of offsets between two sets of ends."""
+    return sum(end - before[part] for part, end in after.items())
 
 
 def appended(settings: Settings, dataset: str, before: Ends, after: Ends) -> pl.DataFrame:
-    """Return partition, offset and timestamp (epoch seconds, of the log append) of the records in between."""
+    """Return partition, offset and timestamp (epoch seconds, of the log append) of records in between."""
     bronze = pinned(settings).read(f"bronze.{dataset}", columns=["partition", "offset", "timestamp"])
     inside = [
         (pl.col("partition") == part) & (pl.col("offset") >= before[part]) & (pl.col("offset") < end)
         for part, end in after.items()
     ]
-    found = bronze.filter(pl.any_horizontal(inside)).collect()
+    one_in = -(-total(before, after) // MOST_RECORDS)
+    found = bronze.filter(pl.any_horizontal(inside) & (pl.col("offset") % max(one_in, 1) == 0)).collect()
     return found.with_columns(timestamp=pl.col("timestamp").dt.epoch("us") / 1e6)
 
 
-def waiting_seconds(records: pl.DataFrame, publications: Sequence[ObservedPublication]) -> NDArray[np.float64]:
-    """Return for each record the seconds from its timestamp to the first publication that holds it.
+def waiting_seconds(records: pl.DataFrame, publications: Sequence[ObservedPublication]) -> pl.DataFrame:
+    """Return `timestamp` of each record and `waited`, the seconds from then to the first publication that holds it.
 
     Every record must be in one of the publications.
     """
     at = np.array([publication.at for publication in publications])
-    parts = []
+    parts = [pl.DataFrame(schema={"timestamp": pl.Float64, "waited": pl.Float64})]
     for (partition,), rows in records.group_by("partition"):
         ends = np.array([publication.ends.get(int(str(partition)), 0) for publication in publications])
-        first = np.searchsorted(ends, rows["offset"].to_numpy(), side="right")
-        parts.append(at[first] - rows["timestamp"].to_numpy())
-    return np.concatenate(parts) if parts else np.array([])
+        published = pl.Series("published", at[np.searchsorted(ends, rows["offset"].to_numpy(), side="right")])
+        parts.append(rows.select("timestamp", waited=published - pl.col("timestamp")))
+    return pl.concat(parts)
+
+
+def latency_trend(waited: pl.DataFrame) -> float:
+    """Return by how many seconds the latency grows per second, by least squares over all records."""
+    return float(np.polyfit(waited["timestamp"] - waited["timestamp"].min(), waited["waited"], 1)[0])
 
 
 def quantiles(waited: NDArray[np.float64]) -> dict[str, float]:

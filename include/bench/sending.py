@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,7 +12,15 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from include.bench.sent_records import SentRecords
 from include.errors import Transient
 from include.kafka_address import client_options
-from include.producers.kafka_producer import LARGEST_MESSAGE, QUEUE_RECORDS, Pace, produce
+from include.producers.kafka_producer import (
+    LARGEST_MESSAGE,
+    QUEUE_RECORDS,
+    Outbox,
+    Pace,
+    Schedule,
+    produce,
+    queue_chunk,
+)
 
 POLL_EVERY = 2_000
 # The broker aborts a transaction that is open for longer; this is the longest it allows.
@@ -45,9 +52,9 @@ def send_frames(target: Target, frames: Iterable[pl.DataFrame]) -> None:
 
 
 class OpenLoop(threading.Thread):
-    """Sends frames at a steady rate by one schedule, in a background thread: delayed records never delay the schedule.
+    """Sends frames at a steady rate by one schedule and one producer, in a background thread.
 
-    `behind`: the worst delay against the schedule, seconds.
+    Delayed records never delay the schedule. `behind`: the worst delay against the schedule, seconds.
     """
 
     def __init__(self, target: Target, frames: Iterable[pl.DataFrame], rate: float) -> None:
@@ -76,15 +83,16 @@ class OpenLoop(threading.Thread):
         self.join()
 
     def _send(self) -> None:
-        rows, began = 0, time.monotonic()
+        outbox = Outbox(self._target.bootstrap, self._target.topic)
+        schedule, row = Schedule(Pace(self._rate, stop=self._stop_event.is_set), first=0, total=0), 0
         for frame in self._frames:
-            pace = Pace(self._rate, began + rows / self._rate, stop=self._stop_event.is_set)
-            done = produce(self._target.bootstrap, self._target.topic, frame, pace)
-            self.behind = max(self.behind, done.behind)
-            self._target.sent.add(frame.head(done.sent))
-            rows += done.sent
+            first, row = row, queue_chunk(outbox, schedule, frame, row)
+            self._target.sent.add(frame.head(row - first))
+            outbox.take_positions()
             if self._stop_event.is_set():
-                return
+                break
+        outbox.flush()
+        self.behind = schedule.worst
 
 
 class Preload:

@@ -125,12 +125,12 @@ def produce(
     """
     if pace.rate is not None and not pace.rate > 0:
         raise InvalidRate(pace.rate)
-    outbox = _Outbox(bootstrap, topic)
-    schedule = _Schedule(pace, start_at, deliveries.height)
+    outbox = Outbox(bootstrap, topic)
+    schedule = Schedule(pace, start_at, deliveries.height)
     row = start_at
     while row < deliveries.height and not pace.stop():
         first = row
-        row = _queue_chunk(outbox, schedule, deliveries.slice(first, chunk_rows), first)
+        row = queue_chunk(outbox, schedule, deliveries.slice(first, chunk_rows), first)
         if on_chunk:
             outbox.flush()
             on_chunk(SentChunk(first, row, outbox.take_positions()))
@@ -139,8 +139,8 @@ def produce(
     return Produced(row - start_at, row, schedule.elapsed(), schedule.worst, outbox.take_positions())
 
 
-def _queue_chunk(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, first: int) -> int:
-    """Queue the chunk's rows as they fall due; return the row after the last queued one."""
+def queue_chunk(outbox: Outbox, schedule: Schedule, chunk: pl.DataFrame, first: int) -> int:
+    """Queue the rows of a chunk, which begins with row `first`, as they fall due; return the row after the last one."""
     keys, values = chunk["key"].to_list(), chunk["value"].to_list()
     marked = chunk["fault"].is_not_null().to_list()
     done, count = 0, len(keys)
@@ -157,7 +157,7 @@ def _queue_chunk(outbox: _Outbox, schedule: _Schedule, chunk: pl.DataFrame, firs
     return first + done
 
 
-class _Schedule:
+class Schedule:
     """When each row is due, and the delay."""
 
     def __init__(self, pace: Pace, first: int, total: int) -> None:
@@ -167,17 +167,20 @@ class _Schedule:
         self.worst = 0.0
 
     def elapsed(self) -> float:
+        """Return the seconds since the schedule began."""
         return time.monotonic() - self.began
 
     def due(self) -> int:
+        """Return the first row that is not due yet."""
         return self.total if self.rate is None else self.first + int(self.elapsed() * self.rate)
 
     def wait(self, row: int) -> float:
-        """Return the seconds until the row after `row` is due, at most 50 ms so that `stop` is checked."""
+        """Return the seconds until the row after `row` is due: at most 50 ms, so that `stop` is checked; at least 5."""
         ahead = 0.0 if self.rate is None else (row + 1 - self.first) / self.rate - self.elapsed()
-        return min(max(ahead, 0.001), 0.05)
+        return min(max(ahead, 0.005), 0.05)
 
     def report(self, row: int, force: bool = False) -> None:
+        """Record the delay of `row`; report the progress, unless that was done a moment ago."""
         now = self.elapsed()
         behind = 0.0 if self.rate is None else max(0.0, now - (row - self.first) / self.rate)
         self.worst = max(self.worst, behind)
@@ -186,8 +189,8 @@ class _Schedule:
             self.pace.on_progress(SendProgress(self.first, row, self.total, now, behind))
 
 
-class _Outbox:
-    """The Kafka producer with its delivery reports: failures, and positions of marked rows."""
+class Outbox:
+    """A Kafka producer with its delivery reports: failures, and positions of marked rows. `flush` ends its use."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic

@@ -23,7 +23,7 @@ from include.bench.cpu_usage import per_million, used_between
 from include.bench.drain_mode import require_count
 from include.bench.event_supply import EventSupply, ad_block
 from include.bench.growth_mode import SmallRun, growth_figures
-from include.bench.latency_mode import quantiles, waiting_seconds
+from include.bench.latency_mode import latency_trend, quantiles, waiting_seconds
 from include.bench.sent_records import SentRecords, block_shift, expected_views, identity_hash
 from include.bench.sustained_mode import Trial, highest_held, lag_trend
 from include.catalog.dataset import declared_dataset
@@ -276,7 +276,14 @@ def test_latency_ends_at_the_first_publication_with_the_record() -> None:
         ObservedPublication(102.0, {0: 12, 1: 5}),
         ObservedPublication(104.0, {0: 13, 1: 6}),
     ]
-    assert sorted(waiting_seconds(records, publications)) == pytest.approx([2.0, 2.0, 3.0, 3.5])
+    assert sorted(waiting_seconds(records, publications)["waited"]) == pytest.approx([2.0, 2.0, 3.0, 3.5])
+
+
+def test_latency_trend_is_seconds_a_second() -> None:
+    at = [1.7e9 + n for n in range(100)]
+    grows = pl.DataFrame({"timestamp": at, "waited": [1 + 0.5 * n for n in range(100)]})
+    assert latency_trend(grows) == pytest.approx(0.5)
+    assert latency_trend(grows.with_columns(waited=1.0)) == pytest.approx(0.0)
 
 
 def test_quantiles_are_not_interpolated() -> None:
