@@ -9,21 +9,24 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from include.errors import HeadraceError
 from include.paths import console_path
 from include.settings import Settings
 
 TAIL_BYTES = 64_000
+UNEXPECTED = "it failed unexpectedly"
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class LoggedAction:
-    """One line: `what` is log-in, log-out or a decision; `about` its plan; `outcome` requested, done, or an error.
+    """One line: `what` was done; `about` its plan, dataset or audit; `outcome`: requested, done, or an error.
 
     `at` is ISO 8601, in UTC.
     """
@@ -51,6 +54,26 @@ def log_action(settings: Settings, user: str, address: str, what: str, about: st
             file.write(json.dumps(asdict(entry), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextmanager
+def logged_action(settings: Settings, user: str, address: str, what: str, about: str) -> Iterator[None]:
+    """Log that an action is requested, and after the block that it is done, or its error."""
+    log_action(settings, user, address, what, about, "requested")
+    outcome = UNEXPECTED
+    try:
+        yield
+        outcome = "done"
+    except HeadraceError as error:
+        outcome = error_line(error)
+        raise
+    finally:
+        log_action(settings, user, address, what, about, outcome)
+
+
+def error_line(error: HeadraceError) -> str:
+    """Return an error and its remedy in one line."""
+    return error.what + (f" → {error.remedy}" if error.remedy else "")
 
 
 def last_actions(settings: Settings, count: int, about: str | None = None) -> Sequence[LoggedAction]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from include.audit.audit_outcome import counts, record_outcomes
 from include.audit.audit_run import requested_audits
 from include.audit.kafka_records import open_topic
-from include.console.action_log import log_action
+from include.console.action_log import logged_action
 from include.console.page_response import console_of
 from include.console.plan_decisions import DECISIONS, execute
 from include.console.remote_work import RemoteWork, Report
@@ -111,16 +112,16 @@ def refusal(error: Any, status: int) -> JSONResponse:
 @routes.put("/streams/{dataset}")
 def put_stream(request: Request, dataset: str, body: Body) -> Mapping[str, Any]:
     """Request a stream."""
-    desired = request_stream(console_of(request).settings, dataset, body.by)
-    _log(request, "request", dataset, body.by)
+    with _logged(request, "request", dataset, body.by):
+        desired = request_stream(console_of(request).settings, dataset, body.by)
     return {"since": desired.since.isoformat()}
 
 
 @routes.delete("/streams/{dataset}")
 def delete_stream(request: Request, dataset: str, by: str, since: datetime) -> Mapping[str, Any]:
     """Release the stream that a run requested at `since`, unless a later run did."""
-    released = release_of_run(console_of(request).settings, dataset, by, since)
-    _log(request, "release", dataset, by)
+    with _logged(request, "release", dataset, by):
+        released = release_of_run(console_of(request).settings, dataset, by, since)
     return {"released": released}
 
 
@@ -141,8 +142,8 @@ def post_backfill(request: Request, body: BackfillBody) -> Mapping[str, Any]:
     """Plan a backfill; 409 with the plan in the way, or when no event is published in the range."""
     settings = console_of(request).settings
     chosen = BackfillParameters(start=body.start, end=body.end, threshold=body.threshold, reference=body.reference)
-    record = plan_any_backfill(settings, body.dataset, chosen, body.by, datetime.now(UTC), body.origin)
-    _log(request, "backfill", record.plan.id, body.by)
+    with _logged(request, "backfill", body.dataset, body.by):
+        record = plan_any_backfill(settings, body.dataset, chosen, body.by, datetime.now(UTC), body.origin)
     return {**plan_json(settings, record, _work(request)), "explanation": list(explanation(record))}
 
 
@@ -158,7 +159,12 @@ def run(request: Request, plan: str, body: RunBody) -> Mapping[str, Any]:
     """Run a plan's stages in the background; `GET` shows how far it is."""
     settings, work = console_of(request).settings, _work(request)
     record = load_plan(settings, plan)
-    work.begin(plan, lambda report: run_stages(settings, plan, body.upto, body.by, report))
+
+    def execute_stages(report: Report) -> Mapping[str, Any]:
+        with _logged(request, "run", plan, body.by):
+            return run_stages(settings, plan, body.upto, body.by, report)
+
+    work.begin(plan, execute_stages)
     return plan_json(settings, record, work)
 
 
@@ -168,15 +174,21 @@ def decide(request: Request, plan: str, decision: str, body: Body) -> Mapping[st
     settings = console_of(request).settings
     if decision not in ("approve", "reject", "cancel"):
         raise HTTPException(404, f"there is no decision {decision[:40]!r}")
-    _log(request, decision, plan, body.by)
-    return plan_json(settings, execute(settings, plan, DECISIONS[decision], body.by), _work(request))
+    with _logged(request, decision, plan, body.by):
+        record = execute(settings, plan, DECISIONS[decision], body.by)
+    return plan_json(settings, record, _work(request))
 
 
 @routes.post("/audits", status_code=202)
 def post_audit(request: Request, body: AuditBody) -> Mapping[str, Any]:
     """Begin an audit; `GET` shows how it ended."""
     settings, audit = console_of(request).settings, f"audit-{secrets.token_hex(8)}"
-    _work(request).begin(audit, lambda report: run_audit(settings, body, report))
+
+    def execute_audit(report: Report) -> Mapping[str, Any]:
+        with _logged(request, "audit", audit, body.by):
+            return run_audit(settings, body, report)
+
+    _work(request).begin(audit, execute_audit)
     return {"audit": audit}
 
 
@@ -256,5 +268,6 @@ def _work(request: Request) -> RemoteWork:
     return found
 
 
-def _log(request: Request, what: str, about: str, by: str) -> None:
-    log_action(console_of(request).settings, by, request.client.host if request.client else "", what, about, "done")
+def _logged(request: Request, what: str, about: str, by: str) -> AbstractContextManager[None]:
+    address = request.client.host if request.client else ""
+    return logged_action(console_of(request).settings, by, address, what, about)

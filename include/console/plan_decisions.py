@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from include.console.action_log import log_action
+from include.console.action_log import UNEXPECTED, error_line, log_action
 from include.errors import HeadraceError, Terminal
 from include.planning import plan_stages
 from include.planning.bounded_jobs import end_plan_job
@@ -115,12 +115,12 @@ class PlanDesk:
         self._pool.submit(self._execute, plan, decision, user, address)
 
     def _execute(self, plan: str, decision: PlanDecision, user: str, address: str) -> None:
-        error = "it failed unexpectedly; headrace plan show has the plan's stage"
+        error = f"{UNEXPECTED}; headrace plan show has the plan's stage"
         try:
             execute(self.settings, plan, decision, user)
             error = ""
         except HeadraceError as found:
-            error = f"{found.what}" + (f" → {found.remedy}" if found.remedy else "")
+            error = error_line(found)
         finally:
             self.outcomes[plan] = Outcome(decision.label, user, datetime.now(UTC), True, error)
             log_action(self.settings, user, address, decision.name, plan, error or "done")

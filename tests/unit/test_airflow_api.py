@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from console_client import console_client, published_state
 from fastapi.testclient import TestClient
+from plan_samples import plan_at
 
+from include.console.action_log import last_actions
 from include.console.console_server import ConsoleExposed, refuse_exposed
 from include.console.remote_work import RemoteWork, WorkState
 from include.errors import Terminal, Transient
+from include.plans.stage_results import Stage
 from include.settings import Settings
 from include.state.desired_streams import desired_stream, request_stream
 
@@ -21,6 +24,7 @@ TOKEN = "a token of more than twenty characters"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 RUN = "stream__flights/scheduled__1"
 STREAM = "/api/v1/streams/flights"
+UNKNOWN = "backfill-flights-1"
 
 
 @pytest.fixture
@@ -107,6 +111,31 @@ def test_backfill_of_a_dataset_without_events_there_is_refused(client: TestClien
     assert (answer.status_code, answer.json()["is_terminal"]) == (409, True)
     naive = client.post("/api/v1/backfills", json={**body, "start": "1990", "origin": "x"}, headers=BEARER)
     assert naive.status_code == 422
+
+
+def test_log_of_actions_names_each_request_and_how_it_ended(client: TestClient, given: Settings) -> None:
+    client.put(STREAM, json={"by": RUN}, headers=BEARER)
+    client.put("/api/v1/streams/fligths", json={"by": RUN}, headers=BEARER)
+    client.post(f"/api/v1/plans/{UNKNOWN}/approve", json={"by": RUN}, headers=BEARER)
+    audit = client.post("/api/v1/audits", json={"by": RUN, "datasets": ["fligths"]}, headers=BEARER).json()["audit"]
+    awaited(work_of(client), audit)
+    plan = plan_at(given, Stage.BUILT, Stage.COMPARED).plan.id
+    client.post(f"/api/v1/plans/{plan}/reject", json={"by": RUN}, headers=BEARER)
+    client.post(f"/api/v1/plans/{plan}/run", json={"by": RUN, "upto": "applied"}, headers=BEARER)
+    awaited(work_of(client), plan)
+    logged = [(each.user, each.what, each.about, each.outcome) for each in reversed(last_actions(given, 20))]
+    assert logged[::2] == [(*each[:3], "requested") for each in logged[1::2]]
+    assert [(what, about, outcome == "done") for _, what, about, outcome in logged[1::2]] == [
+        *(("request", "flights", True), ("request", "fligths", False), ("approve", UNKNOWN, False)),
+        *(("audit", audit, False), ("reject", plan, True), ("run", plan, False)),
+    ]
+    assert {user for user, *_ in logged} == {RUN}
+
+
+def work_of(client: TestClient) -> RemoteWork:
+    app: Any = client.app
+    work: RemoteWork = app.state.work
+    return work
 
 
 def test_work_that_fails_says_whether_a_retry_helps() -> None:
