@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -241,7 +241,7 @@ def read_contract(document: Document) -> Contract | None:
         return None
     record, tables = file.record, file.schema_[1:]
     base: Key = ("schema", 0, "properties")
-    columns = {n: _column(document, (*base, n), found) for n, found in enumerate(record.properties)}
+    columns = [_column(document, (*base, n), found) for n, found in enumerate(record.properties)]
     types = {found.name: found.logicalType for found in record.properties}
     rules = [
         *(((*base, n, "quality", m), r, types, c.name) for n, c in enumerate(record.properties) for m, r in _models(c)),
@@ -257,7 +257,7 @@ def read_contract(document: Document) -> Contract | None:
     contract = Contract(
         dataset=file.name,
         version=file.version,
-        columns=tuple(columns.values()),
+        columns=tuple(columns),
         rules=_rules(document, rules),
         identity=tuple(found.name for found in record.properties if found.primaryKey),
         gold=gold,
@@ -265,6 +265,7 @@ def read_contract(document: Document) -> Contract | None:
         format=record.customProperties[0].value if record.customProperties else JSON,
     )
     document.check(_file_findings(file))
+    document.check(_member_findings(columns))
     return contract
 
 
@@ -340,7 +341,6 @@ def _file_findings(file: _ContractFile) -> Iterator[Finding]:
     yield from accepted_names(
         (("schema", 0, "properties", n, "name"), found.name) for n, found in enumerate(record.properties)
     )
-    yield from _member_findings(record.properties)
     yield from accepted_names((("schema", n, "name"), table.name) for n, table in enumerate(tables, 1))
     if not record.properties:
         yield ("schema", 0, "properties"), "must list the columns of the record"
@@ -349,15 +349,16 @@ def _file_findings(file: _ContractFile) -> Iterator[Finding]:
             yield ("slaProperties", n, "value"), f"must be greater than 0, is {level.value}"
 
 
-def _member_findings(properties: list[_Property]) -> Iterator[Finding]:
-    """Yield the field names in the JSON object that are invalid, or that two columns share."""
-    members = [found.physicalName or found.name for found in properties]
-    for n, found in enumerate(properties):
+def _member_findings(columns: Sequence[Column]) -> Iterator[Finding]:
+    """Yield the field names in the JSON object that are invalid, or that two columns share: case does not count."""
+    others: dict[str, Column] = {}
+    for n, column in enumerate(columns):
         key: Key = ("schema", 0, "properties", n, "physicalName")
-        if found.physicalName and not MEMBER.fullmatch(found.physicalName):
-            yield key, f"must be letters, digits, _ and -, beginning with a letter, is {shown(found.physicalName)}"
-        if members[n] in members[:n] and found.name not in (each.name for each in properties[:n]):
-            yield key, f"{members[n]!r} is the field of another column as well"
+        if column.physical_name and not MEMBER.fullmatch(column.physical_name):
+            yield key, f"must be letters, digits, _ and -, beginning with a letter, is {shown(column.physical_name)}"
+        other = others.setdefault(column.member.lower(), column)
+        if other.name != column.name:
+            yield key, f"{column.member!r} is the field {other.member!r} of {other.name}: case does not tell them apart"
 
 
 def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Finding]:
@@ -393,7 +394,5 @@ def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Fin
         yield (*key, "customProperties"), f"{name} is for timestamps only; {column.name} is of type {column.type}"
     for n, rule in enumerate(found.quality):
         if isinstance(rule, _ValuesRule) and rule.mustBe != 0:
-            yield (
-                (*key, "quality", n, "mustBe"),
-                f"must be 0: a record with another value is rejected; is {rule.mustBe}",
-            )
+            why = f"must be 0: a record with another value is rejected; is {rule.mustBe}"
+            yield (*key, "quality", n, "mustBe"), why

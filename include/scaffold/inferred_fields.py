@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -79,8 +79,7 @@ def inferred_fields(records: Sequence[Fields], now: datetime) -> tuple[list[Infe
     left_out = {}
     for member in dict.fromkeys(member for record in records for member in record):
         values = [record[member] for record in records if record.get(member) is not None]
-        taken = {field.name for field in found}
-        if why := _reason_left_out(member, taken, values):
+        if why := _reason_left_out(member, found, values):
             left_out[member] = why
         else:
             found.append(_inferred(member, values, len(records), now))
@@ -93,12 +92,14 @@ def column_name(member: str) -> str:
     return words.lower().lstrip("_")
 
 
-def _reason_left_out(member: str, taken: Collection[str], values: Sequence[Any]) -> str:
+def _reason_left_out(member: str, found: Sequence[InferredField], values: Sequence[Any]) -> str:
     kinds, name = {_kind(value) for value in values}, column_name(member)
     if not MEMBER.fullmatch(member) or not NAME.fullmatch(name):
         return "is not a name of a column: letters, digits, _ and -, beginning with a letter"
-    if name in taken:
+    if name in {field.name for field in found}:
         return f"would be the second column {name}"
+    if other := next((field.member for field in found if field.member.lower() == member.lower()), None):
+        return f"differs from {other} by case alone"
     if not kinds:
         return "is null in every record"
     if kinds & {"list", "object"}:

@@ -52,6 +52,7 @@ FLIGHT = "{minimum: 1, maximum: 9999}"
 DISTANCE = "logicalTypeOptions: {minimum: 1, maximum: 12000}"
 HOUR = "window: {column: scheduled_departure, size: 1 hour, as: hour}"
 OPTIONS = "logicalTypeOptions"
+TAIL = "- name: tailnum"
 TAILS = "tails: {approx_distinct: tailnum}"
 TIME = 'logicalTypeOptions: {minimum: "1970-01-01T00:00:00Z"}\n      - name: scheduled_departure'
 
@@ -143,8 +144,11 @@ ROWS: dict[str, Row] = {
         CONTRACT, "name: flights\nversion", "name: planes\nversion", "name", "'flights', is 'planes'", "name: planes"
     ),
     "same column twice": Row(CONTRACT, "- name: dest", "- name: origin", "[8].name", "'origin' occurs twice"),
-    "column in capitals": Row(CONTRACT, "- name: tailnum", "- name: Carrier", "[9].name", "must be lower-case"),
-    "column with underscore": Row(CONTRACT, "- name: tailnum", "- name: _tail", "[9].name", "begin with a letter"),
+    "field of another column in another case": Row(
+        CONTRACT, TAIL, f"{TAIL}\n        physicalName: DEST", "[9].physicalName", "'DEST' is the field 'dest' of dest"
+    ),
+    "column in capitals": Row(CONTRACT, TAIL, "- name: Carrier", "[9].name", "must be lower-case"),
+    "column with underscore": Row(CONTRACT, TAIL, "- name: _tail", "[9].name", "begin with a letter"),
     "text that is not UTF-8": Row(CONTRACT, "status: active", "status: \udcff", "", "is not UTF-8: byte 0xff"),
     "text that is not YAML": Row(CONTRACT, "status: active", "status: [active", "", "is not YAML", "description:"),
     "implementation that is not YAML": Row(
@@ -349,17 +353,13 @@ def test_misnamed_folder_is_one_refusal_and_leaves_the_others_alone(settings: Se
     assert dataset_problems(settings, "weather") == []
 
 
-OLDER = [
-    "boolean as a bound",
-    "negative length",
-    "duplicate key of a bound",
-    "no partitions",
-    "window named as a column",
-]
-
-
 @pytest.mark.parametrize(
-    "case", [*OLDER, "time without zone", "pattern with nested quantifiers", "query of two statements"]
+    "case",
+    [
+        *("boolean as a bound", "negative length", "duplicate key of a bound", "no partitions"),
+        *("window named as a column", "time without zone", "pattern with nested quantifiers"),
+        *("query of two statements", "field of another column in another case"),
+    ],
 )
 def test_release_of_an_earlier_version_is_read_though_it_breaks_a_newer_rule(settings: Settings, case: str) -> None:
     edited(settings, ROWS[case])

@@ -120,6 +120,7 @@ def test_form_of_a_time_is_recognised(name: str, value: Any, form: TimeForm) -> 
         ("tags", ["a"], "nested"),
         ("at all", 1, "not a name of a column"),
         ("order-id", 1, "second column order_id"),
+        ("sHop", 1, "differs from shop by case alone"),
         ("void", None, "null in every record"),
         ("mixed", lambda n: n if n % 2 else "x", "several types"),
         ("mixed", lambda n: n if n % 2 else True, "several types"),
