@@ -12,6 +12,8 @@ from pathlib import Path
 
 # Kafka's own limits: an offset is a signed 64-bit number, a partition a signed 32-bit one.
 MAX_OFFSET, MAX_PARTITION = 2**63 - 1, 2**31 - 1
+LAG_SECONDS = 300.0
+"""The lag that an alert reports, and the default of a stream's DAG."""
 # A year of seconds: a greater limit of a lag is a mistake.
 LONGEST_LAG = 366 * 86_400
 BATCHES = re.compile(r"([0-9]{1,19})\.\.([0-9]{1,19})")

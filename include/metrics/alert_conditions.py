@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import yaml
 
+from include.strict_values import LAG_SECONDS
+
 
 @dataclass(frozen=True)
 class AlertCondition:
@@ -47,7 +49,7 @@ CONDITIONS = (
         "headrace status",
     ),
     AlertCondition(
-        *("HeadraceStreamLagging", "headrace_lag_seconds", ">", 300, 300, "ticket"),
+        *("HeadraceStreamLagging", "headrace_lag_seconds", ">", LAG_SECONDS, 300, "ticket"),
         "{dataset}: the oldest record that is not published is {value:.0f} s old",
         "headrace status",
     ),

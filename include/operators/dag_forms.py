@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from include.strict_values import LONGEST_LAG, MAX_OFFSET
+from include.strict_values import LAG_SECONDS, LONGEST_LAG, MAX_OFFSET
 
 Form = dict[str, Param]
 TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})$"
@@ -15,7 +15,7 @@ def stream_form() -> Form:
     """Return the fields of a stream's service level."""
     return {
         "lag_seconds": Param(
-            300,
+            LAG_SECONDS,
             type="number",
             exclusiveMinimum=0,
             maximum=LONGEST_LAG,
