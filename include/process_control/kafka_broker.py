@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shutil
 import string
 import subprocess
 import uuid
@@ -72,6 +73,8 @@ def start_broker(settings: Settings) -> RunFile:
     Errors: those of `check_broker_prerequisites`, StorageNotFormatted.
     """
     java, node = check_broker_prerequisites(settings)
+    shutil.rmtree(temporary_path(settings), ignore_errors=True)
+    temporary_path(settings).mkdir(parents=True)
     write_properties(settings, node)
     write_node(settings, format_storage(settings, java, node))
     extra = {"bootstrap": f"{LOOPBACK}:{node.port}", "port": node.port, "cluster_id": node.cluster_id}
@@ -97,6 +100,11 @@ def node_file(settings: Settings) -> JsonFile[BrokerNode]:
 def data_path(settings: Settings) -> Path:
     """Folder of Kafka's logs."""
     return kafka_path(settings) / "data"
+
+
+def temporary_path(settings: Settings) -> Path:
+    """Folder of the broker's temporary files: native libraries, which a killed JVM leaves. Emptied at each start."""
+    return kafka_path(settings) / "temporary"
 
 
 def read_node(settings: Settings) -> BrokerNode:
@@ -164,8 +172,8 @@ def existing_cluster_id(settings: Settings) -> str:
 def java_command(settings: Settings, java: Java) -> list[str]:
     """Return Java with the flags and class path of the broker's JVMs, without a main class."""
     logging = f"-Dlog4j2.configurationFile={(CONFIGURATION / 'log4j2.properties').as_uri()}"
-    heap = f"-Xmx{settings.broker_memory}"
-    return [str(java.path), heap, *JVM, *LIMITS, logging, "-cp", f"{settings.jars / 'broker'}/*"]
+    own = [f"-Xmx{settings.broker_memory}", f"-Djava.io.tmpdir={temporary_path(settings)}", logging]
+    return [str(java.path), *JVM, *LIMITS, *own, "-cp", f"{settings.jars / 'broker'}/*"]
 
 
 def broker_command(settings: Settings, java: Java) -> list[str]:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from include.errors import Terminal
 from include.host.spark_master import require_master
+from include.process_folder import new_process_folder
 from include.secret_masking import holds_secret
 from include.settings import CLONE, Settings, reject_unsafe
 from spark_jobs.engine.java_lookups import remember_lookups
@@ -187,9 +188,11 @@ def verify_guarded(session: SparkSession) -> None:
 
 def _jvm_flags(settings: Settings) -> str:
     logging = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    # Each JVM unpacks native libraries, which a killed one leaves.
+    temporary = f"'-Djava.io.tmpdir={new_process_folder(settings.state / 'spark' / 'temporary')}'"
     archive = class_archive(settings)
     shared = [f"'-XX:SharedArchiveFile={archive}'", "-Xlog:cds*=off"] if archive.is_file() else []
-    return " ".join([JVM_FLAGS, logging, *shared, settings.driver_jvm]).strip()
+    return " ".join([JVM_FLAGS, logging, temporary, *shared, settings.driver_jvm]).strip()
 
 
 def class_archive(settings: Settings) -> Path:

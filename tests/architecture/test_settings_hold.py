@@ -153,3 +153,12 @@ def test_invalid_arithmetic_is_an_error(spark: SparkSession) -> None:
 def test_column_names_are_case_sensitive(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException):
         one(spark, "select Kind from (select 1 as kind)")
+
+
+def test_jvm_keeps_its_temporary_files_in_the_state_folder(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    folder = jvm.java.lang.System.getProperty("java.io.tmpdir")
+    scratch = spark.sparkContext.getConf().get("spark.local.dir", "")
+    assert scratch
+    assert folder.startswith(f"{scratch}/temporary/")
