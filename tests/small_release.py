@@ -32,6 +32,7 @@ from spark_jobs.jobs.sample_job import SOURCE
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.layers.release_tables import Release, open_release
+from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.storage.delta_table import Table
 
 # Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.
@@ -101,9 +102,12 @@ class SmallRelease:
             ends[record.partition] = offset + 1
         return self._source(rows), ends
 
-    def refine(self, first: int, last: int, now: float | None = None) -> RunReport:
-        """Refine bronze batches [first, last] and publish; `now` is the time for gold with an interval."""
-        return refine(self.settings, self.release, first, last, self.epoch, now=now)
+    def refine(self, first: int, last: int, now: float | None = None, following: NextRun | None = None) -> RunReport:
+        """Refine bronze batches [first, last] and publish; `now` is the time for gold with an interval.
+
+        `following` validates the next run meanwhile.
+        """
+        return refine(self.settings, self.release, first, last, self.epoch, now=now, following=following)
 
     def take(self, records: Sequence[Record], now: float | None = None) -> int:
         """Ingest one batch and refine it."""

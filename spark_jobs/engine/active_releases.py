@@ -27,12 +27,13 @@ from include.state.json_file import StateFileUnreadable
 from include.state.release_files import active_releases_file
 from spark_jobs.engine.interval_refresh import refresh_due, refresh_up_to
 from spark_jobs.engine.log_lines import log_line
-from spark_jobs.engine.next_run import last_epoch, next_run, refined_batch
+from spark_jobs.engine.next_run import large_run, last_epoch, next_run, refined_batch
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.expired_rows import first_complete_batch
 from spark_jobs.layers.release_tables import Release, open_release, release_paths
+from spark_jobs.layers.validated_run import NextRun, ValidatedRun
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.claim_tables import claim_tables
 from spark_jobs.storage.delta_table import OwnershipLost, Table
@@ -80,6 +81,8 @@ class ActiveRelease:
     not_before: float = 0.0
     check_at: float = 0.0
     """When (monotonic seconds) gold tables with an interval are checked again."""
+    validated: ValidatedRun | None = None
+    """The next run's records, validated during the last run."""
     is_unpublished: bool = False
     """Whether a run or a refresh failed after some tables were committed, so that the publication is behind them."""
 
@@ -96,23 +99,37 @@ class ActiveRelease:
         publishing: bool,
         most_rows: int | None = None,
         refreshing: bool = True,
+        bronze_end: Callable[[], int] | None = None,
     ) -> RunReport | None:
         """Execute the next run up to bronze batch `last`; return None when there is none.
 
-        Without `refreshing` gold tables with an interval stay as they are.
+        Without `refreshing` gold tables with an interval stay as they are. `bronze_end` returns bronze's last batch:
+        with it, the records of the run after this one are validated meanwhile if they are many (layers/adr-0015).
         """
-        bounds = next_run(self.release, last, most_rows or settings.refine_records)
+        most = most_rows or settings.refine_records
+        bounds = next_run(self.release, last, most, self.validated.batches if self.validated else None)
         if bounds is None:
             return None
+        following = self._following(most, bronze_end) if bronze_end is not None else None
         now = time.time() if refreshing else None
         try:
-            report = refine(settings, self.release, *bounds, self.lease.epoch, publishing=publishing, now=now)
+            report = refine(
+                settings, self.release, *bounds, self.lease.epoch, publishing=publishing, now=now, following=following
+            )
         except Exception:
             self.is_unpublished = True
             raise
+        finally:
+            self.validated = following.validated if following is not None else None
         if publishing:
             self.is_unpublished = False
         return report
+
+    def _following(self, most_rows: int, bronze_end: Callable[[], int]) -> NextRun:
+        def bounds_after(batch: int) -> tuple[int, int] | None:
+            return large_run(self.release, batch + 1, bronze_end(), most_rows)
+
+        return NextRun(self.release.writer, self.validated, bounds_after)
 
     def refresh(self, settings: Settings, *, publishing: bool) -> bool:
         """Refresh gold tables whose interval is over; publish them, and commits of a failed run. Return whether there

@@ -87,7 +87,7 @@ class DriverLoop:
             self.active.finish_patch()
             last = self.supervisor.ingest.last_batch
             self.pacing.begin_run(last)
-            run = self.active.published.refine_next(self.settings, last, publishing=True)
+            run = self.active.published.refine_next(self.settings, last, publishing=True, bronze_end=self._bronze_end)
         except NOT_RETRIED:
             raise
         except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
@@ -99,6 +99,10 @@ class DriverLoop:
             return False
         self._note_run(run)
         return True
+
+    def _bronze_end(self) -> int:
+        """Return the last batch of bronze, -1 in a drain: no further run begins."""
+        return -1 if self.stop.is_set() else self.supervisor.ingest.last_batch
 
     def _refresh(self) -> bool:
         """Refresh gold tables whose interval is over; return whether there was one."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from include.errors import Terminal
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.storage.batch_rows import batch_rows, first_batch
+from spark_jobs.storage.batch_rows import batch_rows, count_rows, first_batch
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
@@ -50,21 +50,39 @@ def are_one_run_apart(run: tuple[int, int], batches: Iterable[int]) -> bool:
     return all(batch in (first - 1, last) for batch in batches)
 
 
-def next_run(release: Release, last: int, most_rows: int) -> tuple[int, int] | None:
+def next_run(
+    release: Release, last: int, most_rows: int, validated: tuple[int, int] | None = None
+) -> tuple[int, int] | None:
     """Return the bounds of the next run up to bronze batch `last`; None when the release has that batch.
 
-    A run takes as many batches as have `most_rows` rows together, at least one.
+    A run takes as many batches as have `most_rows` rows together, at least one; or those that are `validated` already.
     """
     unfinished = unfinished_run(release)
     if unfinished is not None:
         return unfinished
     first = refined_batch(release) + 1
+    if validated is not None and validated[0] == first and validated[1] <= last:
+        return validated
+    return run_from(release, first, last, most_rows)
+
+
+def run_from(release: Release, first: int, last: int, most_rows: int) -> tuple[int, int] | None:
+    """Return the bounds of the run that begins with batch `first`; None when bronze, up to `last`, does not have it."""
     if last < first:
         return None
     inheritance = release.writer.inheritance
     if inheritance is not None and first < inheritance.until:
         last = min(last, inheritance.until - 1)
     return first, last_of_run(release.writer.bronze, first, last, most_rows)
+
+
+def large_run(release: Release, first: int, last: int, most_rows: int) -> tuple[int, int] | None:
+    """Return the bounds of the run that begins with batch `first`, if it has at least half of `most_rows` rows."""
+    bounds = run_from(release, first, last, most_rows)
+    if bounds is None:
+        return None
+    is_full = bounds[1] < last or 2 * count_rows(release.writer.bronze, *bounds) >= most_rows
+    return bounds if is_full else None
 
 
 def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:

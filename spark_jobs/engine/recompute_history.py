@@ -36,8 +36,9 @@ from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.row_provenance import PROVENANCE
-from spark_jobs.layers.silver_layer import run_records, view_run
+from spark_jobs.layers.silver_layer import view_run
 from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.validated_run import run_records
 from spark_jobs.storage.delta_table import Table, read_files
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, write_folder
 from spark_jobs.storage.spark_files import rows_in_files
@@ -169,7 +170,7 @@ class _History:
         self, run: RefineRun, until: int, found: PlanFolder, joined: Mapping[Position, PatchedReference]
     ) -> int:
         writer = self._recomputing
-        records = run_records(writer, run)
+        records = run_records(writer, run.batches, found.path / "records")
         files = validate_joined(writer, records, run.batches, until, joined)
         silver, rejected = writer.silver.spec, writer.rejected.spec
         with duckdb_session() as duck:
@@ -214,7 +215,7 @@ class _History:
         self._keep(found, differing)
 
     def _keep(self, found: PlanFolder, differing: int) -> None:
-        for folder in (self.writer.staging, self.writer.records_folder, found.path / "after"):
+        for folder in (self.writer.staging, found.path / "records", found.path / "after"):
             shutil.rmtree(folder, ignore_errors=True)
         if differing:
             self.slices.append(found)

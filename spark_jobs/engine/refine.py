@@ -21,6 +21,7 @@ from spark_jobs.layers.gold_layer import commit_gold
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.silver_layer import commit_silver
+from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.failpoints import Step, pass_step
 
@@ -50,21 +51,27 @@ def refine(
     *,
     publishing: bool = True,
     now: float | None = None,
+    following: NextRun | None = None,
 ) -> RunReport:
     """Advance all tables of a release from batch `first - 1` to `last`, publish, and return the report.
 
     A shadow release is advanced without `publishing`. `now`: seconds since 1970, by which tables with an interval are
-    refreshed; None refreshes none. Raises RowsUnaccounted or OwnershipLost with nothing published;
+    refreshed; None refreshes none. `following`: the run after this one, whose records are validated meanwhile; it has
+    ended its work when this returns or raises. Raises RowsUnaccounted or OwnershipLost with nothing published;
     committed steps stay, and the next attempt recognises them.
     """
     run = RefineRun(first, last, epoch)
     report = RunReport((first, last), count_rows(release.writer.bronze, first, last))
-    with report.step("silver"):
-        silver = commit_silver(release.writer, run)
-    with report.step("gold"):
-        commit_gold(release.gold, release.writer, run, silver, now)
-    if publishing:
-        with report.step("publish"):
-            publish(settings, publication_of(settings, release, last))
-        pass_step(Step.PUBLISHED, last)
+    try:
+        with report.step("silver"):
+            silver = commit_silver(release.writer, run, following)
+        with report.step("gold"):
+            commit_gold(release.gold, release.writer, run, silver, now)
+        if publishing:
+            with report.step("publish"):
+                publish(settings, publication_of(settings, release, last))
+            pass_step(Step.PUBLISHED, last)
+    finally:
+        if following is not None:
+            following.finish()
     return report

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +26,8 @@ from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
 from spark_jobs.layers.silver_tables import MONTH, Inheritance, SilverTables
 from spark_jobs.layers.transform_errors import failure_of
-from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
+from spark_jobs.layers.validate_records import ValidatedFiles
+from spark_jobs.layers.validated_run import NextRun, ValidatedRun, validate_run
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
@@ -38,7 +38,6 @@ from spark_jobs.storage.duckdb_session import (
     write_folder,
 )
 from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.spark_files import rows_in_files
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 
@@ -80,15 +79,18 @@ class SilverOfRun:
         if self.rows is not None:
             return self
         rows = writer.inputs.merge_rows(writer.silver.read_batches(writer.spark, self.files, *run.batches))
-        if failure_of(lambda computed: write_folder(computed, writer.staging), rows):
+        folder = writer.staging / "inputs"
+        if failure_of(lambda computed: write_folder(computed, folder), rows):
             return self
-        tables = [pq.read_table(path, partitioning=None) for path in parquet_files(writer.staging)]
-        shutil.rmtree(writer.staging, ignore_errors=True)
+        tables = [pq.read_table(path, partitioning=None) for path in parquet_files(folder)]
+        shutil.rmtree(folder, ignore_errors=True)
         return SilverOfRun(self.files, pa.concat_tables(tables) if tables else None)
 
 
-def commit_silver(writer: SilverTables, run: RefineRun) -> SilverOfRun:
+def commit_silver(writer: SilverTables, run: RefineRun, following: NextRun | None = None) -> SilverOfRun:
     """Commit a run to silver, then to rejected; return silver's rows of the run as committed.
+
+    `following` may have the run's records validated; once they are, it begins with the run after it.
 
     What is committed already is recognised and not written again: silver's commit then says by which decisions and
     schemas its records were validated, so that rejected is completed by the same.
@@ -96,12 +98,8 @@ def commit_silver(writer: SilverTables, run: RefineRun) -> SilverOfRun:
     """
     silver, rejected, rows = writer.app_id("silver"), writer.app_id("rejected"), None
     if writer.rejected.committed(rejected) < run.last:
-        committed, until, schemas = None, writer.decisions.until(), None
-        if writer.silver.committed(silver) >= run.last:
-            committed = _files_of_run(writer, run)
-            facts = metadata_of(commit_of(writer.silver, silver, run.last))
-            until, schemas = (int(facts.get(name, 0)) for name in ("decided_until", "schemas_until"))
-        batch = _validated_batch(writer, run, committed, until, schemas)
+        committed = _files_of_run(writer, run) if writer.silver.committed(silver) >= run.last else None
+        batch = _validated_batch(writer, run, committed, following)
         rows = batch.rows
         if committed is None:
             writer.silver.commit(silver, run.last, _silver_metadata(writer, run, batch), batch.silver)
@@ -116,36 +114,50 @@ def _files_of_run(writer: SilverTables, run: RefineRun) -> list[DataFile]:
 
 
 def _validated_batch(
-    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, until: int, schemas: int | None
+    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, following: NextRun | None
 ) -> ValidatedBatch:
     """Write the run's files of both tables, but not silver's when they are `committed`; raises RowsUnaccounted."""
     inheritance = writer.inheritance
     if inheritance is not None and run.first < inheritance.until:
         batch = _inherited(writer, inheritance, run, committed)
     else:
-        batch = _validated(writer, run, committed, until, schemas)
+        validated = _validated_run(writer, run, following, is_committed=committed is not None)
+        if following is not None:
+            following.start(run)
+        batch = _written(writer, run, validated, committed)
     validate_balance(writer.silver.spec.name, run.batches, batch)
     pass_step(Step.SILVER_WRITTEN, run.last)
     return batch
 
 
-def _validated(
-    writer: SilverTables, run: RefineRun, committed: Sequence[DataFile] | None, until: int, schemas: int | None
+def _validated_run(
+    writer: SilverTables, run: RefineRun, following: NextRun | None, *, is_committed: bool
+) -> ValidatedRun:
+    """Return the run's records as Spark validates them, or has during the run before."""
+    ahead = following.take(run) if following is not None else None
+    if ahead is not None and not is_committed:
+        return ahead
+    shutil.rmtree(writer.staging, ignore_errors=True)
+    if not is_committed:
+        return validate_run(writer, run.batches)
+    facts = metadata_of(commit_of(writer.silver, writer.app_id("silver"), run.last))
+    return validate_run(writer, run.batches, int(facts.get("decided_until", 0)), int(facts.get("schemas_until", 0)))
+
+
+def _written(
+    writer: SilverTables, run: RefineRun, validated: ValidatedRun, committed: Sequence[DataFile] | None
 ) -> ValidatedBatch:
-    records = run_records(writer, run)
-    rows_in = rows_in_files(records)
-    known = writer.payloads.learn(records) if schemas is None else schemas
-    files = validate_files(writer, records, run.batches, writer.staging, until, schemas=known, with_inputs=True)
     with duckdb_session() as duck:
-        view_run(duck, writer, files, run.first)
+        view_run(duck, writer, validated.files, run.first)
         find_duplicates(duck, writer.dataset, "accepted", "known")
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
-        rows = _rows_for_merges(duck, writer, files)
+        rows = _rows_for_merges(duck, writer, validated.files)
+    validated.remove()
     reasons, dispositions = rejected_counts(writer.rejected, rejected)
-    for folder in (writer.staging, writer.records_folder):
-        shutil.rmtree(folder, ignore_errors=True)
-    return ValidatedBatch(silver, rejected, rows_in, reasons, dispositions, files.warnings, until, known, rows)
+    until, schemas = validated.decided_until, validated.schemas_until
+    warnings = validated.files.warnings
+    return ValidatedBatch(silver, rejected, validated.rows_in, reasons, dispositions, warnings, until, schemas, rows)
 
 
 def _rows_for_merges(duck: DuckSession, writer: SilverTables, files: ValidatedFiles) -> pa.Table | None:
@@ -154,21 +166,6 @@ def _rows_for_merges(duck: DuckSession, writer: SilverTables, files: ValidatedFi
         return None
     duck.view_columns("accepted_inputs", files.accepted, writer.inputs.names)
     return duck.arrow("select * from accepted_inputs anti join duplicates using (_partition, _offset)")
-
-
-def run_records(writer: SilverTables, run: RefineRun) -> list[Path]:
-    """Return files with exactly the bronze rows of the run; rows of files that have other batches too are copied."""
-    bronze, files = writer.bronze, writer.bronze.batch_files(*run.batches)
-    mixed = [file for file in files if not file.lies_within("_batch_id", *run.batches)]
-    paths = [bronze.spec.path / file.path for file in files if file not in mixed]
-    if not mixed:
-        return paths
-    with duckdb_session() as duck:
-        duck.view_table("mixed", bronze, mixed)
-        duck.save_records(
-            f"select * from mixed where _batch_id between {run.first} and {run.last}", writer.records_folder
-        )
-    return [*paths, *parquet_files(writer.records_folder)]
 
 
 def view_run(duck: DuckSession, writer: SilverTables, files: ValidatedFiles, first: int) -> None:

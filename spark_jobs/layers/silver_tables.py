@@ -88,11 +88,6 @@ class SilverTables:
         """Folder for what prepared queries read and write, below it one for each process."""
         return self.staging.with_name("_queries")
 
-    @property
-    def records_folder(self) -> Path:
-        """Folder for bronze rows that are copied for a run."""
-        return self.staging.with_name("_records")
-
     def app_id(self, table: str) -> str:
         """Return the app id of the release's commits to `silver` or `rejected`."""
         return release_app_id(self.dataset.name, self.dataset.release, table)

@@ -16,6 +16,7 @@ class Step(StrEnum):
     BRONZE_STARTED = "3.bronze-started"
     BRONZE_WRITTEN = "3.bronze-written"
     BRONZE_COMMITTED = "3.bronze-committed"
+    NEXT_VALIDATED = "4.next-validated"
     SILVER_WRITTEN = "4.silver-written"
     SILVER_COMMITTED = "4.silver-committed"
     REJECTED_COMMITTED = "4.rejected-committed"

@@ -18,6 +18,7 @@ from small_release import SmallRelease, small_release
 from include.producers.injected_faults import Shares
 from include.settings import Settings
 from spark_jobs.layers import embedded_plan, prepared_silver, recomputed_grains
+from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.storage import prepared_query, spark_files
 
 # The end of a month, the days when New York's clocks go forward and back, and the days at either end of the source.
@@ -139,8 +140,8 @@ def duplicates_of(case: Case) -> int:
 @pytest.mark.parametrize("case", ["flights"], indirect=True)
 def test_restarts_after_crash_at_every_step_give_same_contents(case: Case, other: SmallRelease) -> None:
     """Each process dies at another step; the next opens the tables again and finishes the unfinished run."""
-    # A process that dies at the last step uses at most two batches: enough for a death at every step.
-    batches = split_in_order(case.sent, 22, case.rng)
+    # A process that dies at the last step refines at most two batches and has ingested two more: enough for all steps.
+    batches = split_in_order(case.sent, 26, case.rng)
     ends = crash_order(case.rng, rounds=1)
     print("dies at", [step.value for step in ends])
     for step in [*ends, None]:
@@ -157,13 +158,21 @@ def test_restarts_after_crash_at_every_step_give_same_contents(case: Case, other
 
 
 def run_driver(release: SmallRelease, batches: list[Batch], rng: np.random.Generator, longest_run: int) -> None:
-    """Act as a driver: finish an unfinished run, then ingest and refine up to `longest_run` batches at a time."""
+    """Act as a driver: finish an unfinished run, then ingest and refine up to `longest_run` batches at a time.
+
+    Each run is validated while the one before is written.
+    """
     release.catch_up_publication()
-    while release.refined() < len(batches) - 1:
-        begun = release.begun()
-        if begun is None:
-            count = min(int(rng.integers(1, longest_run + 1)), len(batches) - 1 - release.refined())
-            begun = (release.refined() + 1, release.refined() + count)
-        while release.batches <= begun[1]:
+
+    def run_from(first: int) -> tuple[int, int] | None:
+        left = len(batches) - first
+        return (first, first + min(int(rng.integers(1, longest_run + 1)), left) - 1) if left else None
+
+    validated, bounds = None, release.begun() or run_from(release.refined() + 1)
+    while bounds is not None:
+        after = run_from(bounds[1] + 1)
+        while release.batches <= (after or bounds)[1]:
             release.ingest(batches[release.batches])
-        release.refine(*begun)
+        following = NextRun(release.release.writer, validated, lambda _, after=after: after)
+        release.refine(*bounds, following=following)
+        validated, bounds = following.validated, after

@@ -43,6 +43,21 @@ def test_driver_killed_between_silver_and_rejected_loses_nothing(site: Site) -> 
 
 
 @pytest.mark.extended
+def test_driver_killed_while_the_next_run_is_validated_loses_nothing(site: Site) -> None:
+    """Each batch is a run that is large enough to be validated ahead; the driver dies before the first is committed."""
+    for _ in range(4):
+        site.send(200)
+    runs = {"HEADRACE_BATCH_RECORDS": "200", "HEADRACE_REFINE_RECORDS": "200"}
+    driver = site.start_driver(f"kill:{Step.NEXT_VALIDATED}", **runs)
+    assert driver.wait() == -signal.SIGKILL
+    successor = site.start_driver(**runs)
+    site.wait_published(successor)
+    successor.send(signal.SIGTERM)
+    assert successor.wait() == 0
+    site.assert_nothing_lost()
+
+
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_driver_killed_after_each_step_loses_nothing(site: Site) -> None:
     site.send(200)

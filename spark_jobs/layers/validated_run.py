@@ -1,0 +1,127 @@
+"""A run's records as Spark validated them, before anything of the run is committed (adr-0015).
+
+Reads: the bronze files of batches [a, b].
+Writes: files in a folder of the run below `staging`; silver and rejected are written from them (silver_layer.py).
+Guarantee: nothing here depends on silver, rejected or gold, so a run may be validated before the one before it is
+committed.
+After a crash: the next run removes the folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_jobs.layers.refine_run import RefineRun
+from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
+from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files
+from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.spark_files import rows_in_files
+
+Batches = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ValidatedRun:
+    """The records of `batches` in `files`; they were validated from `rows_in` records in the `sources` of bronze."""
+
+    batches: Batches
+    sources: tuple[str, ...]
+    rows_in: int
+    files: ValidatedFiles
+    decided_until: int
+    """Length of the list of decisions (bytes) by which the records were validated."""
+    schemas_until: int
+    """Length of the list of writers' schemas (bytes) by which they were read."""
+    folder: Path
+
+    def is_current(self, writer: SilverTables) -> bool:
+        """Whether bronze still has these files, and no record was decided about since."""
+        return self.sources == bronze_files(writer, self.batches) and self.decided_until == writer.decisions.until()
+
+    def remove(self) -> None:
+        """Delete the files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def validate_run(
+    writer: SilverTables, batches: Batches, decided_until: int | None = None, schemas_until: int | None = None
+) -> ValidatedRun:
+    """Validate a run's records, by the whole lists of decisions and schemas or by their first `…_until` bytes."""
+    folder = writer.staging / f"b{batches[1]:08d}"
+    until = writer.decisions.until() if decided_until is None else decided_until
+    sources = bronze_files(writer, batches)
+    records = run_records(writer, batches, folder / "records")
+    schemas = writer.payloads.learn(records) if schemas_until is None else schemas_until
+    files = validate_files(writer, records, batches, folder / "validated", until, schemas=schemas, with_inputs=True)
+    return ValidatedRun(batches, sources, rows_in_files(records), files, until, schemas, folder)
+
+
+def bronze_files(writer: SilverTables, batches: Batches) -> tuple[str, ...]:
+    """Return the paths of the bronze files that may have rows of these batches."""
+    return tuple(file.path for file in writer.bronze.batch_files(*batches))
+
+
+def run_records(writer: SilverTables, batches: Batches, folder: Path) -> list[Path]:
+    """Return files with exactly the bronze rows of `batches`; `folder` gets those of files that have other batches."""
+    bronze, files = writer.bronze, writer.bronze.batch_files(*batches)
+    mixed = [file for file in files if not file.lies_within("_batch_id", *batches)]
+    paths = [bronze.spec.path / file.path for file in files if file not in mixed]
+    if not mixed:
+        return paths
+    first, last = batches
+    with duckdb_session() as duck:
+        duck.view_table("mixed", bronze, mixed)
+        duck.save_records(f"select * from mixed where _batch_id between {first} and {last}", folder)
+    return [*paths, *parquet_files(folder)]
+
+
+class NextRun:
+    """The run after the current one: its records are validated in a thread while the current run is written.
+
+    Only files in `staging` come of it. `finish` waits for the thread, so nothing else of a driver runs meanwhile.
+    `validated`: what the run before has made of the current run; afterwards that of the next run, None without one.
+    `bounds_after` returns the batches of the run after a batch, None when that run is not to be validated ahead.
+    """
+
+    def __init__(
+        self,
+        writer: SilverTables,
+        validated: ValidatedRun | None,
+        bounds_after: Callable[[int], Batches | None],
+    ) -> None:
+        self.validated = validated
+        self._writer, self._bounds_after = writer, bounds_after
+        self._running: Future[ValidatedRun] | None = None
+
+    def take(self, run: RefineRun) -> ValidatedRun | None:
+        """Return the validated records of `run` and forget them; None unless they would be validated the same now."""
+        validated, self.validated = self.validated, None
+        if validated is not None and validated.batches == run.batches and validated.is_current(self._writer):
+            return validated
+        return None
+
+    def start(self, run: RefineRun) -> None:
+        """Begin to validate the run after `run`, if its batches are known."""
+        batches = self._bounds_after(run.last)
+        if batches is not None:
+            pool = ThreadPoolExecutor(1, "next-run")
+            self._running = pool.submit(self._validate, batches)
+            pool.shutdown(wait=False)
+
+    def finish(self) -> None:
+        """Wait until the run is validated. What failed is validated again, and reported, as the current run."""
+        running, self._running = self._running, None
+        if running is not None:
+            with suppress(Exception):
+                self.validated = running.result()
+
+    def _validate(self, batches: Batches) -> ValidatedRun:
+        validated = validate_run(self._writer, batches)
+        pass_step(Step.NEXT_VALIDATED, batches[1])
+        return validated

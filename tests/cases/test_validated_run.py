@@ -1,0 +1,133 @@
+"""The next run is validated while the current one is written: the same result, and nothing committed too early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from declared_gold import meter_release, reading
+from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
+from small_release import Record, SmallRelease
+
+from include.reading.decision_log import FIX, Decision, append_decisions
+from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
+from spark_jobs.engine.next_run import committed_batches
+from spark_jobs.layers import silver_layer, validated_run
+from spark_jobs.layers.validate_records import ValidatedFiles
+from spark_jobs.storage.failpoints import Step
+
+GOLD = """
+  meter_days:
+    kind: additive
+    window: {column: read_at, size: 1 day, as: day}
+    measures: {litres: {sum: litres}}
+"""
+BATCHES = 4
+FIXED = reading("d9", 50, 7)
+
+
+@pytest.fixture
+def made(spark: SparkSession, tmp_path: Path) -> SmallRelease:
+    """Return a release with four batches of three records in bronze, one of them broken, and none in silver."""
+    release = meter_release(spark, tmp_path, GOLD)
+    for batch in range(BATCHES):
+        release.ingest([reading("d1", batch, 1), reading("d2", batch, 2), Record(b"broken")])
+    return release
+
+
+@pytest.fixture
+def active(made: SmallRelease, spark: SparkSession) -> Iterator[ActiveRelease]:
+    opened = open_active_release(spark, made.settings, made.dataset, made.bronze)
+    yield opened
+    opened.lease.release()
+
+
+def refine_next(active: ActiveRelease, made: SmallRelease, *, most_rows: int = 3) -> Any:
+    """Execute one run; with 3 rows at most, each batch is a run of its own."""
+    last = BATCHES - 1
+    return active.refine_next(made.settings, last, publishing=True, most_rows=most_rows, bronze_end=lambda: last)
+
+
+def validated_batches(active: ActiveRelease) -> tuple[int, int] | None:
+    return None if active.validated is None else active.validated.batches
+
+
+def test_run_is_written_from_what_the_run_before_validated(
+    active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = []
+    while (report := refine_next(active, made)) is not None:
+        ahead.append((report.batches, validated_batches(active)))
+        # From here on, only the run before validates.
+        monkeypatch.setattr(silver_layer, "validate_run", None)
+    assert ahead == [((0, 0), (1, 1)), ((1, 1), (2, 2)), ((2, 2), (3, 3)), ((3, 3), None)]
+    silver = made.silver()
+    assert silver["_batch_id"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert made.rejected()["_batch_id"].to_list() == [0, 1, 2, 3]
+    assert made.read("gold.meter_days")["litres"].to_list() == [12]
+    assert not active.release.writer.staging.exists() or not list(active.release.writer.staging.iterdir())
+
+
+def test_few_records_wait_for_others(active: ActiveRelease, made: SmallRelease) -> None:
+    assert refine_next(active, made, most_rows=9).batches == (0, 2)
+    assert validated_batches(active) is None
+
+
+def test_decision_about_a_validated_record_is_followed(active: ActiveRelease, made: SmallRelease) -> None:
+    refine_next(active, made)
+    at = datetime(2026, 12, 1, tzinfo=UTC)
+    broken = next(row for row in made.read("bronze.meter").to_dicts() if row["value"] == b"broken")
+    place = (0, broken["offset"] + 3)
+    append_decisions(made.settings, "meter", [Decision(FIX, *place, 1, at, "ann", "a test", payload=FIXED.value)])
+    refine_next(active, made)
+    assert made.silver().filter(device="d9")["_offset"].to_list() == [place[1]]
+
+
+def test_records_are_validated_again_when_bronze_has_other_files(active: ActiveRelease, made: SmallRelease) -> None:
+    refine_next(active, made)
+    assert active.validated is not None
+    active.validated = replace(active.validated, sources=("replaced.parquet",), files=ValidatedFiles((), ()))
+    refine_next(active, made)
+    assert made.silver()["_batch_id"].to_list() == [0, 0, 1, 1]
+
+
+def test_failure_of_the_next_run_is_not_the_current_runs(
+    active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validate_files = validated_run.validate_files
+
+    def fail(writer: Any, records: Any, batches: tuple[int, int], *given: Any, **named: Any) -> Any:
+        if batches == (1, 1):
+            raise RuntimeError("no space left")
+        return validate_files(writer, records, batches, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(validated_run, "validate_files", fail)
+        assert refine_next(active, made).batches == (0, 0)
+        assert active.validated is None
+        with pytest.raises(RuntimeError, match="no space left"):
+            refine_next(active, made)
+    assert refine_next(active, made).batches == (1, 1)
+    assert made.silver()["_batch_id"].to_list() == [0, 0, 1, 1]
+
+
+def test_death_while_the_next_run_is_validated_loses_and_doubles_nothing(
+    made: SmallRelease, spark: SparkSession
+) -> None:
+    dying = open_active_release(spark, made.settings, made.dataset, made.bronze)
+    with pytest.raises(Died), dying_at(Step.NEXT_VALIDATED):
+        refine_next(dying, made)
+    dying.lease.release()
+    made.restart()
+    assert max(committed_batches(made.release).values()) <= 0
+    other = open_active_release(spark, made.settings, made.dataset, made.bronze)
+    while refine_next(other, made) is not None:
+        pass
+    other.lease.release()
+    assert made.silver()["_batch_id"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert made.read("gold.meter_days")["litres"].to_list() == [12]
