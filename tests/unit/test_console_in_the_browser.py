@@ -179,6 +179,8 @@ def test_page_is_readable_and_named(site: Site, browser: Browser, path: str, dar
 def test_page_fits_a_phone(site: Site, browser: Browser, path: str) -> None:
     page = opened(site, browser, path, width=360)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    tops = "[...document.querySelectorAll('.top nav li')].map(each => each.offsetTop)"
+    assert len(set(page.evaluate(tops))) == 1, "the navigation is one line"
 
 
 def test_console_is_used_by_keyboard(site: Site, browser: Browser) -> None:
