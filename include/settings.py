@@ -1,7 +1,5 @@
 """Settings: environment variables `HEADRACE_*`, validated, each with its meaning and unit."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Values that people type, parsed strictly: every function returns the value or raises ValueError with the reason."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

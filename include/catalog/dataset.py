@@ -1,7 +1,5 @@
 """A dataset's folder as one value, its content hash (the release) and its snapshot."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

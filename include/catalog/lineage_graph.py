@@ -1,7 +1,5 @@
 """The lineage of tables, as datasets declare it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`headrace airflow …`: Airflow's own command line on the database of this state folder."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Annotated

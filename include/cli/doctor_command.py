@@ -1,7 +1,5 @@
 """`headrace doctor`."""
 
-from __future__ import annotations
-
 import json
 
 import typer

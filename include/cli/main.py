@@ -1,7 +1,5 @@
 """`headrace`: the command line's entry point."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """`headrace query` and `headrace tables`: read the published tables."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

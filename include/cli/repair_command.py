@@ -1,7 +1,5 @@
 """`headrace repair`: state from which a driver cannot start, and the index of identities."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

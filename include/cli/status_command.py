@@ -1,7 +1,5 @@
 """`headrace status` and `headrace wait`: processes and progress; wait until everything is published."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

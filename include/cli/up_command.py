@@ -1,7 +1,5 @@
 """`headrace up` and `headrace down`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

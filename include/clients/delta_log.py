@@ -1,7 +1,5 @@
 """A Delta table's commits: from the compact history, then from the log's JSON files. No Spark and no table state."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Charts as shapes: coordinates, labels and tooltips that `console/charts.html.j2` draws as SVG (adr-0001)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

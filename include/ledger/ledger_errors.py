@@ -1,7 +1,5 @@
 """Errors of the ledger, and the translation of database errors into them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The driver's writer of the ledger: enters commits and publications, idempotently, one transaction per call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Queries of runs and batches by key, page by page: no query reads more rows than it returns."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

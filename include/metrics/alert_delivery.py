@@ -1,7 +1,5 @@
 """Delivers changes of alerts to a webhook or a command; failed deliveries are retried at the next evaluation."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import subprocess

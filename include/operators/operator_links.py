@@ -1,7 +1,5 @@
 """Links from a task to Headrace's pages: its plan's comparison, its dataset's Data Docs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from airflow.sdk import BaseOperatorLink

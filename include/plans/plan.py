@@ -1,7 +1,5 @@
 """A plan: an intended change of history, its stages, and the order in which they may follow."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ A copy always follows its original, and both have the same key and therefore the
 the one to be rejected.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The end of a process's log."""
 
-from __future__ import annotations
-
 from include.paths import log_path
 from include.settings import Settings
 

@@ -1,7 +1,5 @@
 """`silver.flights`: an accepted event, the stage of the journey that it reports, and what the reference tables know."""
 
-from __future__ import annotations
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 

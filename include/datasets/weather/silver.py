@@ -1,7 +1,5 @@
 """`silver.weather`: an accepted observation as it is."""
 
-from __future__ import annotations
-
 from pyspark.sql import DataFrame
 
 
