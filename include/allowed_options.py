@@ -1,5 +1,7 @@
 """Which Spark settings and Kafka source options users may give: a list of those known to change no result."""
 
+from __future__ import annotations
+
 from fnmatch import fnmatchcase
 
 # Patterns of names in lower case. Everything else is refused: a new option of Spark may lose records without an error.

@@ -4,6 +4,8 @@ A lease that can expire adds its check here; it then guards every table and publ
 (docs/architecture.md §4, step 1).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 Check = Callable[[], None]

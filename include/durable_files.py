@@ -1,5 +1,7 @@
 """Files that survive a power cut: small ones replaced atomically, and files and folders forced to disk."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import secrets

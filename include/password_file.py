@@ -1,5 +1,7 @@
 """Passwords by file: read when they are used, and never kept in a setting."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 

@@ -1,5 +1,7 @@
 """Paths in the state folder: one function for each kind."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from include.errors import Terminal

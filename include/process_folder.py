@@ -3,6 +3,8 @@
 A live process holds the lock next to its folder. Its pid is not proof: another container has the same numbers.
 """
 
+from __future__ import annotations
+
 import atexit
 import fcntl
 import shutil

@@ -1,5 +1,7 @@
 """Masks secrets before texts and values are printed or written: passwords, tokens, JAAS, credentials in URLs."""
 
+from __future__ import annotations
+
 import json
 import re
 

@@ -1,5 +1,7 @@
 """The list of settings for display: each with its value, where the value comes from, and its meaning."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping

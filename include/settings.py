@@ -1,5 +1,7 @@
 """Settings: environment variables `HEADRACE_*`, validated, each with its meaning and unit."""
 
+from __future__ import annotations
+
 import os
 import re
 import tempfile

@@ -5,6 +5,8 @@ A profile changes no row of a table. A setting that the environment has wins ove
 2000 --seconds 40` on 2 cores, the machine idle otherwise; "fresh" is the default everywhere.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

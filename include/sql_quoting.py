@@ -1,5 +1,7 @@
 """SQL text for DuckDB: literals, identifiers, and expressions of declarations, which are written in Spark SQL."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 

@@ -1,5 +1,7 @@
 """Values that people type, parsed strictly: every function returns the value or raises ValueError with the reason."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

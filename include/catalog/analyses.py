@@ -3,6 +3,8 @@
 They are not part of a release: an analysis reads what is published, and changes no table of the dataset.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

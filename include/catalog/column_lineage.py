@@ -3,6 +3,8 @@
 Bronze keeps the record as bytes; here the field `x` of the JSON object in its column `value` is named `value.x`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,5 +1,7 @@
 """From which columns a column is computed, and how: the values of column lineage."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

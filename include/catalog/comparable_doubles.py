@@ -1,5 +1,7 @@
 """How doubles are compared: by their first digits, since the last ones of a sum depend on the order of the rows."""
 
+from __future__ import annotations
+
 from include.sql_quoting import sql_identifier
 
 DIGITS = 9

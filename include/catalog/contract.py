@@ -1,5 +1,7 @@
 """The contract of a dataset: what one record must look like (Open Data Contract Standard v3)."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """What a changed contract means for producers and readers, and which version number it requires."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """A dataset's folder as one value, its content hash (the release) and its snapshot."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import shutil

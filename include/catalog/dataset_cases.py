@@ -3,6 +3,8 @@
 `rejected` names the reasons of each rejected line; `gold`, if given, the rows of each table. `headrace try` runs them.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

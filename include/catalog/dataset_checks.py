@@ -1,5 +1,7 @@
 """All checks of declared folders, without Spark: for `contract check`, before processes start or plans are created."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 
 from include.catalog.analyses import analysis_files, analysis_problems

@@ -1,5 +1,7 @@
 """Checks of `derived.yaml`: its sources, its grains, and its SQL without Spark."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path

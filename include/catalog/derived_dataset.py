@@ -5,6 +5,8 @@ columns `grain`. `touched_by` says for each source which grains a row of it touc
 those columns; an expression that gives an array touches each of its elements.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from datetime import timedelta

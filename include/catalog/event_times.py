@@ -1,5 +1,7 @@
 """Arithmetic on event times that stops at the ends of the calendar: records of the years 1 and 9999 are valid."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime, timedelta
 
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)

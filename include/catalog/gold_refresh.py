@@ -4,6 +4,8 @@
 interval. `on_close`: a window or session appears when the watermark has passed it, and changes when late rows come.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

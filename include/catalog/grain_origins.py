@@ -4,6 +4,8 @@ A column of the result is followed through subqueries and common table expressio
 with it equals it too. What is computed in another way (an aggregate, a coalesce) has no known origin.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,7 @@
 """The lineage of tables, as datasets declare it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -4,6 +4,8 @@ A measure of one expression is declared as `{sum: litres}`; one with parameters 
 Every measure merges: the same rows give the same value, however they were batched and ordered.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise

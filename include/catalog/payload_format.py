@@ -1,5 +1,7 @@
 """In which format the payloads of a dataset's records are, as a contract declares it."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from include.catalog.yaml_declarations import Declared

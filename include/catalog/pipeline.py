@@ -4,6 +4,8 @@ The values are the schema of `pipeline.yaml`: pydantic validates keys and
 types; `pipeline_checks.py` checks what the values mean.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """Checks of what the values of `pipeline.yaml` mean, each alone and with the contract."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from datetime import timedelta

@@ -6,6 +6,8 @@ A pattern that can backtrack with the third power of a text, or that recurses de
 the topic could stop the stream with it.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise

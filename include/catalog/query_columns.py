@@ -1,5 +1,7 @@
 """The origins of the columns of an SQL query, followed through subqueries, unions and common table expressions."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -5,6 +5,8 @@ at several grains at once (a running total over days, a `limit`) would give diff
 rebuild.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any
 

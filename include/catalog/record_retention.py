@@ -4,6 +4,8 @@ A record that arrives finds its duplicates in silver. Silver may therefore expir
 duplicate: the contract's `past` and `future` limit the distance between event time and arrival.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from datetime import timedelta
 

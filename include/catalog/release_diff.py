@@ -1,5 +1,7 @@
 """What differs between two releases of a dataset, table by table, and whether readers of the old one can continue."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

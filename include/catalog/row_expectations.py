@@ -4,6 +4,8 @@ A row expectation is compiled to Spark columns (spark_jobs/contract/compiled_rul
 expectation is evaluated by a checkpoint, where Great Expectations itself runs. Arguments are Great Expectations' own.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

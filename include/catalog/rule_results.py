@@ -1,5 +1,7 @@
 """The result of one contract rule evaluated on one whole table."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import AliasChoices, Field, computed_field

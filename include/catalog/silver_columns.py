@@ -3,6 +3,8 @@
 The text is read, never run. A name may be built while the code runs; such a column has no known origin here.
 """
 
+from __future__ import annotations
+
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Which spans of offsets a range overlaps, in logarithmic time: a slice may have thousands of spans."""
 
+from __future__ import annotations
+
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

@@ -5,6 +5,8 @@ tables (`spark_jobs/layers/silver_code.py`). Here a column is known when the con
 in `silver.py` names it.
 """
 
+from __future__ import annotations
+
 import ast
 import re
 import sys

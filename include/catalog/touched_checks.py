@@ -4,6 +4,8 @@ The query assigns each row of a source to a grain. Where the query's text shows 
 expression over the source, `touched_by` must be that expression, or an array that has it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from typing import Any
 

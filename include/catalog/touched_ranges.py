@@ -4,6 +4,8 @@ An expression shifts its column: `date_trunc('hour', at)` by up to an hour back,
 bounds of the files of a source exclude those whose rows cannot touch the grains of a run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta

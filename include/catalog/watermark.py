@@ -3,6 +3,8 @@
 The least, over partitions, of the greatest event time minus the lateness. It never moves back.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """The windows of gold as DuckDB's SQL: the arithmetic of `windows.py`, for connections in UTC."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from include.catalog.windows import DAY, FIRST_POSITION, MICROSECOND, Session, Window

@@ -6,6 +6,8 @@ start is a timestamp. Sizes in days, weeks, months and years follow the calendar
 DuckDB: `window_sql.py`.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass

@@ -1,5 +1,7 @@
 """Declarations as YAML files: the line of each key, validation by pydantic, one refusal that lists all problems."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -1,5 +1,7 @@
 """`headrace airflow …`: Airflow's own command line on the database of this state folder."""
 
+from __future__ import annotations
+
 import os
 import sys
 from typing import Annotated

@@ -1,5 +1,7 @@
 """`headrace analysis`: iterative and learning jobs over published tables."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from typing import Annotated

@@ -1,5 +1,7 @@
 """`headrace audit`: check that every Kafka record is in the tables exactly once."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,7 @@
 """`headrace console`: serve the console in this terminal, or add a user who may decide in it."""
 
+from __future__ import annotations
+
 import sys
 from typing import Annotated
 

@@ -1,5 +1,7 @@
 """`headrace contract`: check the declarations, and classify changes of a contract."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from typing import Annotated

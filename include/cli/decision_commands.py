@@ -1,5 +1,7 @@
 """`headrace rejected fix`, `discard` and `reinstate`: decisions on rejected records."""
 
+from __future__ import annotations
+
 import sys
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`headrace doctor`."""
 
+from __future__ import annotations
+
 import json
 
 import typer

@@ -1,5 +1,7 @@
 """`headrace grains`: the state of gold's windows: open, closed, corrected, verified."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from dataclasses import asdict

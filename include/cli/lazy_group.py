@@ -1,5 +1,7 @@
 """A command group that imports a command's module when the command is run, not when the group is listed."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module

@@ -1,5 +1,7 @@
 """`headrace ledger`: show and rebuild the index of commits."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime

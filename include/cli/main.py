@@ -1,5 +1,7 @@
 """`headrace`: the command line's entry point."""
 
+from __future__ import annotations
+
 import os
 import sys
 

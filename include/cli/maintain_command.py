@@ -1,5 +1,7 @@
 """`headrace maintain`: compact small files, delete old ones, trim logs."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,5 +1,7 @@
 """`headrace new`: the first folder of a dataset, inferred from a sample."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated

@@ -1,5 +1,7 @@
 """`headrace openlineage`: send OpenLineage events of what is done, or export what is declared."""
 
+from __future__ import annotations
+
 import sys
 from datetime import UTC, datetime
 from functools import partial

@@ -1,5 +1,7 @@
 """Parsers of option values, for all commands: a wrong value is a usage error (exit code 2) that names the option."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 

@@ -1,5 +1,7 @@
 """`headrace explain` and `headrace lineage`: a row of gold and its Kafka records; the lineage of tables and columns."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,5 +1,7 @@
 """`headrace quality`: counts of rule violations, table rules on published tables, and drift."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime

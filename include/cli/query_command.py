@@ -1,5 +1,7 @@
 """`headrace query` and `headrace tables`: read the published tables."""
 
+from __future__ import annotations
+
 import csv
 import json
 import sys

@@ -1,5 +1,7 @@
 """`headrace reference`: reference tables and their versions."""
 
+from __future__ import annotations
+
 import json
 import sys
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`headrace rejected`: rejected records with reasons, payloads and decisions."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """`headrace release`: ship a dataset's changed folder as one plan."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from typing import Annotated
 

@@ -1,5 +1,7 @@
 """`headrace repair`: state from which a driver cannot start, and the index of identities."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import typer

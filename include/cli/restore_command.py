@@ -1,5 +1,7 @@
 """`headrace restore`: tables from the object store."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import typer

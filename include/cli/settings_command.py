@@ -1,5 +1,7 @@
 """`headrace settings`: every setting with its value."""
 
+from __future__ import annotations
+
 import json
 from typing import Annotated
 

@@ -1,5 +1,7 @@
 """`headrace backfill` and `headrace replay`: recompute a slice of history, compare, and patch what differs."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from typing import Annotated, Any
 

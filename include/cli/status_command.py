@@ -1,5 +1,7 @@
 """`headrace status` and `headrace wait`: processes and progress; wait until everything is published."""
 
+from __future__ import annotations
+
 import json
 import math
 import time

@@ -1,5 +1,7 @@
 """`headrace storage`: bytes on disk by dataset, release and table, and what the next clean-up frees."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

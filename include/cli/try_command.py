@@ -1,5 +1,7 @@
 """`headrace try`: run a dataset's folder over a sample, without a broker."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Mapping, Sequence

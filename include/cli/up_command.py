@@ -1,5 +1,7 @@
 """`headrace up` and `headrace down`."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import typer

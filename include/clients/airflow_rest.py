@@ -1,5 +1,7 @@
 """Airflow through its REST API, as a user's script uses it."""
 
+from __future__ import annotations
+
 import json
 import time
 import urllib.error

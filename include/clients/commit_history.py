@@ -5,6 +5,8 @@
 the Parquet file and before a commit file is removed, so each version is read from one place. Delta readers see neither.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path

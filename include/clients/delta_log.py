@@ -1,5 +1,7 @@
 """A Delta table's commits: from the compact history, then from the log's JSON files. No Spark and no table state."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterator, Mapping

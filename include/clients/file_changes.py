@@ -1,5 +1,7 @@
 """Which files the commits between two versions of a Delta table added and removed. No table state is read."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

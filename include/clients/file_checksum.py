@@ -1,5 +1,7 @@
 """A data file's checksum, kept in its name: the log, its checkpoints and copies of the table all keep the name."""
 
+from __future__ import annotations
+
 import hashlib
 import re
 from pathlib import Path

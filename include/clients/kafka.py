@@ -3,6 +3,8 @@
 `bootstrap` is `host:port[,host:port]`; timeouts are seconds. Raises BrokerUnreachable when no broker answers in time.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future

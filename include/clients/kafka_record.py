@@ -1,5 +1,7 @@
 """Read a few single records of a topic, with a consumer that joins no group and commits nothing."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """How far a `read_committed` consumer can read a topic: the end that the streams reach."""
 
+from __future__ import annotations
+
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 

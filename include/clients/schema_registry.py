@@ -4,6 +4,8 @@ An id that the registry does not know is an answer; anything else that is not a 
 server must never be taken for the answer that an id is unknown: its records would be rejected.
 """
 
+from __future__ import annotations
+
 import base64
 import json
 import ssl

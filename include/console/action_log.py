@@ -4,6 +4,8 @@ Reads / Writes: `console/actions.jsonl`.
 Guarantee: an action is on disk before it begins. An incomplete last line counts as not written.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import threading

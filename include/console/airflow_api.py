@@ -5,6 +5,8 @@ Guarantee: every request has the token of HEADRACE_API_TOKEN_FILE; repeating one
 After a crash: clients ask again, and begin again what this process had under way.
 """
 
+from __future__ import annotations
+
 import hmac
 import secrets
 from collections.abc import Mapping, Sequence

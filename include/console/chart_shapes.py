@@ -1,5 +1,7 @@
 """Charts as shapes: coordinates, labels and tooltips that `console/charts.html.j2` draws as SVG (adr-0001)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

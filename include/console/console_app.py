@@ -4,6 +4,8 @@ Reads: what its pages read.  Writes: decisions on plans by logged-in users, and 
 Guarantee: no page loads anything from elsewhere; requests with another host's name are refused.
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address

@@ -4,6 +4,8 @@ Reads: settings of the environment.  Writes: its log.
 After a crash: the runner starts it again at the same port; whoever was logged in logs in again.
 """
 
+from __future__ import annotations
+
 import sys
 
 import uvicorn

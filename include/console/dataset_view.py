@@ -1,5 +1,7 @@
 """A dataset's page: its journey with counts per layer, rejected records over time, gold tables, contract and rules."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,5 +1,7 @@
 """Numbers, times and sizes as the text that pages show; an unknown value is a dash."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 
 UNKNOWN = "–"

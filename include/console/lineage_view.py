@@ -1,5 +1,7 @@
 """The lineage of tables as a drawing: nodes in columns by their distance from a topic, edges between them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,6 +3,8 @@
 Reads: what `headrace status` reads, the ledger's new runs, open plans.  Writes: nothing.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 import traceback

@@ -1,5 +1,7 @@
 """Server-sent events: the part of a page that changes, each time the observer has something new."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

@@ -4,6 +4,8 @@ Reads: the password file, at each log-in.  Writes: the password file, for `headr
 Guarantee: without a password file nobody can log in, and the console only shows.
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import re

@@ -1,5 +1,7 @@
 """The overview: every stream with its figures over time, health, open plans and last audit; every process."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

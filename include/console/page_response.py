@@ -1,5 +1,7 @@
 """The parts that all pages share: navigation, the logged-in user, headers that forbid loading other content."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field

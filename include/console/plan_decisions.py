@@ -5,6 +5,8 @@ Guarantee: one decision at a time for each plan; the plan's lock keeps out other
 After a crash: the plan is at the stage that its events say; the same decision may be made again.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,7 @@
 """Routes of plans: the list, one plan, and the decisions of logged-in users."""
 
+from __future__ import annotations
+
 from typing import Any
 from urllib.parse import quote
 

@@ -1,5 +1,7 @@
 """Plans: the list, newest first, and one plan with its stages, cost, comparison and events."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Routes of quality over time."""
 
+from __future__ import annotations
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 

@@ -1,5 +1,7 @@
 """Quality over time: the share of records that each rule rejected or warned of, and the results of table rules."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The SQL box: one reading statement over the published tables, with limits of time, memory and rows."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Sequence

@@ -4,6 +4,8 @@ Guarantee: one piece of work at a time under a key; beginning it again while it 
 After a crash: nothing is known of it. Whoever asks begins it again; plans continue from their journal.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,7 @@
 """A page of a dataset's refine runs, by key: the cost of a page does not depend on how many runs there are."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Routes to log in and out, and the check that a form that changes something comes from one of our pages."""
 
+from __future__ import annotations
+
 import hmac
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit

@@ -1,5 +1,7 @@
 """Storage: bytes by dataset, release and table. Every file is listed, so it is counted in the background and cached."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections import defaultdict

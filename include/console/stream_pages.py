@@ -1,5 +1,7 @@
 """Routes of the overview and of a dataset's pages."""
 
+from __future__ import annotations
+
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request

@@ -1,5 +1,7 @@
 """Routes of published tables, the SQL box, lineage and storage."""
 
+from __future__ import annotations
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 

@@ -1,5 +1,7 @@
 """Published tables: the list with rows and bytes, and one table with its first rows and a chart over its windows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock

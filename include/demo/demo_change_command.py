@@ -1,5 +1,7 @@
 """`headrace demo-change`: ships a wrong rule, rolls it back, replays three days, and accounts for every record."""
 
+from __future__ import annotations
+
 import os
 import signal
 import threading

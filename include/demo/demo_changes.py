@@ -3,6 +3,8 @@
 The folder of the clone is never changed: the copy is in the demo's folder inside the state folder.
 """
 
+from __future__ import annotations
+
 import shutil
 import subprocess
 import sys

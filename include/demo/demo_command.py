@@ -1,5 +1,7 @@
 """`headrace demo`: a year of real flights from Kafka to gold, with queries, a score and an audit."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Iterator, Sequence

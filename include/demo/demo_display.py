@@ -1,5 +1,7 @@
 """The progress display of the demo: a live table, or one line every few seconds without a terminal."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

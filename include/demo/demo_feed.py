@@ -5,6 +5,8 @@ Guarantee: a run whose manifest is finished is not sent again; a stopped one con
 After a crash: the chunk being sent is sent a second time; the manifest records it.
 """
 
+from __future__ import annotations
+
 import json
 import threading
 from collections.abc import Callable, Sequence

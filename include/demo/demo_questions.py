@@ -1,5 +1,7 @@
 """Questions about the year, answered from gold in SQL."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from include.reading.published_sql import QueryResult, run_query

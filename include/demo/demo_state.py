@@ -1,5 +1,7 @@
 """The demo's files in the state folder: its lock, and the removal of the state by `--fresh`."""
 
+from __future__ import annotations
+
 import fcntl
 import shutil
 from collections.abc import Callable, Iterator

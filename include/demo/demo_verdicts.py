@@ -1,5 +1,7 @@
 """The demo's results: rejected records scored against the manifest of injected faults, and the audit."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial

@@ -5,6 +5,8 @@ Ends when everything sent is published, a process is lost (StreamLost), refine s
 changes any more (DemoStalled), or sending failed (the sender's error).
 """
 
+from __future__ import annotations
+
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping

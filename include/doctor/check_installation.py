@@ -1,5 +1,7 @@
 """Checks of the installation and the settings: Python, packages, jars, a second Spark."""
 
+from __future__ import annotations
+
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Checks of the machine: Java, disk, memory, file system, port. Sizes are bytes."""
 
+from __future__ import annotations
+
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping

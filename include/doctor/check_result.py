@@ -1,5 +1,7 @@
 """The result of a check."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from enum import Enum
 

@@ -1,5 +1,7 @@
 """Check of the object store that HEADRACE_WAREHOUSE names."""
 
+from __future__ import annotations
+
 from include.clients.object_store import StoreUnavailable, find_store
 from include.doctor.check_result import CheckResult, failed, passed
 from include.password_file import PasswordUnreadable

@@ -1,5 +1,7 @@
 """The jars that JVMs are started with: the committed lock, and whether the folder matches it."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Find the Java that the project's JVMs run on."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import subprocess

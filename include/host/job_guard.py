@@ -9,6 +9,8 @@ Each second it touches RECORD, the run file, as a sign of life for other contain
 that asks it from there to end the job: RECORD with the ending `.end` (include/state/adr-0001).
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

@@ -1,5 +1,7 @@
 """TCP ports on the loopback address."""
 
+from __future__ import annotations
+
 import socket
 from contextlib import ExitStack
 from typing import Any

@@ -1,5 +1,7 @@
 """The place of a process: boot and pid namespace, since a pid is unique only within these."""
 
+from __future__ import annotations
+
 import os
 import socket
 from functools import lru_cache

@@ -3,6 +3,8 @@
 PySpark's workers are in a process group of their own, so a signal to the leader's group does not reach them.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import time

@@ -6,6 +6,8 @@ The parent's end is the end of the thread that started this, so a runner starts 
 driver's JVM ends with the driver: its standard input is a pipe that no process holds then.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import signal

@@ -1,5 +1,7 @@
 """Checks that the master of a Spark cluster answers; Spark itself tries for a minute and then stops the session."""
 
+from __future__ import annotations
+
 import socket
 
 from include.errors import Transient

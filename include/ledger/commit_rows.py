@@ -1,5 +1,7 @@
 """From a Delta commit to the ledger's rows: the one function behind the live ledger and the rebuilt one."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Errors of the ledger, and the translation of database errors into them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 

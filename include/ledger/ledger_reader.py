@@ -1,5 +1,7 @@
 """Queries of the ledger. Nothing here writes, creates a database, or reads a table or Kafka."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -6,6 +6,8 @@ After a crash: the old ledger is unchanged. Does not replace the SQLite file: a 
 in WAL mode that is replaced under an open connection is damaged.
 """
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Writes rows into the database inside a transaction of the caller; shared by the live writer and the rebuild."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 

@@ -4,6 +4,8 @@ All columns are integers or text, times are UTC milliseconds of the commits them
 from the commit, so that the same commits always make the same rows.
 """
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The driver's writer of the ledger: enters commits and publications, idempotently, one transaction per call."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,5 +1,7 @@
 """Enters the commits that the ledger lacks: after each run, after a crash, after an outage."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path

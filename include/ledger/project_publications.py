@@ -4,6 +4,8 @@ The versions are those that the batch committed and the time is that of its last
 same rows. (The publication file may name later versions of the same content, after a compaction.)
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any

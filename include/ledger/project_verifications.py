@@ -1,5 +1,7 @@
 """Projects the ranges that backfills verified, from their files next to the tables."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from datetime import datetime

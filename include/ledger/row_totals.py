@@ -3,6 +3,8 @@
 A commit is entered once (`projected`), in the order of its table's versions, so its rows are counted once.
 """
 
+from __future__ import annotations
+
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping

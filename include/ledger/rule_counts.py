@@ -1,5 +1,7 @@
 """The counts of rules by run, for the reports of quality."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field

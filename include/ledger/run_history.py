@@ -1,5 +1,7 @@
 """Queries of runs and batches by key, page by page: no query reads more rows than it returns."""
 
+from __future__ import annotations
+
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

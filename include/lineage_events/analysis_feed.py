@@ -1,5 +1,7 @@
 """Runs of analyses, from the Delta log of each result up to the published version."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """The facets of a dataset in an event: its type, version and columns, and the origins of these."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The whole graph as the folders declare it: one event for each job, without runs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from datetime import datetime
 

@@ -1,5 +1,7 @@
 """The jobs of a dataset as it is declared: what each reads and writes, and the origins of its columns."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

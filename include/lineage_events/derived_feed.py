@@ -1,5 +1,7 @@
 """Runs of derived datasets, from the Delta log of each gold table up to the published version."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

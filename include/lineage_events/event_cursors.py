@@ -4,6 +4,8 @@ Reads / Writes: `openlineage/cursors.json`.
 Guarantee: what a run covers is written before its first event is sent: after a crash the same run is sent again.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

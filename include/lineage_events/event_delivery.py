@@ -1,5 +1,7 @@
 """Delivers events by the transports of the OpenLineage library: HTTP, or lines appended to a file."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ least once, in runs with stable ids. Nothing else waits for it.
 After a crash: the next poll sends again what is not known to be delivered.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field

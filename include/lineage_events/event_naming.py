@@ -3,6 +3,8 @@
 A table keeps its name through releases; where its files are now is a symlink of it.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from datetime import datetime
 

@@ -3,6 +3,8 @@
 Each release is read once, each schema once for a folder: a table keeps its columns as long as it has its folder.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

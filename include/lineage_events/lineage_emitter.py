@@ -5,6 +5,8 @@ Guarantee: a receiver that is missing delays nothing but its events; they are tr
 After a crash: the runner starts it again.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import sys

@@ -1,5 +1,7 @@
 """What a feed yields: events to deliver in order, and how far everything is known to be sent before and after."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

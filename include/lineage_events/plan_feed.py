@@ -3,6 +3,8 @@
 A plan whose last attempt failed is FAIL until its next stage is complete: `headrace plan apply` continues it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta

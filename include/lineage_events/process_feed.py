@@ -1,5 +1,7 @@
 """Runs of streams as processes: a driver starts, works, and ends; a failure has its reason."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime

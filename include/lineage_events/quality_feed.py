@@ -1,5 +1,7 @@
 """Validations of whole tables: one run each, with the result of every rule on the table that it validated."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 
 from include.catalog.rule_results import RuleResult

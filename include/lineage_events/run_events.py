@@ -1,5 +1,7 @@
 """Runs of jobs as OpenLineage's events."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

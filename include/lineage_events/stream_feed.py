@@ -3,6 +3,8 @@
 Several publications are one run, so that a catalog gets a run each interval and not each second.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,6 +6,8 @@ After a crash: the next run does the rest.
 Does not: choose files, or run while a plan is open, whose table versions might be removed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,6 +3,8 @@
 Prometheus evaluates them from `infra/observability/alerts.yaml`, which is `rules_text`; `headrace alerts` without it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal

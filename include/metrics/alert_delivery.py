@@ -1,5 +1,7 @@
 """Delivers changes of alerts to a webhook or a command; failed deliveries are retried at the next evaluation."""
 
+from __future__ import annotations
+
 import http.client
 import json
 import subprocess

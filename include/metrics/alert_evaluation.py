@@ -5,6 +5,8 @@ Guarantee: one evaluation at a time for a state folder, so that no two of them d
 After a crash: see `alert_states.py`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime

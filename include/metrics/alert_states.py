@@ -4,6 +4,8 @@ Reads / Writes: `alerts.json` in the state folder.
 After a crash: a change whose delivery was not recorded is delivered again; its receiver knows it by alert and labels.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime

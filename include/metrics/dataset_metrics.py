@@ -4,6 +4,8 @@ Reads status and run files, publications, the ledger's projections and Kafka's o
 `headrace_unknown_figures` counts the reasons.
 """
 
+from __future__ import annotations
+
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -5,6 +5,8 @@ Guarantee: scrapes are answered one after the other; a figure that cannot be rea
 After a crash: the runner starts it again; its memory of watermarks is filled from the ledger.
 """
 
+from __future__ import annotations
+
 import signal
 import sys
 import threading

@@ -3,6 +3,8 @@
 Each scrape reads only the runs since the last one, and a table's log only when its version has changed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

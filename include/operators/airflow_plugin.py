@@ -7,6 +7,8 @@ Guarantee: login is required; no script of a page runs, and data in it is text.
 Does not: change a plan; tasks do.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

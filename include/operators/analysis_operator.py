@@ -5,6 +5,8 @@ Guarantee: the result is published once.
 After a crash: the retry continues the run.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context

@@ -3,6 +3,8 @@
 Reads: the datasets' YAML, nothing else: Airflow imports every DAG file every few seconds.
 """
 
+from __future__ import annotations
+
 import logging
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """Trigger forms of the DAGs; `run_parameters.py` validates the values."""
 
+from __future__ import annotations
+
 from airflow.sdk import Param
 
 from include.strict_values import LAG_SECONDS, LONGEST_LAG, MAX_OFFSET

@@ -6,6 +6,8 @@ After a crash: a retry reports the same days again; consumers see a day at least
 Does not: report a day again that was patched later (the plan's own task does).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any

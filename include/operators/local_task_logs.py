@@ -4,6 +4,8 @@ The web server asks the log server of a running task's worker too. There is none
 log would say "Could not read served logs".
 """
 
+from __future__ import annotations
+
 import copy
 from typing import Any
 

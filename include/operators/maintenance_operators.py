@@ -6,6 +6,8 @@ After a crash: the next run does the rest.
 Does not: touch the tables of a dataset with an open plan: that task is skipped.
 """
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Links from a task to Headrace's pages: its plan's comparison, its dataset's Data Docs."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from airflow.sdk import BaseOperatorLink

@@ -6,6 +6,8 @@ After a crash: a retry validates again.
 Does not: change the publication.
 """
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from typing import Any
 

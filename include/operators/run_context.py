@@ -1,5 +1,7 @@
 """What operators need of an Airflow run: its params, its origin, and the mapping of errors to Airflow's."""
 
+from __future__ import annotations
+
 import json
 import logging
 from collections.abc import Iterator, Mapping

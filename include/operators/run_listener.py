@@ -7,6 +7,8 @@ After a crash: a plan whose cancellation was interrupted stays open; `headrace p
 Does not: follow a run that ended by itself: a failed watch leaves its stream requested, a failed plan can continue.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 from typing import Any

@@ -3,6 +3,8 @@
 Does not: import Airflow; a test compares these fields with the forms (dag_forms.py).
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -6,6 +6,8 @@ After a crash: the run is still deferred; the triggerer watches again. A retry r
 Does not: start or stop a process.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context

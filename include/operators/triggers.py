@@ -6,6 +6,8 @@ After a crash: as after a restart.
 Does not: start or stop a process, or define health (include/status/service_levels.py does).
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import AsyncIterator

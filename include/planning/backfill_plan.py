@@ -1,5 +1,7 @@
 """Backfill plans: recompute the events of a range of time from bronze; an equal result verifies the range."""
 
+from __future__ import annotations
+
 from datetime import datetime, timedelta
 
 from include.catalog.event_times import before

@@ -1,5 +1,7 @@
 """A bounded job as a process that ends with the command that started it."""
 
+from __future__ import annotations
+
 import json
 import signal
 import subprocess

@@ -4,6 +4,8 @@ Only columns that are new, removed or retyped, or whose values differ, are profi
 differing ones by hashes that do not depend on the order of the rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -4,6 +4,8 @@ Columns that begin with `_` are left out, except a record's coordinates: how a r
 doubles, which releases of earlier versions have, are equal when their first digits are.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

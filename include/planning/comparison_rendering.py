@@ -1,5 +1,7 @@
 """A comparison as a self-contained page and as Markdown. Templates: include/rendering."""
 
+from __future__ import annotations
+
 from include.planning.comparison_view import comparison_view
 from include.plans.comparison import Comparison
 from include.rendering.render_template import render_html, render_markdown

@@ -1,5 +1,7 @@
 """The two sides of a comparison: the published release and the built one, or a slice before and after."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import getpid

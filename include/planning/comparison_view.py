@@ -1,5 +1,7 @@
 """A comparison as display values: the page, the terminal and the Markdown of an approval show the same."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

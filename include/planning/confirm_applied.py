@@ -1,5 +1,7 @@
 """Confirms a plan's last stage from the tables, independently of its events."""
 
+from __future__ import annotations
+
 from include.app_ids import plan_app_id
 from include.clients.delta_log import commits_descending, transaction_version
 from include.errors import Terminal

@@ -5,6 +5,8 @@ release, whole tables are evaluated. For a slice, row rules are evaluated on the
 resulting tables; an equal slice needs no evaluation.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from pydantic import TypeAdapter

@@ -3,6 +3,8 @@
 Equal rows verify the range; others become a patch. A table without a time in its grain is recomputed whole.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any

@@ -1,5 +1,7 @@
 """Recomputes the tables of a derived dataset from the sources that its publication names, in a job, for the audit."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 

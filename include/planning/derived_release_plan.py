@@ -1,5 +1,7 @@
 """Release plans of derived datasets: a changed folder, built over the sources that the published release has used."""
 
+from __future__ import annotations
+
 from datetime import datetime
 
 from include.catalog.dataset_checks import validate_datasets

@@ -1,5 +1,7 @@
 """A plan in words: what it changes, what it reads from where, its predicted cost and its stages."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from include.planning.plan_stages import stage_lines

@@ -5,6 +5,8 @@ Guarantee: a request without a waiting requester is withdrawn.
 After a crash: a request that was not withdrawn is executed once.
 """
 
+from __future__ import annotations
+
 import time
 from contextlib import suppress
 

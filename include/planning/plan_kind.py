@@ -1,5 +1,7 @@
 """The interface that every kind of plan implements: what to build, to compare, to apply and to revert."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

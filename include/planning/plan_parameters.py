@@ -1,5 +1,7 @@
 """The parameters of plans, validated once: command line options and Airflow params both become these models."""
 
+from __future__ import annotations
+
 import re
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self

@@ -1,5 +1,7 @@
 """What every planner checks before it creates a plan, and the prediction of its cost."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 

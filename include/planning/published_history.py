@@ -3,6 +3,8 @@
 Reads: commits and add actions of the published tables; of data files only offsets, and only where rows are missing.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing

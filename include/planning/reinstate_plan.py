@@ -1,5 +1,7 @@
 """Reinstate plans: validate rejected records again, with their fixes and the published release."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import UTC, datetime
 

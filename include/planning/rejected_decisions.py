@@ -4,6 +4,8 @@ A decision is stored before it takes effect. Reinstating replays exactly these o
 release: records that keep the contract now are added to silver, others stay rejected with their current reasons.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime

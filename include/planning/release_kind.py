@@ -1,5 +1,7 @@
 """What release plans have in common, of datasets with a topic and of derived ones: read the build, publish, revert."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

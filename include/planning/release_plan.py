@@ -1,5 +1,7 @@
 """Release plans: ship a dataset's changed folder as a new release, built as a shadow of production."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from datetime import datetime

@@ -1,5 +1,7 @@
 """Replay plans: recompute Kafka records with the published release, and fill what bronze lacks of them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self

@@ -4,6 +4,8 @@ Planning reads logs and few columns and touches no table. Offsets that are not i
 fail.
 """
 
+from __future__ import annotations
+
 import json
 import shutil
 import time

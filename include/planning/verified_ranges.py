@@ -1,5 +1,7 @@
 """Verified ranges: what a backfill recomputed and found equal, in files from which the ledger can be rebuilt."""
 
+from __future__ import annotations
+
 from datetime import UTC
 
 from include.errors import Terminal

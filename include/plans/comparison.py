@@ -1,5 +1,7 @@
 """The comparison of two releases, or of a slice before and after, at the same bronze batch: values and the verdict."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

@@ -8,6 +8,8 @@ dataset only.
 After a crash: the next call finishes the removal. Data is moved before it is deleted, so no reader finds a part of it.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import time

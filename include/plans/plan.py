@@ -1,5 +1,7 @@
 """A plan: an intended change of history, its stages, and the order in which they may follow."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

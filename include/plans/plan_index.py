@@ -7,6 +7,8 @@ After a crash: the same holds. Folders that were added or removed by hand are no
 `plans/`; a missing or damaged index is built again from the plans. (adr-0003)
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os

@@ -5,6 +5,8 @@ Guarantee: a stage's event is on disk when `record_result` returns.
 After a crash: a line of events.jsonl that was cut off counts as not written.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os

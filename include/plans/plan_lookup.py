@@ -1,5 +1,7 @@
 """Finds plans by the index and reads only those: the newest, the open, the last applied one, that of an Airflow run."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

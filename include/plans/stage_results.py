@@ -1,5 +1,7 @@
 """The stages of a plan and the typed result of each, as events.jsonl stores them. Keys of older versions are read."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar

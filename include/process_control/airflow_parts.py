@@ -8,6 +8,8 @@ Does not: import Airflow.
 Usage: python -m include.process_control.airflow_parts
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import sqlite3

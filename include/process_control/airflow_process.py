@@ -6,6 +6,8 @@ After a crash: `headrace up --airflow` starts it again on the same database; str
 Does not: define DAGs (dags/).
 """
 
+from __future__ import annotations
+
 import base64
 import json
 import os

@@ -8,6 +8,8 @@ Does not: import Airflow, or restart a part.
 Usage: python -m include.process_control.airflow_service init | api-server | scheduler | dag-processor | triggerer
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Sequence

@@ -3,6 +3,8 @@
 A process is its run file: pid and start time. A pid alone is never trusted: the system reuses pids.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

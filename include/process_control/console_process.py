@@ -6,6 +6,8 @@ After a crash: the runner starts it again; streams do not notice.
 Does not: show anything (include/console).
 """
 
+from __future__ import annotations
+
 import sys
 import time
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Starts the driver of a dataset, or names what prevents it."""
 
+from __future__ import annotations
+
 import os
 import sys
 

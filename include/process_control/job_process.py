@@ -5,6 +5,8 @@ Guarantee: when a job ends, for whatever reason, none of its processes is left (
 After a crash: the kernel signals the guard, which ends the job. Its run file stays until the next start or `down`.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

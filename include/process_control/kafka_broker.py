@@ -5,6 +5,8 @@ Guarantee: one cluster id for the life of the state folder; topics survive SIGKI
 After a crash: the runner restarts it, Kafka recovers its logs. Missing storage is an error, never an empty start.
 """
 
+from __future__ import annotations
+
 import base64
 import os
 import re

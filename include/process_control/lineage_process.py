@@ -4,6 +4,8 @@ After a crash: the runner starts it again; it continues where events were delive
 Does not: make or send an event (include/lineage_events).
 """
 
+from __future__ import annotations
+
 import sys
 
 from include.process_control.child_process import spawn, tethered

@@ -6,6 +6,8 @@ After a crash: the next check does the rest.
 Does not: remove the log of a plan that is open, or anything while the policy of its dataset cannot be read.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterator

@@ -3,6 +3,8 @@
 Pure: no clock, no file, no process. All rules of supervision are in this module.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar

@@ -7,6 +7,8 @@ After a crash: the next runner finds the broker by its run file and restarts the
 Does not: decide when to retry or give up (reconcile.py does), compute rows, or run inside Airflow.
 """
 
+from __future__ import annotations
+
 import hmac
 import os
 import secrets

@@ -1,5 +1,7 @@
 """Who supervises a state folder: one runner, by an OS lock, or by a lease when runners of several hosts stand by."""
 
+from __future__ import annotations
+
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -5,6 +5,8 @@ Guarantee: running processes are left alone; nothing is started twice in one sta
 After a crash of the command: the requests stay and the runner continues; the next `up` or `down` finds both.
 """
 
+from __future__ import annotations
+
 import signal
 import sys
 import time

@@ -7,6 +7,8 @@ likes every third campaign, and clicks on its ads instead of viewing them; over 
 as in the benchmark.
 """
 
+from __future__ import annotations
+
 import random
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid5

@@ -5,6 +5,8 @@ has a seed of its own, so that two runs agree, and a bidder's id is shifted once
 event's type does not have is null.
 """
 
+from __future__ import annotations
+
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -6,6 +6,8 @@ The reasons are those of the contract compiler: a record that is not a clean JSO
 `missing_id`), or a value that the dataset's contract does not allow (`required`, `enum`, `range`, `pattern`).
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """How a dataset's records are written: as the lines of a file, or by a schema that is registered first."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from include.catalog.dataset import Dataset

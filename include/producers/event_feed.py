@@ -1,5 +1,7 @@
 """A feed: a source of real events for one topic."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta

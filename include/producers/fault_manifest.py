@@ -10,6 +10,8 @@ Progress: `<manifest>.progress`, a log of JSON lines, one per chunk that is in t
 line is ignored. It exists until the run is finished.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

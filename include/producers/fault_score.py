@@ -1,5 +1,7 @@
 """Scores rejected records against a manifest: found, missed, wrong reason, wrongly rejected."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The feeds by name: real events, and the generated ones of `include/workloads`."""
 
+from __future__ import annotations
+
 from include.errors import Terminal
 from include.producers.ad_events import AD_EVENTS
 from include.producers.auction_events import AUCTION_EVENTS

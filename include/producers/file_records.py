@@ -1,5 +1,7 @@
 """Records of a user's own file, one per line, for any topic: no feed, no faults, unchanged bytes."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

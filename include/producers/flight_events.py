@@ -18,6 +18,8 @@ is null. `flight_id` is `<scheduled departure, UTC minute>/<carrier><flight>/<or
 `event_id` is `<flight_id>/<kind>`. Events are ordered by `occurred_at`, then by `event_id`.
 """
 
+from __future__ import annotations
+
 from datetime import timedelta
 from functools import lru_cache
 

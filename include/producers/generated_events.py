@@ -1,5 +1,7 @@
 """The frame of a generated feed: flat JSON records with an id and a time, in order of occurrence."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime

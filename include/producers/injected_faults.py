@@ -13,6 +13,8 @@ A copy always follows its original, and both have the same key and therefore the
 the one to be rejected.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, fields
 from datetime import timedelta

@@ -4,6 +4,8 @@ The values follow the rules of the TPC-H specification (4.2.3): 1 to 7 lines, pr
 Each order has a seed of its own, so that both topics agree. A line is booked up to two days after its order.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta

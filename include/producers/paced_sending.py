@@ -5,6 +5,8 @@ chunk that is known to be in the topic. After a crash (not after Ctrl-C) that ch
 records are duplicates, and the manifest records them (`resent`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime

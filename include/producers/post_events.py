@@ -1,5 +1,7 @@
 """Short texts with hashtags: words and tags are drawn by Zipf's law from a fixed vocabulary."""
 
+from __future__ import annotations
+
 import random
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate

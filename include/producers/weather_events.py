@@ -9,6 +9,8 @@ null. Units are the source's: degrees Fahrenheit, per cent, degrees, miles per h
 one extreme outlier (EWR, 12 February 2013, 1048.36 mph) is sent unchanged.
 """
 
+from __future__ import annotations
+
 from datetime import timedelta
 from functools import lru_cache
 

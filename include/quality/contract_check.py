@@ -1,5 +1,7 @@
 """A dataset's folder checked as a whole, its contract against the standard and against the published release."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 from include.catalog.contract import Contract

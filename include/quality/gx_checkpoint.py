@@ -4,6 +4,8 @@ Reads: of each table the columns of one rule at a time, as `table_frames.py` say
 given. Does not: store anything else of a run; send telemetry.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import shutil

@@ -3,6 +3,8 @@
 The data plane reads contracts with a stricter reader of its own (include/catalog/contract.py) and needs no package.
 """
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

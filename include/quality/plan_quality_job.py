@@ -5,6 +5,8 @@ Reads: the plan's tables. Writes: nothing. Does not: decide what follows from a 
 Usage: python -m include.quality.plan_quality_job PLAN. Prints one JSON object: `checks`, or `failed` with the reason.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Sequence

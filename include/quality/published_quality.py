@@ -1,5 +1,7 @@
 """Validates the published tables of a dataset against the table rules of the published release's contract."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The packages of the group `quality`, imported by the processes that need them and by no other."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import sys

@@ -1,5 +1,7 @@
 """Quality as pages: the report with a plot per rule, and the results of table rules. Templates: include/rendering."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 from include.catalog.rule_results import RuleResult

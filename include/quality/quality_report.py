@@ -1,5 +1,7 @@
 """How many records each rule of a dataset rejected or warned of over time, from the ledger alone."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,5 +1,7 @@
 """Checks whether a contract reads the records that producers write with the latest registered schema."""
 
+from __future__ import annotations
+
 from include.catalog.dataset import Dataset
 from include.catalog.payload_format import AVRO, JSON
 from include.clients.schema_registry import (

@@ -5,6 +5,8 @@ Simple measures that a person can check: share of nulls, distinct values, range,
 Reads: published silver, and the payloads of the newest batches in bronze. Writes: nothing. A warning stops nothing.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,6 +5,8 @@ unless a rule needs them. A rule about each row by itself sees `CHUNK` rows at a
 whose values have the hash of others, also in chunks; a rule about distinct values needs only the distinct values.
 """
 
+from __future__ import annotations
+
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager

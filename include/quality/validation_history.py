@@ -4,6 +4,8 @@ Reads / Writes: `quality/<dataset>/validations.jsonl`, the last MOST_KEPT valida
 After a crash: a line that was cut off counts as not written.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,5 +1,7 @@
 """Kafka offsets by batch, from the metadata of bronze's commits."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,6 +4,8 @@ One file per dataset, next to its tables, for all releases; one line per decisio
 bronze unchanged. An incomplete last line counts as not written. (adr-0001)
 """
 
+from __future__ import annotations
+
 import base64
 import json
 import sys

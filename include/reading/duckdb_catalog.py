@@ -7,6 +7,8 @@ retention of replaced files has passed, so write the database anew before then.
 *After a crash:* run it again; a folder whose name begins with `.part-` may be left next to it.
 """
 
+from __future__ import annotations
+
 import os
 import tempfile
 from pathlib import Path

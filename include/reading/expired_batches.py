@@ -4,6 +4,8 @@ The owner's commit (`spark_jobs/engine/expire_batches.py`) names offsets and cou
 which a table has all rows.
 """
 
+from __future__ import annotations
+
 from include.app_ids import expiry_app_id
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import RECORD_LAYERS, PinnedTables, open_table

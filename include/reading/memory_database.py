@@ -4,6 +4,8 @@ Writes: `spill/<process>/` in the state folder, while a query needs more memory 
 After a crash: the next process that opens a database removes the folder (`include/process_folder.py`).
 """
 
+from __future__ import annotations
+
 from contextlib import suppress
 from functools import cache
 from os import getpid

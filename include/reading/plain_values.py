@@ -5,6 +5,8 @@
 - Bytes are text when they are valid UTF-8, else base64.
 """
 
+from __future__ import annotations
+
 import base64
 import json
 import math

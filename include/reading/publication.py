@@ -1,5 +1,7 @@
 """The publication of a dataset: which release and which table versions readers see. One file, replaced atomically."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

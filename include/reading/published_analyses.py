@@ -1,5 +1,7 @@
 """Which version of each analysis readers see: one file per dataset, replaced atomically."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace

@@ -1,5 +1,7 @@
 """SQL over published tables: DuckDB in memory, reading only, every table pinned by one read of the publications."""
 
+from __future__ import annotations
+
 import re
 import threading
 from collections.abc import Iterator

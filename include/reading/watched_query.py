@@ -1,5 +1,7 @@
 """A query that runs again with each publication of what it reads, and the rows that changed in its result."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

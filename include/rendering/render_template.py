@@ -1,5 +1,7 @@
 """Renders a template of `include/rendering/templates`; a value with markup is shown as text."""
 
+from __future__ import annotations
+
 from functools import cache
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The texts of a new dataset's files. Users read and correct them, so each guess has a comment."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 

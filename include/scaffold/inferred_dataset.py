@@ -1,5 +1,7 @@
 """The roles of a dataset's fields, inferred from a sample: identity, event time, and a first gold table."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,6 +4,8 @@ A type is what the contract's validator accepts (`spark_jobs/contract/field_type
 timestamp is ISO 8601 with a zone. A time of another form keeps its own type, and silver.py converts it.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

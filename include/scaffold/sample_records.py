@@ -1,5 +1,7 @@
 """A sample of a dataset's records, from a file of JSON lines or from the beginning of a topic."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """How texts write times: ISO 8601 with a zone, a date and time of another form, a date."""
 
+from __future__ import annotations
+
 import re
 from datetime import datetime
 

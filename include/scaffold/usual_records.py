@@ -4,6 +4,8 @@ A record is unusual when it lacks a field that nearly all have, has a field that
 another type, or a time of another form, than nearly all. A small sample has no unusual records.
 """
 
+from __future__ import annotations
+
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Writes the folder of a new dataset, with a case: records and their expected results."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from dataclasses import dataclass

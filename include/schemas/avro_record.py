@@ -4,6 +4,8 @@ A record of the contract is flat, so a field that is itself a record, an array, 
 no value for a column: its kind names what it is. Such fields that the contract does not have are skipped.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

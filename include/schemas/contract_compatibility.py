@@ -1,5 +1,7 @@
 """Whether a contract reads the records that a registered schema describes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from include.catalog.contract import Column, Contract

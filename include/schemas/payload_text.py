@@ -3,6 +3,8 @@
 Decoded by another library than the data plane's, so that an audit does not share its errors.
 """
 
+from __future__ import annotations
+
 import io
 import json
 from base64 import b64encode

@@ -1,5 +1,7 @@
 """Records of a user's file, JSON objects, in a dataset's format: Avro by a schema, in the wire format of a registry."""
 
+from __future__ import annotations
+
 import io
 import json
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Confluent's wire format: a zero byte, the id of the writer's schema in four bytes, then the payload."""
 
+from __future__ import annotations
+
 MAGIC = b"\x00"
 HEADER_BYTES = 5
 

@@ -6,6 +6,8 @@ too; a later line adds the schema once the registry has it. One line per schema;
 written. (adr-0001)
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Address of the Kafka broker that this state folder uses."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from include.errors import Transient

@@ -4,6 +4,8 @@ Guarantee: the file is replaced atomically; the last request counts, whoever mad
 Does not: start or stop anything.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Reads / Writes: `run/stream-<dataset>.status.json`. The runner's record has the same first keys and can be read too.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any

@@ -1,5 +1,7 @@
 """OS locks on files of the state folder: the kernel releases them when their process ends."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 from collections.abc import Iterator

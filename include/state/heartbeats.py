@@ -3,6 +3,8 @@
 Writes and reads: the modification times of run files, compared with the clock of their file system (adr-0001).
 """
 
+from __future__ import annotations
+
 import os
 import tempfile
 import time

@@ -11,6 +11,8 @@ The model is any type that pydantic can validate: a frozen dataclass, a BaseMode
 Unknown keys are ignored unless the model forbids them: an older version may read what a newer one wrote.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

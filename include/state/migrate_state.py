@@ -5,6 +5,8 @@ Guarantee: idempotent, also under two processes at once. A file that has its new
 After a crash: the next command renames the rest.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import suppress

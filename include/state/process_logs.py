@@ -1,5 +1,7 @@
 """The end of a process's log."""
 
+from __future__ import annotations
+
 from include.paths import log_path
 from include.settings import Settings
 

@@ -1,5 +1,7 @@
 """Names of the processes and the states they can be in."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,5 +1,7 @@
 """Small files next to a release's tables: active releases, the patch in progress, a plan's build, verified ranges."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

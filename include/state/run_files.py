@@ -3,6 +3,8 @@
 A process of another place (container, host) is known by its heartbeat only, and never signalled (adr-0001).
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import time

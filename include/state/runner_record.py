@@ -1,5 +1,7 @@
 """The runner's record: its own state and that of each process it supervises, replaced about once a second."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

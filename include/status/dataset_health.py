@@ -1,5 +1,7 @@
 """Health of one stream, for Airflow: state, batch, lag, watermark, share of rejected records. Reads; never acts."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -3,6 +3,8 @@
 Reads publications, status files and Delta logs; never acts. An unknown value is None.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,5 +1,7 @@
 """Disk use of the state folder: every file counts once, in one part; and what the owners of tables will delete next."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterator

@@ -3,6 +3,8 @@
 Whether a process runs is observed directly; whether it will be started follows from its desired state and the runner.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,5 +1,7 @@
 """Service levels of a stream: when a watch ends because it failed, breached its level, or was released."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 from include.state.process_states import ProcessState

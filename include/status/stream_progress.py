@@ -4,6 +4,8 @@ Reads run and status files, publications, the ledger and Kafka's offsets; never 
 with a note that says why: a broken part must not hide the others.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

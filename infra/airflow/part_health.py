@@ -3,6 +3,8 @@
 Usage: python -S infra/airflow/part_health.py metadatabase | scheduler | dag_processor | triggerer
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys

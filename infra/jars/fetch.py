@@ -5,6 +5,8 @@ Guarantee: every jar in the folder was hashed against the lock in this run.
 After a crash: finished downloads are in the cache; the next run continues.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import shutil

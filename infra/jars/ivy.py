@@ -1,5 +1,7 @@
 """Downloads jars with the Ivy inside the pyspark wheel, so that no build tool is needed."""
 
+from __future__ import annotations
+
 import importlib.util
 import re
 import subprocess

@@ -6,6 +6,8 @@ two of them. It prints the setting, and runs until Ctrl-C.
 Usage: python -m infra.kafka.broker_cluster FOLDER [BROKERS]
 """
 
+from __future__ import annotations
+
 import signal
 import string
 import subprocess

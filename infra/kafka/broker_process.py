@@ -1,5 +1,7 @@
 """A broker of the tools in this folder as a process: format its storage, start it, wait until it listens."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import time

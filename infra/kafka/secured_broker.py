@@ -6,6 +6,8 @@ that Headrace needs on some topics. It prints the settings, and runs until Ctrl-
 Usage: python -m infra.kafka.secured_broker FOLDER TOPIC…
 """
 
+from __future__ import annotations
+
 import os
 import secrets
 import string

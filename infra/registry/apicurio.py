@@ -5,6 +5,8 @@ It downloads the archive that `apicurio.lock` names, verifies it, and keeps it i
 Usage: python -m infra.registry.apicurio FOLDER [--port P]
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import shutil

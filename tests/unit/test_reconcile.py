@@ -339,4 +339,4 @@ def test_reconciliation_reads_no_clock_file_or_process() -> None:
     tree = ast.parse(inspect.getsource(module))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert names == {"dataclasses", "datetime", "typing", "include.state.process_states"}
+    assert names == {"__future__", "dataclasses", "datetime", "typing", "include.state.process_states"}

@@ -1,5 +1,7 @@
 """`silver.flights`: an accepted event, the stage of the journey that it reports, and what the reference tables know."""
 
+from __future__ import annotations
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 

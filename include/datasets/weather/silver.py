@@ -1,5 +1,7 @@
 """`silver.weather`: an accepted observation as it is."""
 
+from __future__ import annotations
+
 from pyspark.sql import DataFrame
 
 
