@@ -39,7 +39,7 @@ def audited(session: BenchSession) -> tuple[Figures, list[str]]:
 
 def _timed_audit(session: BenchSession, scope: Scope) -> tuple[DatasetAudit, float]:
     began = time.monotonic()
-    opened = partial(open_topic, session.bootstrap)
+    opened = partial(open_topic, session.bootstrap, jars=session.settings.jars)
     found = audit_dataset(session.settings, session.dataset, opened, scope=scope)
     return found, time.monotonic() - began
 

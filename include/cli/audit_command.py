@@ -59,7 +59,7 @@ def audit(
         audits = requested_audits(
             settings,
             requested,
-            lambda topic: open_topic(_bootstrap(settings), topic),
+            lambda topic: open_topic(_bootstrap(settings), topic, settings.jars),
             recompute_derived,
             shown.update,
             full=full or deep,

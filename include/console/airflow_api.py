@@ -232,7 +232,7 @@ def run_audit(settings: Settings, body: AuditBody, report: Report) -> Mapping[st
     audits = requested_audits(
         settings,
         body.datasets,
-        lambda topic: open_topic(bootstrap_servers(settings), topic),
+        lambda topic: open_topic(bootstrap_servers(settings), topic, settings.jars),
         recompute_derived,
         lambda line: report({"at": line}),
         full=body.full,

@@ -172,7 +172,7 @@ def _audit(console: Console, settings: Settings) -> bool:
     from functools import partial
 
     _chapter(console, "5  Is every record accounted for?")
-    found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap_servers(settings)))
+    found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap_servers(settings), jars=settings.jars))
     print_audits([found])
     console.print("next: [bold]headrace plan list[/], [bold]headrace plan show ID[/]", highlight=False)
     return found.balanced

@@ -41,7 +41,7 @@ def audits(
     settings: Settings, runs: Sequence[Run], bootstrap: str, progress: Callable[[str], None]
 ) -> list[DatasetAudit]:
     """Return the audit of each dataset of the demo; `progress` receives status texts."""
-    opener = partial(open_topic, bootstrap)
+    opener = partial(open_topic, bootstrap, jars=settings.jars)
     found = [audit_dataset(settings, run.feed.name, opener, progress) for run in runs]
     record_outcomes(settings, found, datetime.now(UTC))
     return found

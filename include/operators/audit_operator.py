@@ -58,7 +58,7 @@ class Audit(BaseOperator):
         return requested_audits(
             settings,
             requested,
-            lambda topic: open_topic(bootstrap_servers(settings), topic),
+            lambda topic: open_topic(bootstrap_servers(settings), topic, settings.jars),
             recompute_derived,
             self.log.info,
             full=full,

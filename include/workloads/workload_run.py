@@ -160,7 +160,8 @@ def _checked(settings: Settings, group: Group, name: str, checks: Checks, report
     report(f"{name}: computed again by a bounded job …")
     if name in DERIVED:
         return _derived_result(settings, found, name)
-    audit = audit_dataset(settings, name, partial(open_topic, bootstrap_servers(settings)), lambda _: None)
+    opener = partial(open_topic, bootstrap_servers(settings), jars=settings.jars)
+    audit = audit_dataset(settings, name, opener, lambda _: None)
     batch = rebuilt(settings, name, group.frames[name])
     replay = replayed(settings, name) if checks.replay else None
     return found(audit, freshness(settings, name), batch, replay)

@@ -90,6 +90,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.audit": (
         (
             *GROUND,
+            "include.host",
             "include.catalog",
             "include.clients",
             "include.reading",
@@ -227,9 +228,10 @@ OUTSIDE = {
         "Airflow is only an adapter; logic goes to include.planning",
     ),
     "confluent_kafka": (
-        ("include.clients", "include.producers", "include.audit", "include.bench", "infra.kafka"),
-        "use include.clients.kafka; only who produces, counts from outside or sets up a broker has an own client",
+        ("include.clients", "include.producers", "include.bench", "infra.kafka"),
+        "use include.clients.kafka; only who produces, measures or sets up a broker has an own client",
     ),
+    "py4j": (("spark_jobs", "include.audit"), "a JVM is Spark's, or the audit's consumer (include/audit/adr-0002)"),
     "obstore": (("include.clients",), "use include.clients.object_store"),
     "psycopg": (("include.leases",), "the other database is the ledger's; use include.ledger.ledger_reader"),
     "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),

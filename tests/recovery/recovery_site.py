@@ -205,7 +205,7 @@ class Site:
 
     def assert_nothing_lost(self) -> None:
         """Assert a balanced audit, the rows that the sent records must give, and each commit once."""
-        audit = audit_dataset(self.settings, self.dataset, partial(open_topic, self.bootstrap))
+        audit = audit_dataset(self.settings, self.dataset, partial(open_topic, self.bootstrap, jars=self.settings.jars))
         assert audit.balanced, [finding.sentence() for finding in audit.findings[:5]]
         assert not (wrong := wrong_rows(warehouse(self.settings), self.dataset, self.sent)), wrong
         assert not (wrong := repeated_commits(warehouse(self.settings) / self.dataset)), wrong

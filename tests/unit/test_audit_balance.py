@@ -322,7 +322,7 @@ def command(monkeypatch: pytest.MonkeyPatch, settings: Settings, kafka: SmallKaf
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
     monkeypatch.setenv("HEADRACE_DATASETS", str(settings.datasets))
     monkeypatch.setattr(sys, "argv", ["headrace", "audit", *options])
-    monkeypatch.setattr(audit_command, "open_topic", lambda _, name: kafka.open_topic(name))
+    monkeypatch.setattr(audit_command, "open_topic", lambda _, name, jars: kafka.open_topic(name))
     load_settings.cache_clear()
     try:
         with pytest.raises(SystemExit) as left:

@@ -1,0 +1,200 @@
+"""Records of a Kafka partition as columns: a JVM of the audit's own reads them, without Python objects (adr-0002).
+
+Reads: one partition.  Writes: temporary files, which are deleted as soon as they are mapped.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import Popen
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+from uuid import uuid4
+
+import polars as pl
+import pyarrow as pa
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from include.host.java_runtime import find_java
+from include.kafka_address import source_options
+
+SOURCE = Path(__file__).with_name("KafkaRecords.java")
+CLASS = "headrace.KafkaRecords"
+BROKERS_JARS = ("kafka-clients", "lz4-java", "snappy-java", "zstd-jni", "slf4j-api")
+"""Kafka's client of another version than the one that Spark uses, and what it needs to decompress."""
+SPARKS_JARS = ("janino", "commons-compiler", "py4j")
+"""A compiler for SOURCE, since the installed Java may have none, and what carries the calls."""
+JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC")
+BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+OPTIONS = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "none",
+    "max.poll.records": "20000",
+    "fetch.max.bytes": str(64 << 20),
+    "max.partition.fetch.bytes": str(16 << 20),
+    "key.deserializer": BYTES,
+    "value.deserializer": BYTES,
+}
+ALIGNED = 8
+
+
+class KafkaReadFailed(Exception):
+    """Kafka's client could not read a partition; the text is its own."""
+
+
+class _SharedJvm:
+    """A JVM for all readers of this process: started with the first, ended with the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._gateway: Any = None
+        self._class: Any = None
+        self._folder: Any = None
+
+    @property
+    def process(self) -> Popen[bytes]:
+        """The JVM's process."""
+        return cast("Popen[bytes]", self._gateway.java_process)
+
+    @contextmanager
+    def reader(self, jars: Path) -> Iterator[PartitionReader]:
+        """Yield a reader that has no partition yet."""
+        with self._lock:
+            if self._users == 0:
+                self._start(jars)
+            self._users += 1
+        try:
+            yield PartitionReader(self._class.newInstance(), Path(self._folder.name))
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._end()
+
+    def _start(self, jars: Path) -> None:
+        # The JVM also unpacks native libraries there, which it does not delete.
+        self._folder = TemporaryDirectory(prefix="headrace-audit-", ignore_cleanup_errors=True)
+        self._gateway = _gateway(jars, f"-Djava.io.tmpdir={self._folder.name}")
+        self._class = _compiled(self._gateway)
+
+    def _end(self) -> None:
+        with suppress(Py4JError, OSError):
+            self._gateway.shutdown()
+        self.process.kill()
+        self.process.wait()
+        self._folder.cleanup()
+
+
+JVM = _SharedJvm()
+
+
+def _gateway(jars: Path, *options: str) -> JavaGateway:
+    """Start a JVM with the classes of the jars."""
+    sparks = Path(str(find_spec("pyspark").origin)).parent / "jars"  # type: ignore[union-attr]
+    parts = ((jars / "broker", BROKERS_JARS), (sparks, SPARKS_JARS))
+    found = [str(jar) for folder, names in parts for name in names for jar in folder.glob(f"{name}-[0-9]*.jar")]
+    port, token, process = launch_gateway(
+        classpath=os.pathsep.join(found),
+        jarpath=found[-1],
+        javaopts=[*JVM_OPTIONS, *options],
+        java_path=str(find_java(os.environ).path),
+        die_on_exit=True,
+        enable_auth=True,
+        return_proc=True,
+    )
+    parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+    return JavaGateway(gateway_parameters=parameters, java_process=process)
+
+
+def _compiled(gateway: Any) -> Any:
+    compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(SOURCE.read_text("utf-8"))
+    return compiler.getClassLoader().loadClass(CLASS)
+
+
+@dataclass(frozen=True)
+class PartitionReader:
+    """Reads a partition's committed records in turn, by way of files in a folder."""
+
+    java: Any
+    folder: Path
+
+    def read(self, end: int, most_records: int, most_bytes: int) -> tuple[int, pl.DataFrame]:
+        """Return the next records below `end`, and the offset before which all are read.
+
+        There may be fewer, or none, while Kafka has not answered.
+        """
+        file = self.folder / uuid4().hex
+        position, *sizes = map(int, self.java.read(str(file), end, most_records, most_bytes).split())
+        with pa.memory_map(str(file)) as mapped:
+            content = mapped.read_buffer()
+        file.unlink()
+        return position, _frame(content, *sizes)
+
+
+@contextmanager
+def partition_reader(jars: Path, bootstrap: str, topic: str, partition: int, start: int) -> Iterator[PartitionReader]:
+    """Yield a reader of the records from offset `start` on. Raises KafkaReadFailed."""
+    # Spark's source has the options of Kafka's client, with a prefix.
+    address = {name.removeprefix("kafka."): value for name, value in source_options(bootstrap).items()}
+    with JVM.reader(jars) as reader:
+        try:
+            reader.java.open({**address, **OPTIONS}, topic, partition, start)
+            yield reader
+        except Py4JJavaError as error:
+            raise KafkaReadFailed(str(error.java_exception.toString())) from error
+        except Py4JError as error:
+            raise KafkaReadFailed(f"the JVM that reads Kafka has ended: {error}") from error
+        finally:
+            with suppress(Py4JError):
+                reader.java.close()
+
+
+class _Columns:
+    """The columns of a file, in turn."""
+
+    def __init__(self, content: pa.Buffer) -> None:
+        self._content, self._at = content, 0
+
+    def _next(self, size: int) -> pa.Buffer:
+        found = self._content.slice(self._at, size)
+        self._at += -(-size // ALIGNED) * ALIGNED
+        return found
+
+    def numbers(self, kind: pa.DataType, count: int) -> pa.Array:
+        return pa.Array.from_buffers(kind, count, [None, self._next(count * kind.bit_width // 8)])
+
+    def texts(self, kind: pa.DataType, count: int, size: int) -> pa.Array:
+        valid, ends = self._next(-(-count // 8)), self._next(4 * (count + 1))
+        return pa.Array.from_buffers(kind, count, [valid, ends, self._next(size)])
+
+
+def _frame(
+    content: pa.Buffer, count: int, keys: int, values: int, headers: int, header_keys: int, header_values: int
+) -> pl.DataFrame:
+    columns = _Columns(content)
+    offsets, timestamps = columns.numbers(pa.int64(), count), columns.numbers(pa.int64(), count)
+    types, ends = columns.numbers(pa.int32(), count), columns.numbers(pa.int32(), count + 1)
+    key, value = columns.texts(pa.binary(), count, keys), columns.texts(pa.binary(), count, values)
+    of_header = columns.texts(pa.string(), headers, header_keys), columns.texts(pa.binary(), headers, header_values)
+    listed = pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(list(of_header), ["key", "value"]))
+    table = pa.table(
+        {
+            "offset": offsets,
+            "timestamp": timestamps,
+            "timestamp_type": types,
+            "key": key,
+            "value": value,
+            "headers": listed,
+        }
+    )
+    return pl.DataFrame(pl.from_arrow(table))
