@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import CommitProperties, PostCommitHookProperties
-
-from include.clients.delta_log import LOG
+from include.clients.delta_log import LOG, latest_version
+from spark_jobs.storage.log_commit import VersionTaken, put_commit
 
 EPOCH = "headraceEpoch"
 
@@ -23,20 +20,13 @@ def claim_tables(paths: Iterable[Path], epoch: int) -> None:
     """
     for path in paths:
         if (path / LOG).is_dir():
-            while not _has_claimed(DeltaTable(str(path)), epoch):
+            while not _has_claimed(path, epoch):
                 pass
 
 
-def _has_claimed(table: DeltaTable, epoch: int) -> bool:
+def _has_claimed(path: Path, epoch: int) -> bool:
     try:
-        table.create_write_transaction(
-            [],
-            "append",
-            table.schema(),
-            partition_by=table.metadata().partition_columns,
-            commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={EPOCH: str(epoch)}),
-            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-        )
-    except CommitFailedError:
+        put_commit(path, latest_version(path) + 1, {EPOCH: str(epoch)}, [], durable=False)
+    except VersionTaken:
         return False
     return True

@@ -17,10 +17,10 @@ from urllib.parse import quote, unquote
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from include.clients.table_files import add_actions
+from spark_jobs.storage.log_commit import Action
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Bound = int | str | datetime | date | Decimal
@@ -150,35 +150,33 @@ def _nulls(groups: Sequence[Any], columns: Sequence[int]) -> Iterator[tuple[str,
 
 def actions(
     spec: TableSpec, added: Sequence[DataFile], removed: Sequence[DataFile], *, data_change: bool = True
-) -> list[AddAction | RemoveAction]:
+) -> list[Action]:
     """Return the actions of a commit. `data_change=False`: the added files hold the rows of the removed ones."""
-    new = [_add(spec, file, data_change) for file in added]
-    return [*new, *(_remove(spec, file, data_change) for file in removed)]
+    now = int(time.time() * 1000)
+    new = [_add(spec, file, now, data_change) for file in added]
+    return [*new, *(_remove(spec, file, now, data_change) for file in removed)]
 
 
-def _add(spec: TableSpec, file: DataFile, data_change: bool) -> AddAction:
+def _add(spec: TableSpec, file: DataFile, now: int, data_change: bool) -> Action:
     statistics = {
         "numRecords": file.rows,
         "minValues": _stats(file.low, timedelta()),
         "maxValues": _stats(file.high, timedelta(microseconds=999)),
         "nullCount": dict(file.nulls),
     }
+    named = _named(spec, file) | {"modificationTime": now, "dataChange": data_change}
+    return {"add": named | {"stats": json.dumps(statistics)}}
+
+
+def _remove(spec: TableSpec, file: DataFile, now: int, data_change: bool) -> Action:
+    named = _named(spec, file) | {"deletionTimestamp": now, "dataChange": data_change}
+    return {"remove": named | {"extendedFileMetadata": True}}
+
+
+def _named(spec: TableSpec, file: DataFile) -> dict[str, Any]:
     partition = None if file.partition == HIVE_NULL else file.partition
-    now = int(time.time() * 1000)
-    return AddAction(
-        quote(file.path, safe="/="), file.size, {spec.partition: partition}, now, data_change, json.dumps(statistics)
-    )
-
-
-def _remove(spec: TableSpec, file: DataFile, data_change: bool) -> RemoveAction:
-    now = int(time.time() * 1000)
-    return RemoveAction(
-        path=quote(file.path, safe="/="),
-        data_change=data_change,
-        deletion_timestamp=now,
-        size=file.size,
-        partition_values={spec.partition: file.partition},
-    )
+    path = quote(file.path, safe="/=")
+    return {"path": path, "partitionValues": {spec.partition: partition}, "size": file.size}
 
 
 def _stats(bounds: Mapping[str, Bound], round_up: timedelta) -> dict[str, int | str]:

@@ -1,4 +1,4 @@
-"""Delta tables: Spark or DuckDB (layers/adr-0002) writes files, delta-rs commits them; one owner per table.
+"""Delta tables: Spark or DuckDB (layers/adr-0002) writes files, the owner commits them (adr-0004); one owner per table.
 
 *Guarantee:* a commit of added files, removed files, transaction (app id, version) and metadata is atomic; an app id
 and version commit at most once; a process that no longer owns the table is refused.
@@ -12,19 +12,19 @@ import json
 import shutil
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DataType, StructField, StructType
 
-from include.clients.delta_log import LOG, checkpoint_file, commit_name, refuse_lost_commits
+from include.clients.delta_log import LOG, checkpoint_file, refuse_lost_commits
 from include.clients.file_checksum import name_by_checksum
 from include.commit_guard import require_ownership
 from include.durable_files import sync_files
@@ -32,6 +32,7 @@ from include.errors import Terminal
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.storage.file_index import FileIndex
 from spark_jobs.storage.log_checkpoints import SupersededCheckpoints
+from spark_jobs.storage.log_commit import Action, VersionTaken, put_commit
 from spark_jobs.storage.spark_files import finished_files, write_files
 
 # delta-rs never cleans the log (adr-0002). The owner deletes old files as `retention` of pipeline.yaml says; a log
@@ -94,7 +95,7 @@ class Table:
         self._versions: dict[str, tuple[int, int]] = {}
         """By app id: the transaction version and the table version of its last commit by this process."""
         self._delta = _open_or_create(spec) if version is None else DeltaTable(str(spec.path), version=version)
-        refuse_lost_commits(spec.path, self.version)
+        refuse_lost_commits(spec.path, self._delta.version())
         self._load()
         self._checkpoints = None if version is not None else self._superseded_checkpoints()
 
@@ -104,7 +105,8 @@ class Table:
         return SupersededCheckpoints(self.spec.path, self.version, interval)
 
     def _load(self) -> None:
-        """Copy the log's state from `_delta`."""
+        """Copy the log's state from `_delta`, which is behind after commits of this process."""
+        self._version = self._delta.version()
         self._files = FileIndex(files_of(self._delta, self.spec))
         self._committed: dict[str, int] = {}
         self._stale = False
@@ -124,7 +126,7 @@ class Table:
     @property
     def version(self) -> int:
         """The version of the log state in memory."""
-        return self._delta.version()
+        return self._version
 
     @property
     def table_id(self) -> str:
@@ -145,7 +147,7 @@ class Table:
             return self._delta.transaction_version(app_id)
         except DeltaError:
             # It reads the checkpoint that the snapshot was opened with, which the owner may have removed since.
-            self._delta = DeltaTable(str(self.spec.path), version=self._delta.version())
+            self._delta = DeltaTable(str(self.spec.path), version=self._version)
             return self._delta.transaction_version(app_id)
 
     def files(self) -> list[DataFile]:
@@ -219,20 +221,15 @@ class Table:
 
         Raises OwnershipLost when another process has committed with this app id or removed the same files.
         """
-        properties = CommitProperties(
-            app_transactions=[Transaction(app_id, version)],
-            custom_metadata={"userMetadata": json.dumps(metadata, sort_keys=True)},
-            max_commit_retries=0,
-        )
+        facts = {"userMetadata": json.dumps(metadata, sort_keys=True)}
+        transaction = {"txn": {"appId": app_id, "version": version}}
         self._sync_files(added)
         with self._lock:
             self._refresh()
-            self._write(actions(self.spec, added, removed), properties, app_id, version)
-            self._sync_log()
-            self._replace(added, removed)
+            self._put(app_id, facts, added, removed, transaction)
             self._committed[app_id] = version
-            self._versions[app_id] = version, self._delta.version()
-            return self._delta.version()
+            self._versions[app_id] = version, self._version
+            return self._version
 
     def version_of(self, app_id: str, version: int) -> int | None:
         """Return the table version of this process's last commit of `app_id`, None when it is another transaction's."""
@@ -249,68 +246,62 @@ class Table:
         rows = [sum(file.rows for file in files) for files in (removed, added)]
         if rows[0] != rows[1]:
             raise CompactedRowsDiffer(self.spec.name, *rows)
-        properties = CommitProperties(max_commit_retries=0)
         self._sync_files(added)
         with self._lock:
             self._refresh()
-            self._stale = True
-            try:
-                self._create(actions(self.spec, added, removed, data_change=False), properties)
-            except CommitFailedError as error:
-                raise OwnershipLost(self.spec.name, "maintenance", str(error)) from error
-            self._sync_log()
-            self._replace(added, removed)
-            self._stale = False
+            self._put("maintenance", {}, added, removed, data_change=False)
 
     def _sync_files(self, files: Sequence[DataFile]) -> None:
         """Force files to disk before the commit that names them."""
         if self.spec.durable:
             sync_files([self.spec.path / file.path for file in files], self.spec.path)
 
-    def _sync_log(self) -> None:
-        """Force the newest commit to disk, and the checkpoint that delta-rs wrote after it."""
-        if self.spec.durable:
-            log, version = self.spec.path / LOG, self._delta.version()
-            written = checkpoint_file(self.spec.path, version), log / "_last_checkpoint"
-            sync_files([log / commit_name(version), *(written if written[0].exists() else ())], log)
+    def _put(
+        self,
+        committer: str,
+        facts: Mapping[str, str],
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        *transaction: Action,
+        data_change: bool = True,
+    ) -> None:
+        """Commit the next version; its transaction comes last. Raises OwnershipLost when another process has it."""
+        content = [*actions(self.spec, added, removed, data_change=data_change), *transaction]
+        require_ownership()
+        self._stale = True
+        try:
+            put_commit(self.spec.path, self._version + 1, facts, content, durable=self.spec.durable)
+        except VersionTaken as error:
+            # A reload would make a former owner current again: it stays refused.
+            self._stale = False
+            raise OwnershipLost(self.spec.name, committer, str(error)) from error
+        self._version += 1
+        self._replace(added, removed)
+        self._write_checkpoint()
+        self._stale = False
 
-    def _update(self) -> None:
-        """Advance `_delta` to a commit of this process."""
-        self._delta.update_incremental()
-        if self._checkpoints is not None:
-            self._checkpoints.advance(self._delta.version())
+    def _write_checkpoint(self) -> None:
+        """Write a checkpoint of the log when one is due, and remove superseded ones."""
+        assert self._checkpoints is not None
+        if self._checkpoints.is_due(self._version):
+            # The disk may be full: the commit counts, and the next checkpoint has what this one lacks.
+            with suppress(DeltaError, OSError):
+                self._delta.update_incremental()
+                self._delta.create_checkpoint()
+                self._sync_checkpoint()
+        self._checkpoints.advance(self._version)
+
+    def _sync_checkpoint(self) -> None:
+        """Force the newest checkpoint to disk."""
+        if self.spec.durable:
+            log = self.spec.path / LOG
+            sync_files([checkpoint_file(self.spec.path, self._version), log / "_last_checkpoint"], log)
 
     def _replace(self, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
         for file in removed:
             self._files.remove(file.path)
         for file in added:
             self._files.add(file)
-
-    def _create(self, actions: list[AddAction | RemoveAction], properties: CommitProperties) -> None:
-        require_ownership()
-        self._delta.create_write_transaction(
-            actions,
-            "append",
-            self._delta.schema(),
-            partition_by=[self.spec.partition],
-            commit_properties=properties,
-            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-        )
-        self._update()
-
-    def _write(
-        self, actions: list[AddAction | RemoveAction], properties: CommitProperties, app_id: str, version: int
-    ) -> None:
-        try:
-            self._create(actions, properties)
-        except CommitFailedError as error:
-            raise OwnershipLost(self.spec.name, app_id, str(error)) from error
-        except (DeltaError, OSError):
-            # On a full disk, for example, the commit is written but the log checkpoint after it fails.
-            self._stale = True
-            self._refresh()
-            if self._delta.transaction_version(app_id) != version:
-                raise
 
 
 def validate_types(spec: TableSpec, schema: StructType) -> None:

@@ -38,7 +38,7 @@ class SupersededCheckpoints:
     """Removes one table's checkpoints that newer ones supersede: O(1) after each commit, by one listing at first."""
 
     def __init__(self, table: Path, version: int, interval: int) -> None:
-        """`version`: of the table; delta-rs writes a checkpoint when a commit completes `interval` versions."""
+        """`version`: of the table; the owner writes a checkpoint when a commit completes `interval` versions."""
         self._table, self._version, self._interval = table, version, interval
         self._written: deque[tuple[int, float]] = deque()
         """Version and time of each checkpoint that is not removed, oldest first."""
@@ -46,9 +46,13 @@ class SupersededCheckpoints:
             self._note(found)
         self._remove()
 
+    def is_due(self, version: int) -> bool:
+        """Return whether the commit of a version completes an interval."""
+        return (version + 1) % self._interval == 0
+
     def advance(self, version: int) -> None:
         """Note the checkpoints of the commits up to `version`, and remove superseded ones."""
-        written = [each for each in range(self._version + 1, version + 1) if (each + 1) % self._interval == 0]
+        written = [each for each in range(self._version + 1, version + 1) if self.is_due(each)]
         self._version = version
         for each in written:
             self._note(each)

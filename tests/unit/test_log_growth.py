@@ -181,6 +181,20 @@ def test_commit_is_found_after_a_restart_without_listing_the_log(bronze: Table, 
     assert (len(reads.opened), reads.listings) == (2, 0)
 
 
+def test_commits_between_checkpoints_neither_list_nor_read_the_log(spec: TableSpec, reads: LogReads) -> None:
+    """delta-rs, whose reads are not counted here, lists a log at each commit."""
+    owner = Table(spec)
+    fill(owner, INTERVAL - 1)
+    reads.listings = 0
+    reads.opened.clear()
+    snapshot, owner._delta = owner._delta, None  # type: ignore[assignment]
+    fill(owner, INTERVAL - 1)
+    assert (reads.opened, reads.listings) == ([], 0)
+    owner._delta = snapshot
+    fill(owner, 1)
+    assert len(Table(spec).files()) == 2 * INTERVAL - 1
+
+
 def test_missing_commit_is_named(bronze: Table) -> None:
     with pytest.raises(CommitMissing):
         commit_of(bronze, "app", 60)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from deltalake.exceptions import DeltaError
 from pyspark.sql.types import LongType, StringType, StructType
 
-from include.clients.delta_log import LOG, LogDamaged, commit_name
+from include.clients.delta_log import LOG, LogDamaged, checkpoint_name, commit_name, last_checkpoint, log_versions
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import OwnershipLost, Table
+from spark_jobs.storage.log_history import move_range
 
 SPEC_COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 
@@ -26,47 +27,65 @@ def file(name: str) -> DataFile:
     return DataFile(f"b1/_month=2024-01/{name}.parquet", "2024-01", 3, 100, {"n": 1}, {"n": 3})
 
 
-class Failing:
-    """Replaces a table's handle: every commit fails, after it was written (`late`) or before."""
+class FullDisk:
+    """The link that makes a commit visible fails once, after it was made (`late`) or before."""
 
-    def __init__(self, table: Table, late: bool, error: Exception) -> None:
-        self.table, self.real, self.late, self.error = table, table._delta, late, error
-        table._delta = self  # type: ignore[assignment]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+        self.real, self.late, self.monkeypatch = os.link, late, monkeypatch
+        monkeypatch.setattr(os, "link", self.link)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def create_write_transaction(self, *arguments: Any, **named: Any) -> None:
+    def link(self, source: Path, target: Path) -> None:
+        self.monkeypatch.setattr(os, "link", self.real)
         if self.late:
-            self.real.create_write_transaction(*arguments, **named)
-        raise self.error
+            self.real(source, target)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
-ERRORS: list[Callable[[], Exception]] = [
-    lambda: OSError("No space left on device"),
-    lambda: DeltaError("Kernel error: No space left on device"),
-]
-
-
-@pytest.mark.parametrize("error", ERRORS)
-def test_commit_in_the_log_counts_although_its_call_failed(tmp_path: Path, error: Callable[[], Exception]) -> None:
+def test_commit_in_the_log_counts_although_its_call_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(spec(tmp_path))
-    Failing(table, late=True, error=error())
-    assert table.commit("app", 0, {}, [file("one")]) == 1
+    FullDisk(monkeypatch, late=True)
+    with pytest.raises(OSError, match="No space left"):
+        table.commit("app", 0, {}, [file("one")])
     assert table.committed("app") == 0
     assert [f.path for f in table.files()] == [file("one").path]
     assert table.commit("app", 1, {}, [file("two")]) == 2
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_commit_not_in_the_log_can_be_repeated(tmp_path: Path, error: Callable[[], Exception]) -> None:
+def test_commit_not_in_the_log_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(spec(tmp_path))
-    failed = error()
-    Failing(table, late=False, error=failed)
-    with pytest.raises(type(failed)):
+    FullDisk(monkeypatch, late=False)
+    with pytest.raises(OSError, match="No space left"):
         table.commit("app", 0, {}, [file("one")])
     assert (table.committed("app"), table.files()) == (-1, [])
     assert table.commit("app", 0, {}, [file("one")]) == 1
+    assert not [path.name for path in (table.spec.path / LOG).iterdir() if path.name.startswith("_commit_")]
+
+
+def test_commit_counts_although_its_checkpoint_fails(tmp_path: Path) -> None:
+    table = Table(spec(tmp_path))
+    occupied = table.spec.path / LOG / checkpoint_name(24)
+    occupied.mkdir()
+    for number in range(60):
+        table.commit("app", number, {}, [file(f"f{number}")])
+    assert (table.version, table.committed("app"), table.file_count) == (60, 59, 60)
+    assert last_checkpoint(table.spec.path) == 49
+    occupied.rmdir()
+    again = Table(spec(tmp_path))
+    assert (again.version, again.committed("app"), again.file_count) == (60, 59, 60)
+
+
+def test_owner_that_slept_is_refused_after_its_version_moved_into_the_history(tmp_path: Path) -> None:
+    """The name of its next commit is free again then, and only the history has the version."""
+    stale, owner = Table(spec(tmp_path)), Table(spec(tmp_path))
+    for number in range(400):
+        owner.commit("app", number, {}, [])
+    assert move_range(owner.spec.path, owner.version, (), age=timedelta())
+    before = log_versions(owner.spec.path)
+    assert before[0] > stale.version + 1
+    with pytest.raises(OwnershipLost, match="history has version 1"):
+        stale.commit("another app", 0, {}, [file("one")])
+    assert log_versions(owner.spec.path) == before
+    assert Table(spec(tmp_path)).files() == []
 
 
 def test_second_owner_of_a_table_is_refused(tmp_path: Path) -> None:
@@ -91,7 +110,7 @@ def test_owner_refuses_a_log_with_an_empty_commit_file(tmp_path: Path) -> None:
 
 
 def test_stale_owner_is_refused_whatever_it_commits(tmp_path: Path) -> None:
-    """delta-rs would repeat the commit on top of the other owner's: app id and files do not conflict."""
+    """Neither its app id nor its files conflict with the other owner's."""
     first = Table(spec(tmp_path))
     first.commit("app", 0, {}, [file("one"), file("two")])
     stale, owner = Table(spec(tmp_path)), Table(spec(tmp_path))
