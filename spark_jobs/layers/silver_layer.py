@@ -134,7 +134,7 @@ def _validated_run(
     writer: SilverTables, run: RefineRun, following: NextRun | None, *, is_committed: bool
 ) -> ValidatedRun:
     """Return the run's records as Spark validates them, or has during the run before."""
-    ahead = following.take(run) if following is not None else None
+    ahead = following.claim(run) if following is not None else None
     if ahead is not None and not is_committed:
         return ahead
     shutil.rmtree(writer.staging, ignore_errors=True)

@@ -99,7 +99,7 @@ class NextRun:
         self._writer, self._bounds_after = writer, bounds_after
         self._running: Future[ValidatedRun] | None = None
 
-    def take(self, run: RefineRun) -> ValidatedRun | None:
+    def claim(self, run: RefineRun) -> ValidatedRun | None:
         """Return the validated records of `run` and forget them; None unless they would be validated the same now."""
         validated, self.validated = self.validated, None
         if validated is not None and validated.batches == run.batches and validated.is_current(self._writer):
