@@ -27,8 +27,10 @@ select
   cancelled,
   delay_minutes,
   last.temp as temp,
-  case when last.wind_speed < 10 then 'calm' when last.wind_speed < 20 then 'windy' else 'stormy' end as wind,
-  case when last.precip > 0 then 'rain' else 'dry' end as rain,
-  case when last.visib < 3 then 'poor' else 'clear' end as visibility
+  case
+    when last.wind_speed < 10 then 'calm' when last.wind_speed < 20 then 'windy' when last.wind_speed >= 20 then 'stormy'
+  end as wind,
+  case when last.precip > 0 then 'rain' when last.precip = 0 then 'dry' end as rain,
+  case when last.visib < 3 then 'poor' when last.visib >= 3 then 'clear' end as visibility
 from departed
 left join observed using (hour, origin)
