@@ -47,7 +47,7 @@ def demo_workloads(
     events: Annotated[int, typer.Option(min=1, help="Events of each feed; searches always sends all.")] = 5000,
     replay: Annotated[bool, typer.Option("--replay", help="Also recompute everything from Kafka.")] = False,
     permutations: Annotated[
-        int, typer.Option(min=0, max=100, help="Also send the events in this many other orders.")
+        int, typer.Option(min=0, max=100, help="Also let the events arrive in this many other orders.")
     ] = 0,
     json_file: Annotated[
         Path | None,
@@ -67,8 +67,10 @@ def demo_workloads(
 
     replay: all rows recomputed from Kafka, from the stream's (--replay). A derived dataset reads no topic.
 
-    orders: the bytes of gold after other orders of arrival, from the stream's (--permutations). Each order has its own
-    broker and streams and takes about a minute.
+    orders: the bytes of gold after other orders of arrival, in other batches and with a crash, from the stream's
+    (--permutations). An interrupted command continues with the next order.
+
+    The analyses of each dataset run on its tables: graphs are compared with plain Python, learned results show figures.
 
     p95: seconds from the Kafka timestamp to the publication for 95 % of the records; of a derived dataset: of the
     records of its sources.

@@ -1,41 +1,31 @@
-"""What a demo of a workload checks in addition to its oracle: freshness, bounded rebuilds, and other orders of arrival.
+"""What a demo of a workload checks in addition to its oracle: freshness, bounded rebuilds, and the bytes of gold.
 
-Reads: published tables, the ledger, the feed. Writes: plans; for each order a state folder of its own, removed again.
+Reads: published tables, the ledger, the feed. Writes: plans.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
 
 from include.clients.delta_log import commits
-from include.clients.kafka import ensure_topic
 from include.ledger.ledger_reader import open_reader
 from include.planning.backfill_plan import BackfillParameters, plan_backfill
 from include.planning.plan_stages import SilentReporter, cancel, run_plan
 from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.plans.plan import PlanRecord
 from include.plans.stage_results import SliceBuilt, Stage
-from include.process_control.start_stop import down, up
-from include.producers.event_feed import Feed
-from include.producers.injected_faults import Shares, inject_faults
-from include.producers.paced_sending import Run, send
 from include.reading import pinned
 from include.reading.publication import read_publication, tables_of
 from include.settings import Settings
-from include.state.broker_address import bootstrap_servers
 from include.workloads.workload_registry import DERIVED
 
-TWICE = 0.02
-"""Share of the records that another order of arrival has twice."""
 BY = "demo-workloads"
 YEAR = timedelta(days=366)
 """No event of a workload has a time so long before its first or after its last."""
-Waiter = Callable[[Settings, str], None]
 
 
 def freshness(settings: Settings, dataset: str) -> float:
@@ -115,40 +105,6 @@ def _differing(settings: Settings, record: PlanRecord) -> int:
 
 def _nobody(_: PlanRecord) -> None:
     """Approve nothing: a plan that is only compared needs no approval."""
-
-
-def permuted(
-    settings: Settings, group: Sequence[str], frames: Mapping[Feed, pl.DataFrame], seed: int, wait: Waiter
-) -> dict[str, dict[str, bytes]]:
-    """Send the events in another order, some twice, through a broker and streams of their own; return gold's bytes.
-
-    By dataset of the `group` and table.
-    """
-    own = settings.model_copy(update={"state": settings.state / "orders" / f"{group[0]}-{seed}"})
-    shutil.rmtree(own.state, ignore_errors=True)
-    try:
-        up(own, group, _silent)
-        bootstrap = bootstrap_servers(own)
-        for feed, frame in frames.items():
-            ensure_topic(bootstrap, feed.topic, 2)
-            rows = shuffled(inject_faults(frame, feed, Shares(), seed), seed)
-            send(Run(feed), bootstrap, now=datetime.now(UTC), rows=rows)
-        for name in group:
-            wait(own, name)
-        return {name: bytes_of_gold(own, name) for name in group}
-    finally:
-        down(own, _silent)
-        shutil.rmtree(own.state, ignore_errors=True)
-
-
-def _silent(_: str) -> None:
-    """Report nothing."""
-
-
-def shuffled(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """Return deliveries in another order, some of them twice."""
-    again = frame.sample(fraction=TWICE, seed=seed)
-    return pl.concat([frame, again]).sample(fraction=1, shuffle=True, seed=seed)
 
 
 def bytes_of_gold(settings: Settings, dataset: str) -> dict[str, bytes]:

@@ -8,7 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 from include.producers.event_feed import Feed
-from include.producers.feed_registry import WORKLOADS as FEEDS
+from include.producers.feed_registry import FEEDS as REAL_FEEDS
+from include.producers.feed_registry import WORKLOADS as GENERATED_FEEDS
 from include.workloads.ad_events_oracle import expected_ad_tables
 from include.workloads.auction_oracle import expected_auction_prices, expected_auction_tables
 from include.workloads.oracle_rows import Expected
@@ -20,10 +21,13 @@ from include.workloads.orders_oracle import (
 )
 from include.workloads.posts_oracle import expected_post_tables
 from include.workloads.searches_oracle import expected_search_tables
+from include.workloads.travel_oracle import expected_flight_tables, expected_weather_delays, expected_weather_tables
 
 DATASETS = Path(__file__).parent / "datasets"
 """The folder for HEADRACE_DATASETS."""
-ORACLES: dict[str, Callable[[Iterable[bytes]], Expected]] = {
+FEEDS = {**GENERATED_FEEDS, **REAL_FEEDS}
+Oracle = Callable[[Iterable[bytes]], Expected]
+ORACLES: dict[str, Oracle] = {
     "ad_events": expected_ad_tables,
     "searches": expected_search_tables,
     "posts": expected_post_tables,
@@ -31,6 +35,8 @@ ORACLES: dict[str, Callable[[Iterable[bytes]], Expected]] = {
     "orders": expected_order_tables,
     "lineitem": expected_line_tables,
 }
+TRAVEL_ORACLES: dict[str, Oracle] = {"flights": expected_flight_tables, "weather": expected_weather_tables}
+"""Of some of their tables: the parity tests compare all of them."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,13 @@ DERIVED = {
     "auction_prices": DerivedWorkload(("auction",), (FEEDS["auction"],), expected_auction_prices),
     "order_revenue": DerivedWorkload(("orders", "lineitem"), TPC_H, expected_order_revenue),
     "customer_revenue": DerivedWorkload(("order_revenue",), TPC_H, expected_customer_revenue),
+    "weather_delays": DerivedWorkload(
+        ("flights", "weather"), (FEEDS["flights"], FEEDS["weather"]), expected_weather_delays
+    ),
 }
 """In an order in which the sources of each come before it."""
-WORKLOADS = {name: Workload(FEEDS[name], expected) for name, expected in ORACLES.items()}
+GENERATED = {name: Workload(FEEDS[name], expected) for name, expected in ORACLES.items()}
+WORKLOADS = GENERATED | {name: Workload(FEEDS[name], expected) for name, expected in TRAVEL_ORACLES.items()}
 
 
 def with_sources(name: str) -> set[str]:

@@ -7,7 +7,6 @@ sent once. After a crash: the next call sends the rest.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -33,12 +32,12 @@ from include.reading import pinned
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.status.stream_progress import observe_catch_up
+from include.workloads.arrival_orders import OrderComparison
 from include.workloads.oracle_rows import Expected, differing_rows
+from include.workloads.workload_analyses import AnalysisResult, analysed
 from include.workloads.workload_checks import (
-    bytes_of_gold,
     derived_freshness,
     freshness,
-    permuted,
     rebuilt,
     replayed,
 )
@@ -88,7 +87,8 @@ class WorkloadResult:
 
     `batch`, `replay`: rows that a bounded job computes differently from bronze (derived: from its sources), and from
     Kafka. `orders`: of so many other orders of arrival, how many gave the same bytes. `freshness`: seconds from its
-    Kafka timestamp to its publication, which 95 % of the records did not exceed. None: not checked.
+    Kafka timestamp to its publication, which 95 % of the records did not exceed. None: not checked. `analyses`
+    ran on it.
     """
 
     name: str
@@ -101,13 +101,14 @@ class WorkloadResult:
     batch: int | None = None
     replay: int | None = None
     orders: tuple[int, int] | None = None
+    analyses: Sequence[AnalysisResult] = ()
 
     @property
     def is_good(self) -> bool:
         """Whether all that was checked is equal, and the audit found nothing."""
         equal, orders = self.orders or (0, 0)
         is_right = not self.differing and not self.batch and not self.replay and equal == orders
-        return is_right and not self.audit.findings
+        return is_right and not self.audit.findings and not any(each.differing for each in self.analyses)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,10 @@ def run_group(
     if not all(sent):
         # The records of an earlier run may have waited for the derived dataset to be started.
         results = [replace(each, freshness=None) if each.name in DERIVED else each for each in results]
-    return _permuted(settings, group, results, report, checks.permutations) if checks.permutations else results
+    if not checks.permutations:
+        return results
+    equal = OrderComparison(settings, group.names, group.frames, report, checks.permutations).run()
+    return [replace(each, orders=(equal[each.name], checks.permutations)) for each in results]
 
 
 def _checked(settings: Settings, group: Group, name: str, checks: Checks, report: Reporter) -> WorkloadResult:
@@ -164,7 +168,8 @@ def _checked(settings: Settings, group: Group, name: str, checks: Checks, report
     audit = audit_dataset(settings, name, opener, lambda _: None)
     batch = rebuilt(settings, name, group.frames[name])
     replay = replayed(settings, name) if checks.replay else None
-    return found(audit, freshness(settings, name), batch, replay)
+    result = found(audit, freshness(settings, name), batch, replay)
+    return replace(result, analyses=analysed(settings, name, group.frames[name]["value"], report))
 
 
 def _derived_result(settings: Settings, make_result: Callable[..., WorkloadResult], name: str) -> WorkloadResult:
@@ -177,26 +182,10 @@ def _derived_result(settings: Settings, make_result: Callable[..., WorkloadResul
     return make_result(audit, derived_freshness(settings, name), None if audit.unchecked else differing)
 
 
-def _permuted(
-    settings: Settings, group: Group, results: Sequence[WorkloadResult], report: Reporter, count: int
-) -> list[WorkloadResult]:
-    """Return the results with how many of `count` orders of arrival gave the bytes that are published."""
-    expected = {name: bytes_of_gold(settings, name) for name in group.names}
-    frames = {WORKLOADS[name].feed: frame for name, frame in group.frames.items()}
-    equal = Counter[str]()
-    for seed in range(1, count + 1):
-        found = permuted(settings, group.names, frames, seed, _await_published)
-        same = [name for name in group.names if found[name] == expected[name]]
-        equal.update(same)
-        other = [name for name in group.names if name not in same]
-        report(f"order {seed} of {count}: {'other bytes of ' + ', '.join(other) if other else 'equal'}")
-    return [replace(each, orders=(equal[each.name], count)) for each in results]
-
-
 def first_events(feed: Feed, events: int) -> pl.DataFrame:
-    """Return the first events of a feed; all when `events` is 0."""
+    """Return the first events of a feed, and those of the same moment as the last one; all when `events` is 0."""
     frame = feed.frame(timedelta(0))
-    return frame.head(events) if events else frame
+    return frame.filter(pl.col("occurred_at") <= frame["occurred_at"][:events][-1]) if events else frame
 
 
 def rows_of_gold(settings: Settings, tables: Iterable[str]) -> Tables:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from include.workloads.workload_analyses import AnalysisResult
 from include.workloads.workload_registry import DERIVED
 from include.workloads.workload_run import WorkloadResult
 
@@ -27,8 +30,18 @@ def print_results(console: Console, results: list[WorkloadResult]) -> None:
         counts = f"{each.declared_lines}", f"{each.events:,}", f"{rows:,}"
         table.add_row(each.name, *counts, *_verdicts(each), _p95(each))
     console.print(table)
+    if analyses := [each for result in results for each in result.analyses]:
+        console.print(_analyses(analyses))
     for line in _notes(results):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _analyses(results: Sequence[AnalysisResult]) -> Table:
+    table = Table("analysis", "algorithm", "rows", "oracle", "figures", box=None, header_style="bold", pad_edge=False)
+    for each in results:
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in each.figures.items())
+        table.add_row(each.name, each.algorithm, f"{each.rows:,}", _verdict(each.differing), figures)
+    return table
 
 
 def _verdicts(result: WorkloadResult) -> tuple[str, str, str, str]:
@@ -83,4 +96,5 @@ def json_row(result: WorkloadResult) -> dict[str, Any]:
         "orders": {"equal": equal, "sent": count},
         "p95_seconds": result.freshness,
         "audit_findings": len(result.audit.findings),
+        "analyses": [asdict(each) for each in result.analyses],
     }

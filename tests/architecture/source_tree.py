@@ -45,7 +45,8 @@ def _files_below(folder: Path, ignored: tuple[str, ...]) -> Iterator[str]:
             continue
         if path.is_dir() and not path.is_symlink():
             yield from _files_below(path, ignored)
-        else:
+        elif not path.is_dir():
+            # A link to a folder is no file, and that folder's files are found where they are.
             yield str(path.relative_to(ROOT))
 
 

@@ -149,7 +149,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.workloads": (
         (*LOW, *READERS, "include.audit", "include.cli", "include.process_control", "include.producers")
-        + ("include.planning", "include.rendering", "include.status"),
+        + ("include.analysis", "include.planning", "include.rendering", "include.status"),
         "known workloads and their oracles; an oracle imports nothing of the platform",
     ),
     "include.bench": (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import BytesIO
 
 import polars as pl
 
+from include.settings import Settings
+from include.workloads.orders_checked import orders_file, orders_so_far
 from include.workloads.workload_checks import bytes_of_rows
 
 TEXTS = [f"a text of over twelve bytes, {number // 10:04}" for number in range(2000)]
@@ -27,3 +30,13 @@ def test_other_rows_have_other_bytes() -> None:
     assert bytes_of_rows(ROWS[:-1]) != bytes_of_rows(ROWS)
     changed = ROWS.with_columns(pl.when(number=77).then(pl.lit("a text")).otherwise("text").alias("text"))
     assert bytes_of_rows(changed) != bytes_of_rows(ROWS)
+
+
+def test_interrupted_comparison_of_orders_continues_unless_gold_is_another(settings: Settings) -> None:
+    group, gold = ["orders", "lineitem"], {"orders": {"gold.days": b"1"}, "lineitem": {"gold.days": b"2"}}
+    fresh = orders_so_far(settings, group, gold)
+    assert fresh.equal == {}
+    orders_file(settings, group).write(replace(fresh, equal={1: ["orders"], 2: group}))
+    assert orders_so_far(settings, group, gold).equal == {1: ["orders"], 2: group}
+    assert orders_so_far(settings, group, {**gold, "lineitem": {"gold.days": b"3"}}).equal == {}
+    assert orders_so_far(settings, group, {"orders": {"gold.days": b"12"}, "lineitem": {"gold.days": b""}}).equal == {}

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from include.audit.balance import DatasetAudit
 from include.audit.gold_findings import UncheckedTable
+from include.workloads.workload_analyses import AnalysisResult
 from include.workloads.workload_registry import DERIVED, WORKLOADS, connected
 from include.workloads.workload_run import WorkloadResult
 from include.workloads.workload_table import json_row, print_results
@@ -33,6 +34,19 @@ def test_line_has_a_verdict_for_each_check() -> None:
         "dataset lines events rows stream batch replay orders p95 s",
         "posts 12 5,000 3 equal equal equal 10 of 10 2.2",
     ]
+
+
+def test_analyses_have_a_verdict_or_figures_and_a_wrong_one_fails_the_command() -> None:
+    ranks = AnalysisResult("ranks", "pagerank", 59, {"iterations": 20.0}, 0)
+    taste = AnalysisResult("taste", "als", 1200, {"rmse": 0.25}, None)
+    checked = replace(result("flights"), analyses=(ranks, taste))
+    assert checked.is_good
+    assert printed(checked)[2:5] == [
+        "analysis algorithm rows oracle figures",
+        "ranks pagerank 59 equal iterations 20",
+        "taste als 1,200 - rmse 0.25",
+    ]
+    assert not replace(checked, analyses=(replace(ranks, differing=1),)).is_good
 
 
 def test_note_names_the_options_that_run_a_check_that_was_not_run() -> None:
@@ -86,6 +100,7 @@ def test_json_has_the_values_of_the_line() -> None:
         "orders": {"equal": 10, "sent": 10},
         "p95_seconds": 2.25,
         "audit_findings": 0,
+        "analyses": [],
     }
 
 
@@ -94,4 +109,4 @@ def test_workloads_run_with_their_sources_and_what_is_derived_from_these() -> No
     assert connected(["lineitem", "auction_prices"]) == [["lineitem"], ["auction", "auction_prices"]]
     groups = connected([*WORKLOADS, *DERIVED])
     assert sorted(name for group in groups for name in group) == sorted([*WORKLOADS, *DERIVED])
-    assert [len(group) for group in groups] == [1, 1, 1, 2, 4]
+    assert [len(group) for group in groups] == [1, 1, 1, 2, 4, 3]
