@@ -1,13 +1,12 @@
 """State of each grain and row of gold, from watermark and backfills: open, closed, corrected or verified.
 
 A row of an open grain is early, a row of a closed grain on time, a row of a corrected grain was on time once. A session
-is a grain of its own here. Reads: published gold, the ledger's runs and verifications. Tables of keys alone (latest)
-have no such states.
+is a grain of its own here. Reads: published gold, the ledger's runs and verifications. Tables of keys alone have no
+such states: those of kind latest, derived ones without a time in their grain.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,16 +15,19 @@ from itertools import pairwise
 from typing import Any
 
 from include.catalog.dataset import released_dataset
+from include.catalog.derived_dataset import derived_names, released_derived
 from include.catalog.gold_refresh import REFRESH_KEY, read_refresh_state
+from include.catalog.grain_range import timed_query
 from include.catalog.pipeline import Gold, gold_session, gold_window, refresh_interval, row_columns, timed_by
-from include.catalog.watermark import Watermark, watermarks
+from include.catalog.watermark import Watermark
 from include.catalog.window_sql import begin_sql, end_sql
 from include.catalog.windows import MICROSECOND
 from include.clients.delta_log import commits_descending
 from include.ledger.ledger_reader import Verification, open_reader
 from include.planning.plan_preconditions import refuse_unknown_dataset
+from include.planning.published_watermarks import after_batch, published_watermarks
 from include.reading.memory_database import memory_database
-from include.reading.publication import PublishedTable, read_publication, tables_of
+from include.reading.publication import Publication, PublishedTable, read_publication, tables_of
 from include.reading.published_tables import TableUnknown, open_dataset
 from include.settings import Settings
 from include.sql_quoting import sql_identifier
@@ -82,13 +84,25 @@ class _PublishedGold:
 
 
 def _published_gold(settings: Settings, dataset: str) -> _PublishedGold:
-    refuse_unknown_dataset(settings, dataset)
+    if dataset not in derived_names(settings):
+        refuse_unknown_dataset(settings, dataset)
     publication = read_publication(settings, dataset)
-    declared = released_dataset(settings, dataset, publication.release)
-    runs, verified = open_reader(settings).event_times(dataset, publication.release)
-    known = list(watermarks(runs, declared.pipeline.lateness))
-    gold = [gold for gold in declared.pipeline.gold if timed_by(gold) is not None]
-    return _PublishedGold(tables_of(settings, publication), gold, known, list(verified))
+    tables = tables_of(settings, publication)
+    if publication.is_derived:
+        declared = _derived_gold(settings, publication, tables)
+    else:
+        declared = released_dataset(settings, dataset, publication.release).pipeline.gold
+    gold = [each for each in declared if timed_by(each) is not None]
+    _, verified = open_reader(settings).event_times(dataset, publication.release)
+    return _PublishedGold(tables, gold, published_watermarks(settings, dataset), list(verified))
+
+
+def _derived_gold(
+    settings: Settings, publication: Publication, tables: Mapping[str, PublishedTable]
+) -> tuple[Gold, ...]:
+    """Return the tables of a derived dataset with the times of their grains as windows."""
+    declared = released_derived(settings, publication.dataset, publication.release).pipeline.gold
+    return tuple(timed_query(gold, open_dataset(tables[f"gold.{gold.name}"]).schema) for gold in declared)
 
 
 def grain_states(settings: Settings, dataset: str) -> GrainStates:
@@ -122,13 +136,10 @@ def refreshes(table: PublishedTable) -> list[int]:
 
 def as_refreshed(known: Sequence[Watermark], batches: Sequence[int]) -> list[Watermark]:
     """Return the watermarks before and after refreshes up to these batches, from those of all runs."""
-    ends = [each.batch for each in known]
-
-    def after(batch: int) -> datetime | None:
-        place = bisect_right(ends, batch)
-        return known[place - 1].after if place else None
-
-    return [Watermark(batch, after(before), after(batch)) for before, batch in pairwise([-1, *batches])]
+    return [
+        Watermark(batch, after_batch(known, before), after_batch(known, batch))
+        for before, batch in pairwise([-1, *batches])
+    ]
 
 
 def windows_of(gold: Gold, rows: Any, known: list[Watermark], verified: list[Verification]) -> list[GrainWindow]:

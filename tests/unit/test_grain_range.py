@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from include.catalog.comparable_doubles import rounded_sql
-from include.catalog.grain_range import GrainRange, grain_range
+from include.catalog.derived_dataset import DerivedGold
+from include.catalog.grain_range import GrainRange, grain_range, timed_query
 from include.reading.memory_database import memory_database
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -46,3 +47,24 @@ def test_day_is_that_of_utc() -> None:
 def test_doubles_are_compared_by_their_first_nine_digits(one: str, other: str, equal: bool) -> None:
     sql = f"select {rounded_sql('a')} = {rounded_sql('b')} from (select {one}::double as a, {other}::double as b)"
     assert memory_database().execute(sql).fetchone() == (equal,)
+
+
+@pytest.mark.parametrize(
+    ("grain", "touched_by", "expected"),
+    [
+        (("origin", "hour"), {"hour": "date_trunc('hour', sent_at)"}, ("hour", "time", 3_600_000_000)),
+        (("hour",), {"hour": "sent_at"}, ("hour", "time", 1)),
+        (("origin", "day"), {"day": "cast(sent_at as date)"}, ("day", "day", 1)),
+        (("day",), {"day": "day"}, ("day", "day", 1)),
+        (("day",), {"day": "cast(date_trunc('week', sent_at) as date)"}, ("day", "day", 8)),
+        (("origin",), {"origin": "origin"}, None),
+    ],
+    ids=["an hour", "a moment", "a day", "a day of gold", "a week at most", "no time"],
+)
+def test_grain_lasts_as_long_as_its_rows_are_truncated_to(
+    grain: tuple[str, ...], touched_by: dict[str, str], expected: tuple[str, str, int] | None
+) -> None:
+    found = timed_query(DerivedGold("sales", "select 1", grain, {"flights": touched_by, "weather": {}}), SCHEMA)
+    window = found.window
+    assert (window and (window.name, window.size.domain, window.size.length)) == expected
+    assert found.keys == tuple(name for name in grain if expected is None or name != expected[0])

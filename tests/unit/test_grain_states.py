@@ -15,6 +15,7 @@ from include.catalog.watermark import Watermark, watermarks
 from include.catalog.windows import Session, Window, parsed_size
 from include.ledger.ledger_reader import Verification
 from include.planning.grain_states import as_refreshed, rows_with_states, windows_of
+from include.planning.published_watermarks import derived_watermarks
 
 HOURS = AdditiveGold("sales_hours", "", Window("sold_at", parsed_size("1 hour"), "hour"), ("shop",), ())
 
@@ -109,3 +110,20 @@ def test_rows_that_waited_for_a_refresh_are_on_time_when_they_are_the_first_afte
     assert [(w.start.hour, w.state.value) for w in found] == [
         (1, "corrected"), (4, "closed"), (7, "closed"), (8, "open"),
     ]  # fmt: skip
+
+
+def test_watermark_of_a_derived_run_is_the_least_of_its_sources_and_never_moves_back() -> None:
+    below = {
+        "silver.flights": [Watermark(0, None, at(3)), Watermark(2, at(3), at(8))],
+        "silver.weather": [Watermark(0, None, None), Watermark(1, None, at(5))],
+    }
+    runs = {
+        0: {"silver.flights": 1, "silver.weather": 0},
+        2: {"silver.flights": 2, "silver.weather": 1},
+        5: {"silver.flights": 0, "silver.weather": 1},
+    }
+    assert derived_watermarks(runs, below) == [
+        Watermark(0, None, None),
+        Watermark(2, None, at(5)),
+        Watermark(5, at(5), at(5)),
+    ]
