@@ -24,8 +24,8 @@ from include.state.release_files import PatchDirection, PatchInProgress, patch_i
 from spark_jobs.engine.active_releases import RequestWithdrawn
 from spark_jobs.engine.apply_patch import PatchOutdated
 from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.engine.differing_rows import find_differing_rows
 from spark_jobs.engine.execute_request import patch_direction, refuse_other_build
-from spark_jobs.engine.rebuild_derived import differing_grains
 from spark_jobs.engine.rebuild_gold import same_grain, visible
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.derived_gold import DerivedTable, rows_of_grains
@@ -150,7 +150,8 @@ def _differ(patch: DerivedPatch, table: DerivedTable, state: str, view: Callable
         for one in ("found", "stored"):
             rows = f"{one} semi join patched on {same_grain(grain, one, 'patched')}"
             duck.view_query(f"{one}_rows", f"select {names} from {rows}")
-        return bool(duck.count(differing_grains(duck, grain, "found_rows", "stored_rows")))
+        find_differing_rows(duck, "found_rows", "stored_rows", grain)
+        return bool(duck.count("select 1 from differing"))
 
 
 def _commit(patch: DerivedPatch, table: DerivedTable) -> None:

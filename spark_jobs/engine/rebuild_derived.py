@@ -1,14 +1,16 @@
-"""Rebuild of a range of a derived gold table from its sources, for a backfill.
+"""Rebuild of a derived gold table, or of a range of it, from its sources, for a backfill and for the audit.
 
 Reads: the published rows, and the sources at the versions that the publication names.
 Writes: rows before and after, and the grains to correct, into the plan's folder (`PlanFolder`).
-Guarantee: after is what the table's query gives; rows that differ in the last digits of a double stay as they are.
+Guarantee: after is what the table's query gives; rows that differ in the last digits of a double stay as they are
+(`differing_rows.py`).
 After a crash: repeated from the start; production was not touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.comparable_doubles import rounded_sql
-from include.catalog.derived_dataset import DerivedGold
+from include.catalog.derived_dataset import DerivedDataset, DerivedGold
 from include.catalog.grain_range import GrainRange
 from include.catalog.touched_ranges import Shift
+from include.reading.publication import Publication
+from include.settings import Settings
 from include.sql_quoting import sql_identifier
-from spark_jobs.engine.rebuild_gold import DIFFERING, same_grain, visible
+from spark_jobs.engine.derived_run import SourcesGone
+from spark_jobs.engine.differing_rows import find_differing_rows
+from spark_jobs.engine.rebuild_gold import same_grain, visible
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.derived_gold import Sources, query_over
-from spark_jobs.layers.derived_sources import SourceTable, known_shifts
+from spark_jobs.layers.derived_sources import SourceTable, known_shifts, open_sources
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, rows_in_folder, write_folder
 
 
@@ -60,8 +65,17 @@ class DerivedSlice:
         return rows.select(*self.schema.fieldNames())
 
 
-def rebuild_derived(spark: SparkSession, slice_: DerivedSlice, sources: Sources) -> int:
-    """Write the range's rows as published and as its query gives them; return how many grains differ."""
+def published_sources(settings: Settings, derived: DerivedDataset, published: Publication) -> Sources:
+    """Open the sources at the versions that the publication names. Raises SourcesGone, PublishedVersionGone."""
+    sources = open_sources(settings, derived.pipeline.sources, published.sources)
+    if not all(source.is_whole for source in sources.values()):
+        raise SourcesGone(derived.name)
+    return sources
+
+
+@contextmanager
+def computed_again(spark: SparkSession, slice_: DerivedSlice, sources: Sources) -> Iterator[DuckSession]:
+    """Yield a session with the rows as `published` and as the query gives them, `fresh`, and the table `differing`."""
     own, gold, fresh = spark.newSession(), slice_.gold, slice_.folder.staging(f"gold.{slice_.gold.name}")
     identity = {name: Shift(name) for name in slice_.spans}
     write_folder(slice_.chosen(slice_.published.rows_near(own, identity, slice_.spans)), slice_.rows("before"))
@@ -71,28 +85,36 @@ def rebuild_derived(spark: SparkSession, slice_: DerivedSlice, sources: Sources)
     with duckdb_session() as duck:
         duck.view_folder("published", slice_.rows("before"), slice_.schema)
         duck.view_folder("fresh", fresh, slice_.schema)
-        _save_differences(duck, slice_)
+        find_differing_rows(duck, "published", "fresh", gold.grain)
+        yield duck
+
+
+def rebuild_derived(spark: SparkSession, slice_: DerivedSlice, sources: Sources) -> int:
+    """Write the range's rows before and after, and the grains to correct; return how many grains differ."""
+    grain = slice_.gold.grain
+    with computed_again(spark, slice_, sources) as duck:
+        duck.save(f"select distinct {_names(grain)} from differing", slice_.rows("grains"))
+        kept = f"select * from published anti join differing on {same_grain(grain, 'published', 'differing')}"
+        changed = f"select * from fresh semi join differing on {same_grain(grain, 'fresh', 'differing')}"
+        duck.save(f"{kept} union all {changed}", slice_.rows("after"))
     return rows_in_folder(slice_.rows("grains"))
 
 
-def _save_differences(duck: DuckSession, slice_: DerivedSlice) -> None:
-    """Write the grains whose rows differ, and the rows after: the fresh ones of these grains."""
+def examine_derived(spark: SparkSession, slice_: DerivedSlice, sources: Sources) -> dict[str, Any]:
+    """Return `rows` published, `grains`, rows `missing` and `surplus`, and the grain of one of these as `sample`."""
     grain = slice_.gold.grain
-    duck.save(differing_grains(duck, grain, "published", "fresh"), slice_.rows("grains"))
-    duck.view_folder("differing", slice_.rows("grains"), StructType([slice_.schema[name] for name in grain]))
-    kept = f"select * from published anti join differing on {same_grain(grain, 'published', 'differing')}"
-    changed = f"select * from fresh semi join differing on {same_grain(grain, 'fresh', 'differing')}"
-    duck.save(f"{kept} union all {changed}", slice_.rows("after"))
+    with computed_again(spark, slice_, sources) as duck:
+        sample = duck.rows(f"select {_names(grain)} from differing order by all limit 1")
+        return {
+            "rows": duck.count("select 1 from published"),
+            "grains": duck.count(f"select distinct {_names(grain)} from published"),
+            "missing": duck.count("select 1 from differing where _in_other"),
+            "surplus": duck.count("select 1 from differing where _in_one"),
+            "sample": ", ".join(f"{name}={value}" for name, value in zip(grain, *sample, strict=True))
+            if sample
+            else "",
+        }
 
 
-def differing_grains(duck: DuckSession, grain: tuple[str, ...], one: str, other: str) -> str:
-    """Return the query of the grains whose rows differ between two views, doubles by their first digits."""
-    for view, name in ((one, "before"), (other, "after")):
-        columns = [
-            f"{rounded_sql(column)} as {sql_identifier(column)}"
-            if kind in ("DOUBLE", "FLOAT") and column not in grain
-            else sql_identifier(column)
-            for column, kind in duck.column_types(view)
-        ]
-        duck.view_query(name, f"select {', '.join(columns)} from {sql_identifier(view)}")
-    return DIFFERING.format(columns=", ".join(map(sql_identifier, grain)))
+def _names(grain: tuple[str, ...]) -> str:
+    return ", ".join(map(sql_identifier, grain))

@@ -16,15 +16,13 @@ from dataclasses import asdict
 from os import getpid
 
 from include.catalog.dataset import released_dataset
-from include.paths import reading_lock_path
 from include.reading.memory_database import spill_folder
 from include.reading.publication import read_publication
 from include.settings import Settings
-from include.state.file_locks import shared_lock
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.recompute_history import recompute_history
 from spark_jobs.engine.spark_session import open_session
-from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.jobs.bounded_job import run_reading_job
 from spark_jobs.layers.release_tables import pinned_release
 
 
@@ -47,11 +45,10 @@ def main(arguments: Sequence[str]) -> int:
     (dataset,) = arguments
 
     def work(settings: Settings) -> bool:
-        with shared_lock(reading_lock_path(settings, dataset)):
-            audit(settings, dataset)
+        audit(settings, dataset)
         return True
 
-    return run_job("audit", work)
+    return run_reading_job("audit", dataset, work)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from include.errors import HeadraceError
 from include.host.java_runtime import find_java
+from include.paths import reading_lock_path
+from include.reading.publication import find_publication
 from include.settings import Settings, load_settings
+from include.state.file_locks import shared_lock
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.log_lines import error_reason, log_line
 
@@ -40,3 +45,25 @@ def run_job(name: str, act: Callable[[Settings], bool]) -> int:
         log_line(f"the {name} job failed", error)
         report(failed=error_reason(error))
         return FAILED
+
+
+def run_reading_job(name: str, dataset: str, act: Callable[[Settings], bool]) -> int:
+    """As `run_job`, while no owner deletes files that the dataset's publication needs."""
+
+    def work(settings: Settings) -> bool:
+        with files_kept(settings, dataset):
+            return act(settings)
+
+    return run_job(name, work)
+
+
+@contextmanager
+def files_kept(settings: Settings, dataset: str) -> Iterator[None]:
+    """Hold the reading locks of a dataset and, of a derived one, of the datasets whose tables it is computed from."""
+    published = find_publication(settings, dataset)
+    sources = published.sources.values() if published else ()
+    with ExitStack() as held:
+        # The path of a source begins with its dataset's folder.
+        for name in sorted({dataset, *(Path(source.path).parts[0] for source in sources)}):
+            held.enter_context(shared_lock(reading_lock_path(settings, name)))
+        yield

@@ -15,14 +15,13 @@ from datetime import UTC, datetime
 
 from include.catalog.derived_dataset import released_derived
 from include.leases.lease import take_lease
-from include.paths import reading_lock_path, release_lease_path
+from include.paths import release_lease_path
 from include.reading.publication import publication_json, read_publication
 from include.settings import Settings
-from include.state.file_locks import shared_lock
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.spark_session import open_session
-from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.jobs.bounded_job import run_reading_job
 
 
 def build(settings: Settings, dataset: str, release: str) -> None:
@@ -42,11 +41,10 @@ def main(arguments: Sequence[str]) -> int:
     dataset, release = arguments
 
     def work(settings: Settings) -> bool:
-        with shared_lock(reading_lock_path(settings, dataset)):
-            build(settings, dataset, release)
+        build(settings, dataset, release)
         return True
 
-    return run_job("shadow", work)
+    return run_reading_job("shadow", dataset, work)
 
 
 if __name__ == "__main__":

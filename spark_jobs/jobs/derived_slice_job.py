@@ -14,7 +14,6 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -24,20 +23,16 @@ from pyspark.sql import SparkSession
 from include.catalog.derived_dataset import released_derived
 from include.catalog.grain_range import GrainRange, grain_range
 from include.catalog.history_slice import Slice
-from include.paths import patch_path, reading_lock_path
+from include.paths import patch_path
 from include.reading.publication import read_publication, tables_of
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
-from include.state.file_locks import shared_lock
 from include.state.release_files import PlanBuild, plan_build_file
-from spark_jobs.engine.derived_run import SourcesGone
 from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.rebuild_derived import DerivedSlice, rebuild_derived
+from spark_jobs.engine.rebuild_derived import DerivedSlice, published_sources, rebuild_derived
 from spark_jobs.engine.rebuild_slice import PlanFolder
-from spark_jobs.engine.spark_session import open_session
-from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.jobs.planned_slice import planned_slice
-from spark_jobs.layers.derived_sources import open_source, open_sources
+from spark_jobs.jobs.planned_slice import planned_slice, run_slice_job
+from spark_jobs.layers.derived_sources import open_source
 from spark_jobs.storage.duckdb_session import rows_in_folder
 from spark_jobs.storage.failpoints import Step, pass_step
 
@@ -51,9 +46,7 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     published = read_publication(settings, dataset)
     requested = planned_slice(settings, plan, published)
     derived = released_derived(settings, dataset, published.release)
-    sources = open_sources(settings, derived.pipeline.sources, published.sources)
-    if not all(source.is_whole for source in sources.values()):
-        raise SourcesGone(dataset)
+    sources = published_sources(settings, derived, published)
     folder = PlanFolder(patch_path(settings, dataset, published.release, plan))
     shutil.rmtree(folder.path, ignore_errors=True)
     differing, rows, tables = dict[str, int](), 0, tables_of(settings, published)
@@ -85,17 +78,5 @@ def _inside(requested: Slice, grain: Sequence[str], schema: Any) -> GrainRange |
     return grain_range(grain, schema, requested.since, requested.until)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job; return its exit code (`bounded_job.py`)."""
-    dataset, plan = arguments
-
-    def work(settings: Settings) -> bool:
-        with shared_lock(reading_lock_path(settings, dataset)):
-            report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
-        return True
-
-    return run_job("slice", work)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_slice_job(sys.argv[1:], rebuild))

@@ -1,12 +1,23 @@
-"""What a plan asks a slice job to recompute, unless another release has been published since."""
+"""The frame of the slice jobs: what a plan asks them to recompute, and how they report it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from pyspark.sql import SparkSession
 
 from include.catalog.history_slice import Slice
 from include.errors import Terminal
 from include.reading.publication import Publication
 from include.settings import Settings
-from include.state.release_files import planned_slice_file
+from include.state.release_files import PlanBuild, planned_slice_file
+from spark_jobs.engine.job_progress import report
+from spark_jobs.engine.spark_session import open_session
+from spark_jobs.jobs.bounded_job import run_reading_job
+
+Rebuild = Callable[[Settings, SparkSession, str, str], PlanBuild]
+"""Recomputes the slice of a dataset's plan."""
 
 
 class OtherRelease(Terminal):
@@ -28,3 +39,14 @@ def planned_slice(settings: Settings, plan: str, published: Publication) -> Slic
     if published.release != planned.release:
         raise OtherRelease(plan, planned.release, published.release)
     return planned.slice
+
+
+def run_slice_job(arguments: Sequence[str], rebuild: Rebuild) -> int:
+    """Run a slice job for a dataset and a plan; return its exit code (`bounded_job.py`)."""
+    dataset, plan = arguments
+
+    def work(settings: Settings) -> bool:
+        report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
+        return True
+
+    return run_reading_job("slice", dataset, work)

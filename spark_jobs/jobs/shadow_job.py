@@ -17,17 +17,15 @@ import time
 from collections.abc import Sequence
 
 from include.catalog.dataset import released_dataset
-from include.paths import reading_lock_path
 from include.reading.publication import Publication, batches_behind, publication_json, read_publication
 from include.settings import Settings
-from include.state.file_locks import shared_lock
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.interval_refresh import is_ahead, refresh_up_to
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.engine.spark_session import open_session
-from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.jobs.bounded_job import run_reading_job
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.delta_table import Table
 
@@ -81,10 +79,9 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
     def work(settings: Settings) -> bool:
-        with shared_lock(reading_lock_path(settings, dataset)):
-            return build(settings, dataset, release, stop)
+        return build(settings, dataset, release, stop)
 
-    return run_job("shadow", work)
+    return run_reading_job("shadow", dataset, work)
 
 
 if __name__ == "__main__":

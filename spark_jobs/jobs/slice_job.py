@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,19 +26,16 @@ from include.catalog.dataset import released_dataset
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
 from include.errors import Terminal
 from include.kafka_address import source_options
-from include.paths import patch_path, reading_lock_path
+from include.paths import patch_path
 from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.reading.publication import Publication, read_publication
 from include.settings import Settings, reject_unsafe
 from include.state.broker_address import bootstrap_servers
-from include.state.file_locks import shared_lock
 from include.state.release_files import PlanBuild, plan_build_file
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
-from spark_jobs.engine.spark_session import open_session
-from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.jobs.planned_slice import planned_slice
+from spark_jobs.jobs.planned_slice import planned_slice, run_slice_job
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.release_tables import Release, pinned_release
@@ -198,17 +194,5 @@ def _overlap(offsets: BatchOffsets, span: Span) -> bool:
     return offsets.partition == span.partition and offsets.start < span.end and span.start < offsets.end
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job; return its exit code (`bounded_job.py`)."""
-    dataset, plan = arguments
-
-    def work(settings: Settings) -> bool:
-        with shared_lock(reading_lock_path(settings, dataset)):
-            report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
-        return True
-
-    return run_job("slice", work)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_slice_job(sys.argv[1:], rebuild))

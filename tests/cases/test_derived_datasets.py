@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import polars as pl
 import pytest
+from compactable_release import EARLY
 from derived_site import NAME, DerivedSite, flight, opened, wind
 from fewer_gold_tables import flights_with_gold
 from pyspark.sql import SparkSession
@@ -35,19 +36,21 @@ from include.plans.plan_journal import record_result
 from include.plans.stage_results import Compared
 from include.quality.published_quality import validate_published
 from include.reading import pinned
-from include.reading.publication import find_publication, publication_json, publish
+from include.reading.publication import find_publication, publication_json, publish, read_publication
 from include.settings import CLONE, Settings
 from include.state.owner_requests import OwnerRequest, RequestKind
 from spark_jobs.engine import obsolete_files
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import compact_group, compactable_tables
+from spark_jobs.engine.compact_tables import compact_group, compact_tables, compactable_tables
 from spark_jobs.engine.compaction_groups import CompactionPolicy
 from spark_jobs.engine.derived_loop import DerivedLoop
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import DerivedUpkeep, compact_derived
-from spark_jobs.engine.obsolete_files import AutomaticDeletion
+from spark_jobs.engine.obsolete_files import AutomaticDeletion, files_to_delete, retained_tables
+from spark_jobs.jobs.bounded_job import files_kept
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
+from spark_jobs.layers.derived_sources import open_sources
 from spark_jobs.storage.failpoints import Step
 
 STEPS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED, Step.PUBLISHED)
@@ -216,6 +219,25 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
     assert left == list(range(len(obsolete) - 1, 0, -1)), "one file in each step"
     assert set(table.spec.path.rglob("*.parquet")) == current
     assert_right(site)
+
+
+def test_jobs_of_a_derived_dataset_keep_the_files_of_its_sources(
+    site: DerivedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.weather.take([wind(1, 3.0)])
+    for number in range(4):
+        site.flights.take([flight(number, 1, 20)])
+    site.follow()
+    compact_tables(site.settings, [site.flights.release], 600, EARLY)
+    site.flights.take([flight(5, 1, 20)])
+    original = table_files.obsolete_files
+    monkeypatch.setattr(table_files, "obsolete_files", lambda path, kept, _, sweep: original(path, kept, timedelta()))
+    retained, silver = retained_tables(site.settings, [site.flights.release]), site.flights.release.writer.silver
+    with files_kept(site.settings, NAME):
+        assert files_to_delete(retained, silver) == []
+    obsolete = {path.name for path in files_to_delete(retained, silver)}
+    used = open_sources(site.settings, {"flights": "silver.flights"}, read_publication(site.settings, NAME).sources)
+    assert {Path(file["path"]).name for file in used["flights"].files} & obsolete, "they would be deleted otherwise"
 
 
 def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_differ(site: DerivedSite) -> None:
