@@ -22,7 +22,7 @@ from include.errors import Terminal
 from include.record_coordinates import POSITION
 from include.state.release_files import PatchDirection
 from spark_jobs.engine.patched_reference import reference_facts
-from spark_jobs.engine.rebuild_gold import grains_schema, patched_rows, refuse_expired_grains
+from spark_jobs.engine.rebuild_gold import patched_rows, refuse_expired_grains
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze_layer import fill_gaps
 from spark_jobs.layers.expired_rows import first_unexpired_batch
@@ -149,8 +149,7 @@ def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
     if batch > patch.built:
         _refuse_later_records(release, patch)
     for target in release.gold:
-        grains = parquet_files(patch.folder.rows("grains", target.table.spec.name))
-        refuse_expired_grains(target, grains, first_unexpired_batch(writer, "silver"))
+        refuse_expired_grains(target, patch.folder, first_unexpired_batch(writer, "silver"))
 
 
 def _refuse_second_winner(release: Release, patch: Patch) -> None:
@@ -242,12 +241,10 @@ def _changed_counts(table: Table, patch: Patch) -> dict[str, Any]:
 
 
 def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str, Any]) -> None:
-    table, spark = target.table, target.spark
-    folder = patch.folder.rows("grains", table.spec.name)
+    table, folder = target.table, patch.folder.rows("grains", target.table.spec.name)
     if table.committed(facts["app_id"]) >= patch.direction or not rows_in_folder(folder):
         return
-    grains = read_folder(spark, folder, grains_schema(target))
-    rows, old = patched_rows(target, silver, grains, parquet_files(folder), facts["batch"])
+    rows, old = patched_rows(target, silver, patch.folder, facts["batch"])
     added, _ = write_gold(target, rows, f"{patch.plan}-{patch.direction}", old, facts["batch"])
     metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(folder), "total": _total(table, old, added)}
     if target.gold.refresh != EVERY_RUN:

@@ -1,6 +1,7 @@
 """Rebuild of gold grains from silver, for every kind of table: for slices and for patches.
 
-A grain is a window and keys, or (latest) the keys. All silver rows of a grain are read.
+A grain is a window and keys, or (latest) the keys. All silver rows of a grain are read; of sessions, whose grain is the
+keys, those in reach of the slice (`session_reach.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from include.catalog.pipeline import Gold, grain_columns, row_columns
 from include.errors import Terminal
 from include.record_coordinates import POSITION
 from spark_jobs.engine.rebuild_slice import PlanFolder
+from spark_jobs.engine.session_reach import current_reach, plan_reach, planned_reach, silver_to_read
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
 from spark_jobs.layers.gold_rows import first_batches, rows_of_grains, touched_grains
 from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
@@ -110,6 +112,8 @@ def _stage_touched_grains(gold: _SliceGold) -> None:
             continue
         rows = gold.silver_rows(states[0]).unionByName(gold.silver_rows(states[1]))
         write_folder(touched_grains(gold.target.gold, rows), gold.staging(kind))
+        if kind == "touched":
+            plan_reach(gold.target, gold.folder, rows, gold.staging(kind))
 
 
 def _write_rows_after(gold: _SliceGold, batch: int) -> None:
@@ -118,10 +122,14 @@ def _write_rows_after(gold: _SliceGold, batch: int) -> None:
     touched = gold.staging("touched")
     grains = read_folder(target.spark, touched, grains_schema(target))
     places = before.select(*POSITION).unionByName(after.select(*POSITION)).distinct()
-    files = silver_of_grains(target.gold, gold.silver, parquet_files(touched))
-    outside = gold.silver.read(target.spark, files).join(places, list(POSITION), "left_anti")
     refreshed = refresh_state(target)
-    merged = refreshed_silver(target.gold, refreshed, outside.unionByName(after))
+
+    def read(files: Sequence[DataFile]) -> DataFrame:
+        outside = gold.silver.read(target.spark, files).join(places, list(POSITION), "left_anti")
+        return refreshed_silver(target.gold, refreshed, outside.unionByName(after))
+
+    files = silver_of_grains(target.gold, gold.silver, parquet_files(touched))
+    merged, _ = silver_to_read(planned_reach(target, gold.folder), files, read)
     fresh = refreshed_rows(target.gold, refreshed, rows_of_grains(target.gold, merged, grains, batch))
     write_folder(fresh.select(*visible(target.table.spec.data_schema).fieldNames()), gold.rows("after"))
 
@@ -131,7 +139,7 @@ def _save_rows_before(duck: DuckSession, gold: _SliceGold, complete: int) -> Non
     target, touched = gold.target, gold.staging("touched")
     duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
     duck.view_folder("touched", touched, grains_schema(target))
-    rows = _in_touched(target.gold)
+    rows = _touched_rows(duck, target, gold.folder)
     _refuse_expired(duck, target, rows, complete)
     names = ", ".join(f'"{column}"' for column in visible(target.table.spec.data_schema).fieldNames())
     duck.save(f"select {names} from {rows}", gold.rows("before"))
@@ -149,14 +157,15 @@ def _save_grains_to_correct(duck: DuckSession, gold: _SliceGold) -> None:
     duck.save("select * from differing union select * from moved", gold.rows("grains"))
 
 
-def refuse_expired_grains(target: GoldTable, written: Sequence[Path], complete: int) -> None:
-    """Raise GrainsExpired when rows of the grains in these files have records of batches before `complete`."""
+def refuse_expired_grains(target: GoldTable, folder: PlanFolder, complete: int) -> None:
+    """Raise GrainsExpired when rows of the grains to correct have records of batches before `complete`."""
+    written = parquet_files(folder.rows("grains", target.table.spec.name))
     if not complete or not written:
         return
     with duckdb_session() as duck:
         duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, written)))
         duck.view_files("touched", written, grains_schema(target))
-        _refuse_expired(duck, target, _in_touched(target.gold), complete)
+        _refuse_expired(duck, target, _touched_rows(duck, target, folder), complete)
 
 
 def same_grain(grain: Sequence[str], one: str, other: str) -> str:
@@ -164,8 +173,11 @@ def same_grain(grain: Sequence[str], one: str, other: str) -> str:
     return " and ".join(f'{one}."{c}" is not distinct from {other}."{c}"' for c in grain)
 
 
-def _in_touched(gold: Gold) -> str:
-    return f"published semi join touched on {same_grain(grain_columns(gold), 'published', 'touched')}"
+def _touched_rows(duck: DuckSession, target: GoldTable, folder: PlanFolder) -> str:
+    """Return the rows of the view `published` of the grains in the view `touched`, of sessions those in reach."""
+    rows = f"published semi join touched on {same_grain(grain_columns(target.gold), 'published', 'touched')}"
+    reach = planned_reach(target, folder)
+    return rows if reach is None else f"(from {rows}) as published semi join reach on {reach.condition(duck)}"
 
 
 def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: int) -> None:
@@ -190,18 +202,26 @@ from (
 """
 
 
-def patched_rows(
-    target: GoldTable, silver: Table, grains: DataFrame, written: Sequence[Path], batch: int
-) -> tuple[DataFrame, list[DataFile]]:
-    """Return the recomputed rows of `grains`, which the files `written` list.
+def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: int) -> tuple[DataFrame, list[DataFile]]:
+    """Return the recomputed rows of the grains to correct, from all of silver up to the table's last refresh.
 
-    From all of silver up to the table's last refresh. Also return the files of the table that they replace.
+    Also return the files of the table that they replace.
     """
     spark, gold, table = target.spark, target.gold, target.table
-    old = touched_files(target, grains_in(gold, written))
+    place = folder.rows("grains", table.spec.name)
+    grains, written = read_folder(spark, place, grains_schema(target)), parquet_files(place)
     refreshed = refresh_state(target)
-    whole = silver.read(spark, silver_of_grains(gold, silver, written)).where(F.col("_batch_id") <= batch)
+
+    def read(files: Sequence[DataFile]) -> DataFrame:
+        return silver.read(spark, files).where(F.col("_batch_id") <= batch)
+
+    whole, reach = silver_to_read(current_reach(target, folder, place), silver_of_grains(gold, silver, written), read)
     merged = refreshed_silver(gold, refreshed, whole)
     fresh = refreshed_rows(gold, refreshed, rows_of_grains(gold, merged, grains, batch))
-    begun = first_batches(gold, whole, grains)
-    return with_grains_replaced(grain_columns(gold), table.read(spark, old), fresh, grains, batch, begun), old
+    begun, old = first_batches(gold, whole, grains), touched_files(target, grains_in(gold, written))
+    rows = table.read(spark, old)
+    if reach is None:
+        return with_grains_replaced(grain_columns(gold), rows, fresh, grains, batch, begun), old
+    rows, kept = reach.divided(rows, grains)
+    replaced = with_grains_replaced(grain_columns(gold), rows, fresh, grains, batch, begun)
+    return replaced.unionByName(kept.select(*replaced.columns)), old

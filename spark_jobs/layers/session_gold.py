@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import DataFrame, Observation, Window
+from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
 from include.catalog.gold_refresh import SessionClosing
@@ -18,6 +18,8 @@ from include.catalog.windows import MICROSECOND, Session
 from spark_jobs.layers.gold_windows import is_before
 
 NUMBER, OPEN_SINCE = "_session", "_open_since"
+FROM, UNTIL = "_from", "_until"
+"""The first and the last moment of a reach: a span of some rows, and of the sessions that these may touch."""
 
 
 def numbered_sessions(session: Session, keys: Sequence[str], rows: DataFrame, start: str, end: str) -> DataFrame:
@@ -38,6 +40,58 @@ def rows_outside(session: Session, keys: Sequence[str], rows: DataFrame, session
     start, end = F.col(f"_known.`{session.start}`"), F.col(f"_known.`{session.end}`")
     within = F.col(f"_rows.`{session.column}`").between(start, end)
     return rows.alias("_rows").join(known, reduce(and_, same, within), "left_anti")
+
+
+def reach_of(session: Session, keys: Sequence[str], spans: DataFrame, sessions: DataFrame) -> DataFrame:
+    """Return by keys one span [FROM, UNTIL] around all of `spans` and the sessions at most a gap before or after it.
+
+    The rows of other sessions neither join a row of the spans nor were ever joined by one.
+    """
+    around = spans.groupBy(*keys).agg(F.min(FROM).alias(FROM), F.max(UNTIL).alias(UNTIL))
+    known = sessions.select(*keys, session.start, session.end).alias("_rows")
+    near = (_micros(session.end) >= _begin(session)) & (_micros(session.start) <= _end(session))
+    joined = around.alias("_reach").join(known, reduce(and_, _same_keys(keys), near), "left")
+    begin, end = F.least(F.min(FROM), F.min(session.start)), F.greatest(F.max(UNTIL), F.max(session.end))
+    reached = joined.groupBy(*(F.col(f"_reach.`{key}`") for key in keys))
+    return reached.agg(begin.alias(FROM), end.alias(UNTIL))
+
+
+def in_reach(
+    keys: Sequence[str], rows: DataFrame, times: tuple[str, str], reach: DataFrame, *, others: bool
+) -> DataFrame:
+    """Return the rows of `times` (first, last) in the reach of their keys, or the others."""
+    start, end = (F.col(f"_rows.`{name}`") for name in times)
+    inside = (start >= F.col(f"_reach.{FROM}")) & (end <= F.col(f"_reach.{UNTIL}"))
+    return _joined(keys, rows, reach, inside, "left_anti" if others else "left_semi")
+
+
+def adjacent_to_reach(session: Session, keys: Sequence[str], rows: DataFrame, reach: DataFrame) -> DataFrame:
+    """Return the rows of silver at most a gap before or after the reach of their keys."""
+    at = _micros(session.column)
+    before = (at >= _begin(session)) & (at < F.unix_micros(F.col(f"_reach.{FROM}")))
+    after = (at <= _end(session)) & (at > F.unix_micros(F.col(f"_reach.{UNTIL}")))
+    return _joined(keys, rows, reach, before | after, "left_semi")
+
+
+def _joined(keys: Sequence[str], rows: DataFrame, reach: DataFrame, condition: Column, kind: str) -> DataFrame:
+    on = reduce(and_, _same_keys(keys), condition)
+    return rows.alias("_rows").join(F.broadcast(reach).alias("_reach"), on, kind)
+
+
+def _same_keys(keys: Sequence[str]) -> list[Column]:
+    return [F.col(f"_rows.`{key}`").eqNullSafe(F.col(f"_reach.`{key}`")) for key in keys]
+
+
+def _begin(session: Session) -> Column:
+    return F.unix_micros(F.col(f"_reach.{FROM}")) - session.gap // MICROSECOND
+
+
+def _end(session: Session) -> Column:
+    return F.unix_micros(F.col(f"_reach.{UNTIL}")) + session.gap // MICROSECOND
+
+
+def _micros(column: str) -> Column:
+    return F.unix_micros(F.col(f"_rows.`{column}`"))
 
 
 def closed_sessions(closing: SessionClosing, sessions: DataFrame, opened: Observation) -> DataFrame:
