@@ -1,5 +1,5 @@
 # Sourced: finds Python 3.11 and uv, and leaves their paths in PYTHON and UV. Working folder: the clone.
-# uv is taken from PATH; else it is installed, pinned with hashes, into an environment below .cache/.
+# uv is taken from PATH if it is the locked version; else it is installed, pinned with hashes, into an environment below .cache/.
 
 die() { printf 'headrace: %s\n  → %s\n' "$1" "$2" >&2; exit 1; }
 
@@ -18,12 +18,13 @@ find_python() {
 }
 
 find_uv() {
-  if command -v uv >/dev/null; then UV=$(command -v uv); return; fi
-  local stamp
+  local locked stamp
+  locked=$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements/uv.lock)
+  if command -v uv >/dev/null && [ "$(uv --version 2>/dev/null | cut -d' ' -f2)" = "$locked" ]; then UV=$(command -v uv); return; fi
   stamp=.cache/uv/$(cksum <requirements/uv.lock | tr ' ' -)
   UV=$PWD/.cache/uv/bin/uv
   if [ -e "$stamp" ] && "$UV" --version >/dev/null 2>&1; then return; fi
-  echo "  uv: not on PATH, fetching it from PyPI into .cache/uv"
+  echo "  uv: $locked is not on PATH, fetching it from PyPI into .cache/uv"
   "$PYTHON" -m venv --clear .cache/uv ||
     die "Python cannot make a virtual environment" "install its venv module (Debian: apt-get install python3.11-venv)"
   .cache/uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock ||

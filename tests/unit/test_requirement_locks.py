@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
@@ -61,3 +64,21 @@ def test_every_package_has_hashes_and_no_address(lock: Path) -> None:
 def test_great_expectations_does_not_install_spark() -> None:
     """Its `spark` extra pins an older pyspark."""
     assert "pyspark" not in pins(REQUIREMENTS / "quality.lock")
+
+
+@pytest.mark.parametrize(("version", "is_taken"), [("the locked one", True), ("0.0.1", False), ("", False)])
+def test_uv_of_another_version_on_the_path_is_not_used(tmp_path: Path, version: str, is_taken: bool) -> None:
+    """A clone that has fetched uv already; on PATH is a program of the same name that prints a version."""
+    for folder in ("requirements", "infra"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(REQUIREMENTS / "uv.lock", tmp_path / "requirements")
+    shutil.copy(REQUIREMENTS.parent / "infra" / "uv.sh", tmp_path / "infra")
+    locked = pins(REQUIREMENTS / "uv.lock")["uv"]
+    for place, printed in ((".cache/uv/bin", locked), ("bin", locked if is_taken else version)):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "uv").write_text(f"#!/bin/sh\necho uv {printed}\n")
+        (tmp_path / place / "uv").chmod(0o755)
+    script = 'touch ".cache/uv/$(cksum <requirements/uv.lock | tr " " -)"; . infra/uv.sh >&2; echo "$UV"'
+    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == str(tmp_path / ("bin" if is_taken else ".cache/uv/bin") / "uv"), done.stderr
