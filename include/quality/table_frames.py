@@ -102,7 +102,7 @@ def _chunks(rows: Any, columns: Sequence[str]) -> Iterator[Frame]:
 
 
 def _repeated(rows: Any, columns: Sequence[str]) -> Iterator[Frame]:
-    """Yield frames of all rows whose values have the hash of others, those of one hash in one frame.
+    """Yield frames of all rows whose values have the hash of others; a value has none of its rows alone in a frame.
 
     Rows without any value do not count; a null next to a value does.
     """
@@ -110,7 +110,7 @@ def _repeated(rows: Any, columns: Sequence[str]) -> Iterator[Frame]:
 
     is_null = reduce(and_, (pc.field(name).is_null() for name in columns))
     others, without = rows.count_rows(), rows.count_rows(filter=is_null)
-    for part in _by_hash(_rows_with(_repeated_hashes(rows, columns), rows, columns)):
+    for part in _by_value(_rows_with(_repeated_hashes(rows, columns), rows, columns), columns):
         others -= part.num_rows
         yield Frame(to_pandas(part, columns))
     yield Frame(to_pandas(rows.schema.empty_table(), columns), others, without)
@@ -134,33 +134,42 @@ def _repeated_hashes(rows: Any, columns: Sequence[str]) -> Any:
 
 
 def _rows_with(hashes: Any, rows: Any, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the rows that have one of these hashes, in the order of their hashes, as tables with the hash `_mark`."""
+    """Yield the rows that have one of these hashes, in the order of hashes and values, with the hash `_mark`."""
     import pyarrow as pa
 
     if not len(hashes):
         return
     with _database_of(rows, columns) as database:
         database.register("repeated", pa.table({"_mark": hashes}))
-        found = f"from ({_hashed(columns)}) semi join repeated using (_mark) order by _mark"
+        found = f"from ({_hashed(columns)}) semi join repeated using (_mark) order by _mark, {_names(columns)}"
         for batch in database.sql(found).to_arrow_reader(BATCH):
             yield pa.Table.from_batches([batch])
 
 
-def _by_hash(tables: Iterable[Any]) -> Iterator[Any]:
-    """Yield tables of about REPEATED rows; none ends between two rows of one hash."""
+def _by_value(tables: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
+    """Yield tables of about REPEATED rows; a value's rows are in one of them, or two or more in each."""
     import pyarrow as pa
 
-    pending: Any = None
+    pending: list[Any] = []
     for table in tables:
-        pending = table if pending is None else pa.concat_tables([pending, table])
-        if pending.num_rows >= REPEATED:
-            marks = pending["_mark"].to_numpy()
-            end = int(marks.searchsorted(marks[-1]))
+        pending.append(table)
+        if sum(each.num_rows for each in pending) >= REPEATED:
+            rows = pa.concat_tables(pending).combine_chunks()
+            end = _complete(rows, columns)
             if end:
-                yield pending.slice(0, end)
-                pending = pending.slice(end)
-    if pending is not None:
-        yield pending
+                yield rows.slice(0, end)
+            pending = [rows.slice(end)]
+    if pending:
+        yield pa.concat_tables(pending)
+
+
+def _complete(rows: Any, columns: Sequence[str]) -> int:
+    """Return how many rows may end a table: all before the last hash; of one value alone, all but two."""
+    marks = rows["_mark"].to_numpy()
+    end = int(marks.searchsorted(marks[-1]))
+    values = rows.select(list(columns))
+    is_one = values.slice(0, 1).equals(values.slice(rows.num_rows - 1))
+    return rows.num_rows - 2 if not end and is_one else end
 
 
 def _hashed(columns: Sequence[str]) -> str:

@@ -127,3 +127,15 @@ def test_texts_that_are_repeated_are_never_whole_in_a_frame(monkeypatch: pytest.
     assert sum(len(frame.rows) for frame in frames) == 99
     assert all((frame.rows["name"].value_counts() == 3).all() for frame in frames), "a value is in two frames"
     assert (frames[-1].others, frames[-1].nulls) == (2, 1)
+
+
+@pytest.mark.parametrize("same", [8, 9, 10, 500])
+def test_one_value_of_most_rows_is_never_whole_in_a_frame(monkeypatch: pytest.MonkeyPatch, same: int) -> None:
+    rows = pa.table({"name": ["same"] * same + ["a", "once", "a"]})
+    monkeypatch.setattr(table_frames, "REPEATED", 7)
+    monkeypatch.setattr(table_frames, "BATCH", 3)
+    frames = list(frames_of(pd.dataset(rows), RULES["unique"]))
+    assert max(len(frame.rows) for frame in frames) <= 9
+    assert sum(len(frame.rows) for frame in frames) == same + 2
+    assert all((frame.rows["name"].value_counts() > 1).all() for frame in frames), "a value is alone in a frame"
+    assert frames[-1].others == 1
