@@ -17,13 +17,13 @@ from include.process_control.airflow_process import (
     require_airflow,
     up_airflow,
 )
-from include.process_control.console_process import await_console
+from include.process_control.optional_processes import await_page
 from include.process_control.start_stop import NotStarted, up_runner
 from include.process_control.start_stop import down as bring_down
 from include.process_control.start_stop import up as bring_up
 from include.settings import Settings, load_settings
-from include.state.process_states import ProcessState
-from include.status.process_status import observe_jobs
+from include.state.process_states import ProcessState, ProcessStatus
+from include.status.process_status import observe_console, observe_jobs, observe_metrics
 
 NEXT_IN_AIRFLOW = (
     "streams run without Airflow. Unpause stream__<dataset> to let Airflow request and watch one, and audit, maintain, "
@@ -63,19 +63,17 @@ def up(
     console.print(
         f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
     )
-    if settings.console == "on":
-        show_console(settings, console)
+    for name, observe in (("console", observe_console), ("metrics", observe_metrics)):
+        if getattr(settings, name) == "on":
+            show_page(console, name, await_page(settings, observe))
     if airflow:
         start_airflow(settings, console)
 
 
-def show_console(settings: Settings, console: Console) -> None:
-    """Print the console's address once it answers; without it the streams work too."""
-    status = await_console(settings)
-    if status.state is ProcessState.RUNNING:
-        console.print(f"console: {status.detail}", highlight=False, soft_wrap=True)
-    else:
-        console.print(f"console: {status.state.label} {escape(status.detail)}", highlight=False, soft_wrap=True)
+def show_page(console: Console, name: str, status: ProcessStatus) -> None:
+    """Print a page's address, or why it does not answer; the streams work without it too."""
+    state = "" if status.state is ProcessState.RUNNING else f"{status.state.label} "
+    console.print(f"{name}: {state}{escape(status.detail)}", highlight=False, soft_wrap=True)
 
 
 def start_airflow(settings: Settings, console: Console) -> None:

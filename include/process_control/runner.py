@@ -27,11 +27,10 @@ from include.leases.lease import is_lease_free
 from include.leases.lease_errors import LeaseServerUnavailable
 from include.paths import lease_path, run_path
 from include.process_control.child_process import end_children, exit_code
-from include.process_control.console_process import start_console, start_metrics
 from include.process_control.driver_process import start_blocker, start_driver
 from include.process_control.kafka_broker import start_broker
-from include.process_control.lineage_process import start_openlineage
 from include.process_control.log_trimming import trim_logs
+from include.process_control.optional_processes import start_console, start_metrics, start_openlineage
 from include.process_control.reconcile import (
     Action,
     Attempts,

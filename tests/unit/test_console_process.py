@@ -12,7 +12,7 @@ from stand_ins import StandIns, runner_with
 from include.host.ports import free_ports, listener
 from include.paths import log_path
 from include.process_control import runner
-from include.process_control.console_process import start_console
+from include.process_control.optional_processes import start_console
 from include.settings import Settings
 from include.state.process_states import CONSOLE, ProcessState
 from include.state.run_files import is_alive, read_run_file, send

@@ -1,15 +1,16 @@
-"""The console, and the endpoint for Prometheus, as processes of the state folder: their ports, their start.
+"""The console, the endpoint for Prometheus, and the sender of OpenLineage events: their start, and their ports.
 
 Reads: whether a port is free.  Writes: `console/port.json`, `metrics/port.json`, the run files.
-Guarantee: each has the same address after each start, unless another process has taken the port.
-After a crash: the runner starts it again; streams do not notice.
-Does not: show anything (include/console).
+Guarantee: a page has the same address after each start, unless another process has taken the port.
+After a crash: the runner starts them again; streams do not notice.
+Does not: make a page or an event (include/console, include/metrics, include/lineage_events).
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from include.host.ports import LOOPBACK, chosen_port
 from include.paths import console_path, metrics_path
 from include.process_control.child_process import spawn, tethered
 from include.process_control.driver_process import driver_environment
+from include.secret_masking import mask_secrets
 from include.settings import CLONE, Settings
 from include.state.json_file import JsonFile
-from include.state.process_states import CONSOLE, METRICS, ProcessState, ProcessStatus
+from include.state.process_states import CONSOLE, METRICS, OPENLINEAGE, ProcessState, ProcessStatus
 from include.state.run_files import RunFile
-from include.status.process_status import observe_console
 
 READY_WITHIN = 30.0
 
@@ -50,6 +51,13 @@ def start_metrics(settings: Settings) -> RunFile:
     return spawn(settings, METRICS, argv, CLONE, driver_environment(settings), extra)
 
 
+def start_openlineage(settings: Settings) -> RunFile:
+    """Start sending events, so that it ends with this process; it continues where events were delivered last."""
+    argv = tethered([sys.executable, "-m", "include.lineage_events.lineage_emitter"])
+    extra = {"receiver": mask_secrets(settings.openlineage_url) or str(settings.openlineage_file)}
+    return spawn(settings, OPENLINEAGE, argv, CLONE, driver_environment(settings), extra)
+
+
 def console_port(settings: Settings) -> int:
     """Return the port for the next start, and keep it. Raises PortInUse."""
     path = console_path(settings) / "port.json"
@@ -64,12 +72,12 @@ def _kept_port(path: Path, requested: int, name: str, setting: str) -> int:
     return port
 
 
-def await_console(settings: Settings) -> ProcessStatus:
-    """Return the console's status once it answers or has failed, after 30 seconds in any case."""
-    began, status = time.monotonic(), observe_console(settings)
+def await_page(settings: Settings, observe: Callable[[Settings], ProcessStatus]) -> ProcessStatus:
+    """Return a page's status once it answers or has failed, after 30 seconds in any case."""
+    began, status = time.monotonic(), observe(settings)
     while status.state is not ProcessState.RUNNING and not status.state.terminal:
         if time.monotonic() - began > READY_WITHIN:
             return status
         time.sleep(0.1)
-        status = observe_console(settings)
+        status = observe(settings)
     return status
