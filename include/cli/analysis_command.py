@@ -14,7 +14,7 @@ from include.analysis.analysis_run import run_analysis
 from include.catalog.analyses import declared_analyses, declared_analysis
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.cli.option_types import AsJson
-from include.cli.query_command import wide_console
+from include.cli.wide_console import wide_console
 from include.reading.published_analyses import PublishedAnalysis, published_analyses
 from include.settings import load_settings
 

@@ -24,7 +24,7 @@ from include.audit.kafka_records import AuditUnavailable, open_topic
 from include.audit.verified_history import REQUESTED
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
-from include.cli.query_command import wide_console
+from include.cli.wide_console import wide_console
 from include.errors import HeadraceError
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.planning.derived_recomputation import recompute_derived

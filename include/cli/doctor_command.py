@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
+from include.cli.wide_console import wide_console
 from include.doctor.check_result import CheckResult, Verdict
 from include.doctor.machine_checks import run_checks
 
@@ -25,7 +25,7 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"ok": passed, "checks": [as_record(finding) for finding in findings]}, indent=1))
     else:
-        Console().print(as_table(findings))
+        wide_console().print(as_table(findings))
     raise typer.Exit(0 if passed else FAILED)
 
 

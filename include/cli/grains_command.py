@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from include.cli.option_types import AsJson
+from include.cli.wide_console import wide_console
 from include.planning.grain_states import GrainState, GrainStates, GrainWindow, grain_states, row_states
 from include.settings import load_settings
 
@@ -47,7 +47,7 @@ def grains(
         values = {"dataset": dataset, "watermark": found.watermark, "windows": [asdict(w) for w in chosen]}
         typer.echo(json.dumps(values, default=lambda value: value.isoformat()))
         return
-    console = Console()
+    console = wide_console()
     console.print(f"{dataset}: complete up to {_moment(found.watermark)}", highlight=False)
     console.print(_listed(chosen, limit) if table else _counted(found, state))
     if table and len(chosen) > limit:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from include.catalog.dataset import declared_dataset
 from include.cli.option_types import AsJson
+from include.cli.wide_console import wide_console
 from include.ledger.ledger_reader import Batch, OffsetRange, open_reader
 from include.ledger.ledger_rebuild import RebuildResult
 from include.ledger.ledger_rebuild import rebuild as rebuild_ledger
@@ -36,7 +37,7 @@ def show(
     if as_json:
         typer.echo(json.dumps([asdict(batch) for batch in batches]))
     else:
-        Console().print(batch_table(batches))
+        wide_console().print(batch_table(batches))
 
 
 @app.command()

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
+from include.cli.wide_console import wide_console
 from include.errors import HeadraceError, Terminal, Transient
 from include.maintenance.table_maintenance import TableMaintenance, maintain_tables
 from include.plans.ended_plans import EndedData, remove_ended
@@ -56,7 +56,7 @@ def maintain(
         found = {"tables": [asdict(each) for each in done], "removed": removed, "logs": asdict(logs)}
         typer.echo(json.dumps({**found, "left_alone": why}))
     else:
-        console = Console()
+        console = wide_console()
         console.print(maintained_table(done))
         for each in ended:
             line = f"removed {escape(each.path)}: ended {each.ended:%Y-%m-%d %H:%M} UTC, {each.bytes:,} bytes"

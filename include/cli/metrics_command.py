@@ -72,7 +72,9 @@ def alerts(
     evaluation = AlertEvaluation(load_settings(), receiver, partial(console.print, highlight=False, markup=False))
     with evaluation.alone():
         if once:
-            raise typer.Exit(1 if evaluation.firing(datetime.now(UTC)) else 0)
+            firing = evaluation.firing(datetime.now(UTC))
+            console.print(f"alerts that fire: {firing}", highlight=False)
+            raise typer.Exit(1 if firing else 0)
         with suppress(KeyboardInterrupt):
             while True:
                 evaluation.continue_after_errors(datetime.now(UTC))

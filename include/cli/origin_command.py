@@ -22,7 +22,7 @@ from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
 from include.catalog.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
 from include.cli.option_types import AsJson
-from include.cli.query_command import wide_console
+from include.cli.wide_console import wide_console
 from include.reading import pinned
 from include.reading.plain_values import excerpt, json_value, text_value
 from include.schemas.payload_text import shown_payload

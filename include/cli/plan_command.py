@@ -18,7 +18,7 @@ from rich.table import Table
 from include.cli.comparison_table import show_comparison
 from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import AsJson, share
-from include.cli.query_command import wide_console
+from include.cli.wide_console import wide_console
 from include.planning import plan_stages
 from include.planning.bounded_jobs import end_plan_job
 from include.planning.explain_plan import cost

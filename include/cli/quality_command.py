@@ -17,6 +17,7 @@ from include.catalog.dataset import released_dataset
 from include.cli.checks_table import checks_table
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, output_file, utc_time
+from include.cli.wide_console import wide_console
 from include.ledger.ledger_reader import open_reader
 from include.paths import docs_page
 from include.quality.published_quality import validate_published
@@ -68,7 +69,7 @@ def report(
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
         return
-    console = Console()
+    console = wide_console()
     console.print(report_table(found))
     console.print(f"{found.records:,} records in {len(found.runs):,} runs of release {validated_by}", highlight=False)
     if page is not None:
@@ -106,7 +107,7 @@ def run(
     else:
         for each in found:
             Console().print(f"{each.dataset}, release {each.release}, batch {each.batch}", highlight=False)
-            Console().print(checks_table(each.checks))
+            wide_console().print(checks_table(each.checks))
             Console(soft_wrap=True).print(f"docs: {docs_page(settings, each.dataset)}", highlight=False, markup=False)
     if any(each.blocks for each in found):
         raise typer.Exit(FAILED)
@@ -144,4 +145,4 @@ def drift(
         at = warning.first
         position = "" if at is None else f"{at.batch}/{at.partition}/{at.offset}"
         table.add_row(*map(Text, (warning.column, warning.measure, warning.before, warning.now, position)))
-    Console().print(table if found else f"{dataset}: no drift since batch {since_batch}")
+    wide_console().print(table if found else f"{dataset}: no drift since batch {since_batch}")

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import AsJson, output_file
+from include.cli.wide_console import wide_console
 from include.reading import pinned
 from include.reading.duckdb_catalog import write_catalog
 from include.reading.plain_values import is_numeric, json_value, text_value
@@ -27,7 +28,6 @@ from include.reading.watched_query import ResultChange, watched_changes
 from include.settings import load_settings
 
 SHOWN_ROWS = 200
-WIDE = 4_000
 
 
 class Format(StrEnum):
@@ -130,12 +130,6 @@ def tables(
         Console().print("nothing is published yet; start with: headrace up")
     else:
         wide_console().print(_facts_table(facts))
-
-
-def wide_console() -> Console:
-    """Return a console as wide as the terminal, or so wide that no cell is cut when the output is a file."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDE)
 
 
 def print_table(found: QueryResult, limit: int) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from include.catalog.dataset import dataset_names, declared_dataset, released_dataset
 from include.cli.option_types import AsJson
+from include.cli.wide_console import wide_console
 from include.reading.publication import find_publication
 from include.reference.reference_tables import current_versions, load_reference, read_version
 from include.settings import load_settings
@@ -40,7 +41,7 @@ def list_tables(as_json: AsJson = False) -> None:
     shown = Table("dataset", "table", "keys", "version", "rows")
     for row in found:
         shown.add_row(*("" if value is None else str(value) for value in row.values()))
-    Console().print(shown)
+    wide_console().print(shown)
 
 
 @app.command("load")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, Offset, Offsets, Partition, utc_time
-from include.cli.query_command import wide_console
+from include.cli.wide_console import wide_console
 from include.reading import pinned
 from include.reading.decision_log import Decision, decided_records
 from include.reading.plain_values import excerpt, iso_time, json_value, text_of

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from include.cli.option_types import AsJson
+from include.cli.wide_console import wide_console
 from include.setting_list import SettingInfo, list_settings
 from include.settings import PREFIX, InvalidSetting, load_settings
 from include.settings_profiles import KNOBS, PURPOSES
@@ -28,7 +28,7 @@ def settings(
     A variable wins over the profile (HEADRACE_PROFILE), the profile over the default.
     """
     if profiles:
-        Console().print(profiles_table())
+        wide_console().print(profiles_table())
         return
     invalid: InvalidSetting | None = None
     try:
@@ -39,7 +39,7 @@ def settings(
     if as_json:
         typer.echo(json.dumps([as_record(info) for info in infos], indent=1))
     else:
-        Console().print(as_table(infos))
+        wide_console().print(as_table(infos))
     if invalid is not None:
         raise invalid
 

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
 from include.cli.option_types import AsJson
+from include.cli.wide_console import wide_console
 from include.settings import load_settings
 from include.status.disk_use import PartUse, disk_use
 
@@ -36,7 +36,7 @@ def storage(
             row.pop("table")
         typer.echo(json.dumps({"parts": rows, "total": sum(use.total for use in parts)}))
         return
-    Console().print(storage_table(parts))
+    wide_console().print(storage_table(parts))
 
 
 def storage_table(parts: Sequence[PartUse]) -> Table:

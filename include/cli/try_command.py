@@ -16,7 +16,7 @@ from rich.text import Text
 from include.catalog.dataset_cases import case_files, case_text, expected_case, expected_path
 from include.catalog.dataset_checks import checked_dataset
 from include.cli.option_types import sample_file
-from include.cli.query_command import wide_console
+from include.cli.wide_console import wide_console
 from include.errors import Terminal
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.process_control.job_process import refuse_running

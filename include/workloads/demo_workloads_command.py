@@ -16,8 +16,8 @@ from rich.markup import escape
 from include.cli.audit_command import print_findings
 from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import output_file
-from include.cli.query_command import wide_console
 from include.cli.up_command import print_progress
+from include.cli.wide_console import wide_console
 from include.durable_files import write_atomically
 from include.errors import Terminal
 from include.process_control.start_stop import down

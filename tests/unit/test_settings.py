@@ -143,6 +143,12 @@ def test_profiles_are_listed_with_every_knob_and_its_reason() -> None:
     assert all(f"{PREFIX}{knob.setting.upper()}" in shown and knob.reason in shown for knob in KNOBS)
 
 
+def test_line_of_a_setting_is_whole_when_the_output_is_a_file() -> None:
+    lines = CliRunner().invoke(app, ["settings"]).stdout.splitlines()
+    for info in list_settings():
+        assert any({info.name, *info.meaning.split()} <= set(line.split()) for line in lines), info.name
+
+
 def test_interval_that_looks_like_a_hang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_STALL_SECONDS", "60")
     assert refused(monkeypatch, "HEADRACE_TRIGGER_SECONDS", "60").key == "HEADRACE_TRIGGER_SECONDS"
