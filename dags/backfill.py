@@ -6,7 +6,7 @@ of event time, with `start` and `end`. A day with equal rows is recorded as **ve
 **patch**, which needs approval unless the difference is within `threshold`. A day without events is skipped. Plans with
 overlapping records run one at a time; the others wait, deferred. One run is one plan: to verify a day again, trigger a
 run with its partition. Of a derived dataset the grains of the day are recomputed, and a table without a time in its
-grain whole; a day is complete when it is in all datasets that it is made of, and its plans run one at a time.
+grain whole; a day is complete when it is in all its source datasets, and its plans run one at a time.
 
 **Reads** bronze or the published sources, and the published tables. **Writes** the plan; after approval the stream
 replaces the rows that differ.

@@ -1,7 +1,7 @@
 """Compact tables and trim logs: every six hours, one dataset after the other.
 
-The owner of the tables does it between two runs of the stream, as it also does by itself; what has not started within
-twenty seconds is left for the next run. Small files of every layer are compacted; unreferenced files and
+The owner of the tables does it between two runs of the stream, as it also does automatically; what has not started
+within twenty seconds is left for the next run. Small files of every layer are compacted; unreferenced files and
 what ended releases and plans left are deleted as `retention` in `pipeline.yaml` says. With an open plan, the dataset's
 tables are not compacted. Long logs are trimmed, old ones are deleted.
 

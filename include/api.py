@@ -31,7 +31,7 @@ __all__ = ["PinnedTables", "PublishedChange", "pinned", "plan", "plans", "query"
 
 
 def read(table: str, *, columns: Sequence[str] | None = None, settings: Settings | None = None) -> pl.LazyFrame:
-    """Return a published table as a lazy polars frame, pinned at its version of now. Raises TableUnknown."""
+    """Return a published table as a lazy polars frame, pinned at its current version. Raises TableUnknown."""
     return pinned(settings).read(table, columns=columns)
 
 

@@ -123,7 +123,7 @@ class Settings(ProfiledSettings):
         description="receiver that OpenLineage events are posted to; empty: none",
     )
     openlineage_file: Path | None = Field(
-        None, description="file that OpenLineage events are appended to instead, one a line"
+        None, description="file that OpenLineage events are appended to instead, one per line"
     )
     openlineage_key_file: Path | None = Field(None, description="file whose first line is the receiver's API key")
     openlineage_namespace: str = Field(
@@ -136,7 +136,7 @@ class Settings(ProfiledSettings):
         description="interval between two runs that a stream reports as OpenLineage events, seconds",
     )
     console_passwords: Path | None = Field(
-        None, description="file of the console's users (headrace console --add-user); empty: it only shows"
+        None, description="file of the console's users (headrace console --add-user); empty: the console is read-only"
     )
     api_token_file: Path | None = Field(None, description="file whose first line lets an Airflow elsewhere use the API")
     kafka_port: int = Field(0, ge=0, le=65535, description="port of the broker; 0: a free port, reused by later starts")
@@ -153,7 +153,7 @@ class Settings(ProfiledSettings):
     )
     kafka_user: str = Field("", description="user of that Kafka, for SASL")
     kafka_password_file: Path | None = Field(None, description="file whose first line is that user's password")
-    kafka_ca_file: Path | None = Field(None, description="certificates (PEM) that sign that Kafka's, for TLS")
+    kafka_ca_file: Path | None = Field(None, description="CA certificates (PEM) for TLS to that Kafka")
     kafka_create_topics: bool = Field(True, description="whether missing topics are created")
     schema_registry_url: str = Field(
         "",
@@ -164,7 +164,7 @@ class Settings(ProfiledSettings):
     schema_registry_password_file: Path | None = Field(
         None, description="file whose first line is that user's password"
     )
-    schema_registry_ca_file: Path | None = Field(None, description="certificates (PEM) that sign that registry's")
+    schema_registry_ca_file: Path | None = Field(None, description="CA certificates (PEM) for TLS to that registry")
     broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
     driver_jvm: str = Field("", description="additional JVM flags of a driver")
@@ -194,7 +194,7 @@ class Settings(ProfiledSettings):
         "process", description="what a committed batch survives: crashes of processes, or also a power cut (fsync)"
     )
     batch_records: int = Field(250_000, ge=1, description="maximum Kafka offsets in an ingest batch")
-    batch_bytes: int = Field(256 << 20, ge=1, description="about the most bytes of records in an ingest batch")
+    batch_bytes: int = Field(256 << 20, ge=1, description="approximate maximum bytes of records in an ingest batch")
     refine_records: int = Field(
         500_000,
         ge=1,
@@ -207,7 +207,7 @@ class Settings(ProfiledSettings):
         0.1,
         ge=0,
         le=3600,
-        description="least interval between ingest batches that are not full, seconds; refine paces them",
+        description="minimum interval between ingest batches that are not full, seconds; refine paces them",
     )
     restart_seconds: float = Field(
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"

@@ -48,13 +48,13 @@ class IsDerived(Terminal):
     """The dataset is derived: it has no topic, contract or silver. `origins`: the datasets it is derived from."""
 
     def __init__(self, name: str, origins: Sequence[str] = ()) -> None:
-        instead, own = "headrace lineage", ""
+        instead, own, source = "headrace lineage", "", "what it names"
         if origins:
-            instead = f"--dataset {' or '.join(origins)} in the same command"
+            source, instead = "that", f"--dataset {' or '.join(origins)} in the same command"
             own = f"; its own grains: headrace backfill run --dataset {name} --from … --to …"
         super().__init__(
             f"{name} is derived: it has no topic and no records of its own; nothing was done",
-            f"{instead}   ({name} is made of {'that' if origins else 'what it names'}, and follows by itself){own}",
+            f"{instead}   ({name} is computed from {source}, and is updated automatically){own}",
         )
         self.name = name
 

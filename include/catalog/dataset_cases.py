@@ -21,7 +21,7 @@ class CaseUnreadable(Terminal):
     """The expectation of a case cannot be read; `path` is its file."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path}: {why}", "headrace try DATASET --accept   (writes what the platform makes of it now)")
+        super().__init__(f"{path}: {why}", "headrace try DATASET --accept   (stores the current results as expected)")
         self.path = path
 
 

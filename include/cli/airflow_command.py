@@ -22,7 +22,7 @@ class AirflowNeverStarted(Terminal):
 
 
 def airflow(
-    words: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS…", help="As of `airflow`.")] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS…", help="Arguments of `airflow`.")] = None,
 ) -> None:
     """Run a command of Airflow, such as `backfill create …` or `dags list`, with the settings of this state folder."""
     settings = load_settings()

@@ -55,7 +55,7 @@ def grains(
 
 
 def _print_rows(dataset: str, table: str | None, state: str | None, limit: int) -> None:
-    """Print rows of a table, one JSON object a line, with `_state`."""
+    """Print rows of a table, one JSON object per line, with `_state`."""
     if table is None:
         raise typer.BadParameter("--rows needs --table", param_hint="--rows")
     for batch in row_states(load_settings(), dataset, table.removeprefix("gold.")).to_batches():

@@ -45,7 +45,7 @@ def explain(
     key: Annotated[
         list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Names the row; repeat it. Empty: null.")
     ] = None,
-    records: Annotated[int, typer.Option(min=0, help="List so many of the records, with payloads.")] = 0,
+    records: Annotated[int, typer.Option(min=0, help="Maximum number of records to list, with payloads.")] = 0,
     json_: AsJson = False,
 ) -> None:
     """Show the Kafka records behind a row of gold: partitions, offsets and batches, optionally payloads."""

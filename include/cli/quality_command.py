@@ -127,7 +127,7 @@ def docs(dataset: Dataset) -> None:
 @app.command()
 def drift(
     dataset: Dataset,
-    since_batch: Annotated[int, typer.Option(min=1, help="Compare batches from this one on with earlier ones.")],
+    since_batch: Annotated[int, typer.Option(min=1, help="Compare this batch and later ones with all earlier ones.")],
     as_json: AsJson = False,
 ) -> None:
     """Warn of unknown fields and of columns whose values changed; each warning names the first record."""

@@ -39,7 +39,7 @@ def try_sample(
     dataset: Annotated[str, typer.Argument(help="The dataset, by its folder as it is now.")],
     sample: Annotated[
         Path | None,
-        typer.Argument(parser=sample_file, help="Records, one a line. (default: the cases of the folder)"),
+        typer.Argument(parser=sample_file, help="Records, one per line. (default: the cases of the folder)"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One object per sample.")] = False,
     accept: Annotated[

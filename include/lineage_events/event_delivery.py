@@ -33,7 +33,7 @@ class ReceiverUnavailable(Transient):
 
     def __init__(self, receiver: str, why: str) -> None:
         super().__init__(
-            f"OpenLineage events wait: {receiver} does not take them: {why}; they are sent later, nothing else waits",
+            f"OpenLineage events are not delivered: {receiver}: {why}; they are sent later, and nothing else waits",
             "check HEADRACE_OPENLINEAGE_URL, _FILE and _KEY_FILE, then: headrace openlineage --once",
         )
         self.receiver = receiver
@@ -81,7 +81,7 @@ class HttpReceiver:
 
 @dataclass(frozen=True)
 class FileReceiver:
-    """Appends events to a file, one a line."""
+    """Appends events to a file, one per line."""
 
     path: Path
 

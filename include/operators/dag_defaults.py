@@ -66,7 +66,7 @@ def declared_datasets() -> list[DeclaredDataset]:
 def declared_derived() -> list[DeclaredFolder]:
     """Return every derived dataset; one with an invalid declaration has no tables, and its first task fails.
 
-    A day is complete when it is in all datasets that it is made of.
+    A day is complete when it is in all its source datasets.
     """
     return [_derived(name) for name in derived_names(load_settings())]
 

@@ -37,7 +37,7 @@ def produce(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(parser=sample_file, metavar="FILE", help="Instead of a feed: your own records, one a line."),
+        typer.Option(parser=sample_file, metavar="FILE", help="Instead of a feed: your own records, one per line."),
     ] = None,
     topic: Annotated[str | None, typer.Option(help="The topic for the records of --file.")] = None,
     dataset: Annotated[

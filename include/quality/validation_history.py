@@ -35,7 +35,7 @@ VALIDATIONS = TypeAdapter(StoredValidation)
 
 
 def validations_path(settings: Settings, dataset: str) -> Path:
-    """Return the file of a dataset's validations, one a line, oldest first."""
+    """Return the file of a dataset's validations, one per line, oldest first."""
     return quality_path(settings, dataset) / "validations.jsonl"
 
 

@@ -29,7 +29,7 @@ class SampleUnusable(Terminal):
 
     def __init__(self, origin: str, why: str) -> None:
         super().__init__(
-            f"{origin}: {why}; nothing was written", "a sample is one JSON object a line: headrace new --help"
+            f"{origin}: {why}; nothing was written", "a sample is one JSON object per line: headrace new --help"
         )
         self.origin, self.why = origin, why
 

@@ -28,7 +28,7 @@ class WriterSchemasUnreadable(Terminal):
     def __init__(self, path: Path, line: int, why: str) -> None:
         super().__init__(
             f"{path}: line {line} is not a schema ({why}); no record was validated",
-            "restore the file from a backup; without it a record is read with the registry's schemas of now",
+            "restore the file from a backup; without it, records are read with the registry's current schemas",
         )
         self.path, self.line = path, line
 
