@@ -31,15 +31,16 @@ BROKERS_JARS = ("kafka-clients", "lz4-java", "snappy-java", "zstd-jni", "slf4j-a
 """Kafka's client of another version than the one that Spark uses, and what it needs to decompress."""
 SPARKS_JARS = ("janino", "commons-compiler", "py4j")
 """A compiler for SOURCE, since the installed Java may have none, and what carries the calls."""
-JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC")
+JVM_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC")
+"""Two readers hold a read each, in arrays of twice its size, and Kafka's answers."""
 BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 OPTIONS = {
     "isolation.level": "read_committed",
     "enable.auto.commit": "false",
     "auto.offset.reset": "none",
-    "max.poll.records": "20000",
-    "fetch.max.bytes": str(64 << 20),
-    "max.partition.fetch.bytes": str(16 << 20),
+    "max.poll.records": "1000",
+    "fetch.max.bytes": str(8 << 20),
+    "max.partition.fetch.bytes": str(8 << 20),
     "key.deserializer": BYTES,
     "value.deserializer": BYTES,
 }

@@ -20,6 +20,7 @@ from include.errors import Transient
 
 CHUNK_RECORDS = 200_000
 CHUNK_BYTES = 64 * 1024 * 1024
+READ_BYTES = 16 * 1024 * 1024
 READ_TIMEOUT = 30.0
 HEADERS = pl.List(pl.Struct({"key": pl.String, "value": pl.Binary}))
 RECORD: dict[str, pl.DataType] = {
@@ -97,14 +98,21 @@ def read_chunks(bootstrap: str, topic: str, partition: int, start: int, end: int
 
 def _chunks(reader: PartitionReader, partition: int, start: int, end: int) -> Iterator[Chunk]:
     """A chunk ends after its last record; the last chunk ends at `end`, which may have no record."""
-    position, last_progress = start, time.monotonic()
+    position, rows, size, parts = start, 0, 0, list[pl.DataFrame]()
     while position < end:
-        reached, records = reader.read(end, CHUNK_RECORDS, CHUNK_BYTES)
-        if reached == position and time.monotonic() - last_progress > READ_TIMEOUT:
-            raise AuditUnavailable(f"partition {partition}: no record after offset {position} for {READ_TIMEOUT:.0f} s")
+        reached, records = _next_read(reader, partition, position, end, CHUNK_RECORDS - rows)
+        position, rows, size = reached, rows + len(records), size + int(records.estimated_size())
+        parts.append(records)
+        if rows >= CHUNK_RECORDS or size >= CHUNK_BYTES or position >= end:
+            yield Chunk(partition, start, position, pl.concat(parts))
+            start, rows, size, parts = position, 0, 0, []
+
+
+def _next_read(reader: PartitionReader, partition: int, position: int, end: int, most: int) -> tuple[int, pl.DataFrame]:
+    """Return the next offset to read, which is behind `position`, and the records before it."""
+    began = time.monotonic()
+    while time.monotonic() - began <= READ_TIMEOUT:
+        reached, records = reader.read(end, most, READ_BYTES)
         if reached > position:
-            position, last_progress = reached, time.monotonic()
-        if len(records) or reached >= end:
-            yield Chunk(partition, start, reached, records)
-            # To compare the chunk took time too.
-            start, last_progress = reached, time.monotonic()
+            return reached, records
+    raise AuditUnavailable(f"partition {partition}: no record after offset {position} for {READ_TIMEOUT:.0f} s")

@@ -87,8 +87,14 @@ def test_chunks_of_a_range_follow_each_other_without_a_gap(settings: Settings, m
     monkeypatch.setattr(kafka_records, "CHUNK_RECORDS", 2)
     assert_chunks(chunks(settings, 0, 5), 0, 2, 4, 5)
     monkeypatch.setattr(kafka_records, "CHUNK_RECORDS", 100)
-    monkeypatch.setattr(kafka_records, "CHUNK_BYTES", 10)
+    for limit in ("READ_BYTES", "CHUNK_BYTES"):
+        monkeypatch.setattr(kafka_records, limit, 10)
     assert_chunks(chunks(settings, 0, 5), 0, 2, 5)
+
+
+def test_chunk_has_several_reads(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_records, "READ_BYTES", 1)
+    assert_chunks(chunks(settings, 0, 5), 0, 5)
 
 
 def test_range_has_committed_records_only_and_its_chunks_cover_the_others(settings: Settings) -> None:
