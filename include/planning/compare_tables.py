@@ -6,7 +6,8 @@ doubles, which releases of earlier versions have, are equal when their first dig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,20 @@ from include.catalog.comparable_doubles import rounded_sql
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, row_columns
 from include.planning.column_profiles import column_changes, is_number
+from include.planning.key_parts import key_parts
 from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
 from include.reading.memory_database import memory_database
 from include.record_coordinates import RECORD
 from include.sql_quoting import sql_identifier
 
+SIDES = ("old", "new")
+KINDS = ("added", "missing", "changed")
 SAMPLES = 5
 ROWS_PER_SAMPLE = 3
 # A new contract version alone does not change a rejected record.
 NOT_COMPARED = ("contract_version",)
+MEMORY = "500MB"
+"""Of DuckDB, for one pair of tables; buffers of Arrow come on top."""
 
 
 Rows = Any
@@ -55,7 +61,7 @@ def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progre
         progress(name)
         if name in old.tables and name in new.tables:
             keys, sums = key_columns(new.dataset, name), summed_columns(new.dataset, name)
-            found.append(_compare_table(name, keys, sums, old.tables[name], new.tables[name]))
+            found.append(compared_by_key(name, keys, sums, old.tables[name], new.tables[name]))
         else:
             found.append(_unmatched(name, old.tables.get(name), new.tables.get(name)))
     return Comparison(old.dataset.name, old.dataset.release, new.dataset.release, batch, threshold, found)
@@ -106,28 +112,44 @@ def column_types(table: Rows) -> dict[str, str]:
 
 
 class _TablePair:
-    """Both versions of a table in one in-memory database, as views `_old` and `_new`."""
+    """Both versions of a table in one in-memory database, as views `_old` and `_new`.
+
+    Their keys are compared by parts, which `parts` yields one after the other: a part's tables `old_keys` and
+    `new_keys` have a row per key.
+    """
 
     def __init__(self, old: Rows, new: Rows, keys: Sequence[str], sums: frozenset[str]) -> None:
-        self.database = memory_database()
+        self.database = memory_database(MEMORY)
         self.database.register("_old", old)
         self.database.register("_new", new)
         self.old, self.new = column_types(old), column_types(new)
         self.keys = keys
+        self._most_rows = max(old.count_rows(), new.count_rows())
         shared = [name for name in self.new if self.old.get(name) == self.new[name]]
         ignored = (*keys, *NOT_COMPARED)
         self.values = [name for name in shared if name not in ignored and not name.startswith("_")]
         self.rounded = [name for name in self.values if name in sums and self.new[name] == "DOUBLE"]
-        for side in ("old", "new"):
-            self._summarise(side)
+        self._key_names = ", ".join(map(sql_identifier, keys))
 
-    def _summarise(self, side: str) -> None:
+    def parts(self) -> Iterator[None]:
+        """Yield once per part, with its keys in `old_keys` and `new_keys`; a key is in the same part on both sides."""
+        hashed = self._hashed("old"), self._hashed("new")
+        with key_parts(self.database, hashed, self._key_names, self._most_rows) as parts:
+            for sources in parts:
+                for side, source in zip(SIDES, sources, strict=True):
+                    self._summarise(side, source)
+                yield
+
+    def _hashed(self, side: str) -> str:
+        """Return SQL for the keys of all rows with a hash of their values."""
+        names = ", ".join(map(self._exact, self.values))
+        return f"select {self._key_names}, {f'hash({names})' if names else '0'} as _content from _{side}"
+
+    def _summarise(self, side: str, source: str) -> None:
         """One row per key: its number of rows, and a hash of their values that does not depend on their order."""
-        names, keys = ", ".join(map(self._exact, self.values)), ", ".join(map(sql_identifier, self.keys))
-        content = f"sum(hash({names})::hugeint)" if names else "0"
         self.database.execute(
-            f"create table {side}_keys as select {keys}, count(*) as _rows, {content} as _content "
-            f"from _{side} group by {keys}"
+            f"create or replace table {side}_keys as select {self._key_names}, count(*) as _rows, "
+            f"sum(_content::hugeint) as _content from {source} group by {self._key_names}"
         )
 
     def _exact(self, column: str) -> str:
@@ -147,7 +169,8 @@ class _TablePair:
         return f"from {one} anti join {other} on {on}"
 
 
-def _compare_table(name: str, keys: Sequence[str], sums: frozenset[str], old: Rows, new: Rows) -> TableComparison:
+def compared_by_key(name: str, keys: Sequence[str], sums: frozenset[str], old: Rows, new: Rows) -> TableComparison:
+    """Return how two versions of a table differ, by key; `sums`: columns whose doubles are sums."""
     before, after = column_types(old), column_types(new)
     if any(before.get(key) != after.get(key) for key in keys):
         rows = {"old_rows": old.count_rows(), "new_rows": new.count_rows()}
@@ -160,30 +183,41 @@ def _compare_table(name: str, keys: Sequence[str], sums: frozenset[str], old: Ro
 
 
 def _by_key(name: str, keys: Sequence[str], pair: _TablePair) -> TableComparison:
-    kinds = ("added", "missing", "changed")
-    counts = {kind: pair.count(f"select count(*) {pair.joined(kind)}") for kind in kinds}
+    counts: Counter[str] = Counter()
+    for _ in pair.parts():
+        counts["old_keys"] += pair.count("select count(*) from old_keys")
+        for side in SIDES:
+            counts[f"{side}_rows"] += pair.count(f"select sum(_rows) from {side}_keys")
+        for kind in KINDS:
+            counts[kind] += pair.count(f"select count(*) {pair.joined(kind)}")
+            _keep_samples(pair, kind)
     return TableComparison(
         name,
         "both",
         keys=list(keys),
-        old_rows=pair.count("select sum(_rows) from old_keys"),
-        new_rows=pair.count("select sum(_rows) from new_keys"),
-        old_keys=pair.count("select count(*) from old_keys"),
         **counts,
         columns_added=sorted(set(pair.new) - set(pair.old)),
         columns_removed=sorted(set(pair.old) - set(pair.new)),
         retyped={n: (pair.old[n], pair.new[n]) for n in pair.new if n in pair.old and pair.old[n] != pair.new[n]},
-        samples={kind: _samples(pair, kind) for kind in kinds if counts[kind]},
+        samples={kind: _samples(pair, kind) for kind in KINDS if counts[kind]},
         measures=_measures(pair),
         profiles=column_changes(pair.database, pair.old, pair.new, pair.values),
     )
 
 
-def _samples(pair: _TablePair, kind: str) -> list[Sample]:
+def _keep_samples(pair: _TablePair, kind: str) -> None:
+    """Add a part's first keys of a kind to the table of its name."""
     side = "o" if kind == "missing" else "n"
     names = ", ".join(f"{side}.{sql_identifier(key)}" for key in pair.keys)
-    rows = pair.database.execute(f"select {names} {pair.joined(kind)} order by all limit {SAMPLES}").fetchall()
-    return [Sample(_json_row(pair.keys, key), _rows_of(pair, "_old", key), _rows_of(pair, "_new", key)) for key in rows]
+    found = f"select {names} {pair.joined(kind)} order by all limit {SAMPLES}"
+    pair.database.execute(f"create table if not exists {kind} as from ({found}) limit 0")
+    pair.database.execute(f"insert into {kind} {found}")
+
+
+def _samples(pair: _TablePair, kind: str) -> list[Sample]:
+    """Return the first keys of a kind with their rows."""
+    found = pair.database.execute(f"from {kind} order by all limit {SAMPLES}").fetchall()
+    return [Sample(_json_row(pair.keys, k), _rows_of(pair, "_old", k), _rows_of(pair, "_new", k)) for k in found]
 
 
 def _rows_of(pair: _TablePair, view: str, key: Sequence[Any]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from fnmatch import fnmatch
 from io import StringIO
@@ -17,6 +18,7 @@ from rich.console import Console
 from include.catalog.dataset import load_dataset
 from include.catalog.rule_results import RuleResult
 from include.cli.comparison_table import show_comparison
+from include.planning import key_parts
 from include.planning.compare_tables import Side, compare
 from include.planning.comparison_rendering import comparison_markdown, comparison_page
 from include.plans.comparison import (
@@ -32,6 +34,7 @@ from include.plans.comparison import (
     TableComparison,
     comparison_from_json,
 )
+from include.reading.memory_database import spill_folder
 from include.reading.published_tables import PublishedTable, open_dataset
 from include.rendering.render_template import TEMPLATES, code_span
 from include.settings import CLONE
@@ -101,6 +104,32 @@ def test_each_measure_is_compared_by_itself(tmp_path: Path) -> None:
     assert sums["departed"][:2] == (3.0, 3.0)
     (sample,) = found.tables[0].samples["changed"]
     assert (sample.old, sample.new) == ([{"departed": None, "delay": 30}], [{"departed": None, "delay": 36}])
+
+
+def many_routes(seed: int) -> pl.DataFrame:
+    """Return 3,000 rows with null keys, keys of several rows and keys that only one seed has."""
+    n = pl.int_range(40 * seed, 40 * seed + 3000, eager=True)
+    keys = {"day": (n % 7).cast(pl.String), "origin": n.cast(pl.String), "dest": pl.lit("X")}
+    rows = pl.DataFrame({"n": n}).select(**keys, departed=n + seed * (n % 100 == 1).cast(pl.Int64))
+    return pl.concat([rows, rows[:500]]).with_columns(origin=pl.when(pl.col("origin") != "70").then("origin"))
+
+
+@pytest.mark.parametrize("rows", [100, 1000])
+def test_comparison_does_not_depend_on_the_number_of_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    old, new = many_routes(0), many_routes(1)
+    whole = compared(tmp_path / "whole", old, new)
+    assert all((whole.tables[0].added, whole.tables[0].missing, whole.tables[0].changed))
+    monkeypatch.setattr(key_parts, "ROWS", rows)
+    assert compared(tmp_path / "parts", old, new) == whole
+    assert not list(spill_folder(os.getpid()).glob("*/*/_part=*")), "parts are removed"
+
+
+def test_empty_side_is_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_parts, "ROWS", 100)
+    (table,) = compared(tmp_path, many_routes(0)[:0], many_routes(0)).tables
+    assert (table.added, table.missing, table.changed, table.old_keys) == (3000, 0, 0, 0)
 
 
 def test_duplicated_rows_are_a_change(tmp_path: Path) -> None:
