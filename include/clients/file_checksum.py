@@ -32,3 +32,17 @@ def name_by_checksum(path: Path) -> Path:
     if hadoop.exists():
         hadoop.rename(path.with_name(f".{named.name}.crc"))
     return path.rename(named)
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a Parquet file has the bytes of its checksum; without one, whether all of it can be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if (expected := named_checksum(path.name)) is not None:
+            return file_checksum(path) == expected
+        with pq.ParquetFile(path) as file:
+            return all(group is not None for group in map(file.read_row_group, range(file.num_row_groups)))
+    except (pa.ArrowException, OSError):
+        return False

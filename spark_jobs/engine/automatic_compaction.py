@@ -18,6 +18,7 @@ from pathlib import Path
 
 import duckdb
 
+from include.clients.file_checksum import is_whole
 from include.settings import Settings
 from spark_jobs.engine.automatic_step import PAUSE_AFTER_FAILURE, AutomaticStep
 from spark_jobs.engine.compact_tables import CompactedTable, commit_group, compact_group, discard_files, write_group
@@ -48,7 +49,7 @@ class AutomaticCompaction(AutomaticStep):
 
     `_settled`: by table, the number of files at which there was no group to compact. `_contended` has the tables
     whose files were replaced while a group was written: their next group is not left to the thread. `_left_out` has
-    those that could not be compacted since the last pause, `_unreadable` the files of groups that could not be read;
+    those that could not be compacted since the last pause, `_unreadable` the damaged files;
     `_tried` is the table that is being compacted.
     """
 
@@ -128,15 +129,20 @@ class AutomaticCompaction(AutomaticStep):
                 continue
             self._tried = path
             groups = each.groups(self.policy)
-            readable = [group for group in groups if self._unreadable.isdisjoint(_paths(table, group))]
+            readable = next(filter(None, (self._readable(table, group) for group in groups)), None)
             if readable:
                 self._settled.pop(path, None)
-                self._compact_group(each, readable[0])
+                self._compact_group(each, readable)
                 return True
             if not groups:
                 self._settled[path] = table.file_count
             self._tried = None
         return False
+
+    def _readable(self, table: Table, group: Sequence[DataFile]) -> Sequence[DataFile]:
+        """Return the group without unreadable files; nothing if too few are left."""
+        found = [file for file in group if table.spec.path / file.path not in self._unreadable]
+        return found if len(found) >= min(self.policy.min_files, len(group)) else []
 
     def _compact_group(self, compacted: CompactedTable, group: Sequence[DataFile]) -> None:
         path = compacted.table.spec.path
@@ -151,9 +157,16 @@ class AutomaticCompaction(AutomaticStep):
         self._in_progress = GroupInProgress(compacted.table, group, written)
 
     def _leave_out(self, table: Table, group: Sequence[DataFile], error: duckdb.Error) -> None:
-        """Leave a group out until the next look: one damaged file must not block the groups behind it."""
-        log_line(f"compaction of {len(group)} files of {table.spec.name} failed, the others continue", error)
-        self._unreadable.update(_paths(table, group))
+        """Leave damaged files of a group out until the next look: they must not block the healthy ones.
+
+        Raises the error if no file is damaged: the disk may be full, for example.
+        """
+        damaged = [path for path in _paths(table, group) if not is_whole(path)]
+        if not damaged:
+            raise error
+        names = ", ".join(path.name for path in damaged)
+        log_line(f"compaction of {table.spec.name} leaves out {len(damaged)} of {len(group)} files: {names}", error)
+        self._unreadable.update(damaged)
 
 
 def declared_compaction(settings: Settings) -> AutomaticCompaction:
