@@ -69,6 +69,15 @@ def gold_path(settings: Settings, dataset: str, release: str, table: str) -> Pat
     return release_path(settings, dataset, release) / "gold" / table
 
 
+def table_path(settings: Settings, dataset: str, release: str, table: str) -> Path:
+    """Return the folder of a table by its qualified name: `bronze.…`, `silver.…`, `rejected.…` or `gold.<name>`."""
+    layer, _, name = table.partition(".")
+    if layer == "bronze":
+        return bronze_path(settings, dataset)
+    root = release_path(settings, dataset, release)
+    return root / layer / name if layer == "gold" else root / layer
+
+
 def patch_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
     """Rows that a plan rebuilt, next to the release's tables and invisible to readers."""
     return release_path(settings, dataset, release) / "plans" / plan

@@ -16,7 +16,7 @@ from include.lineage_events.known_tables import KnownTables
 from include.lineage_events.outgoing_events import MOST_RUNS, Cursors, Outgoing, separately
 from include.lineage_events.process_feed import parent_of
 from include.lineage_events.run_events import ParentRun, RunFacts, whole_run
-from include.paths import release_path, warehouse
+from include.paths import table_path, warehouse
 from include.reading.publication import Publication, PublishedTable, publications, tables_of
 
 
@@ -57,7 +57,7 @@ def _release_events(
     known: KnownTables, publication: Publication, table: PublishedTable, cursor: EventCursor, parent: ParentRun | None
 ) -> Iterator[Outgoing]:
     """Yield the run that the commits of a cursor are; no event when none of them is a run."""
-    path = release_path(known.settings, table.dataset, cursor.release) / "gold" / table.name.removeprefix("gold.")
+    path = table_path(known.settings, table.dataset, cursor.release, table.name)
     found = islice(commits_following(path, cursor.sent), cursor.until - cursor.sent)
     runs = [commit for commit in found if is_run(commit)]
     pinned = replace(table, path=path, version=cursor.until)

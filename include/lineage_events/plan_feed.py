@@ -21,7 +21,7 @@ from include.lineage_events.event_delivery import Event
 from include.lineage_events.known_tables import KnownTables
 from include.lineage_events.outgoing_events import Cursors, Outgoing, separately
 from include.lineage_events.run_events import ParentRun, RunFacts, run_event, whole_run
-from include.paths import bronze_path, release_path
+from include.paths import table_path
 from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord
 from include.plans.plan_index import IndexPosition
 from include.plans.plan_journal import is_written, last_failure, load_plan
@@ -174,12 +174,8 @@ def _tables(known: KnownTables, record: PlanRecord, direction: PatchDirection) -
         found = built.built if direction is PatchDirection.APPLY else built.published
         return {name: known.facts(table) for name, table in tables_of(known.settings, found).items()}
     tables = {name: known.reference(name) for name in _job(known, plan).inputs if name.startswith(REFERENCE)}
-    root = release_path(known.settings, plan.dataset, plan.release)
     for name, version, rows in known.ledger.plan_corrections(plan.dataset, plan.release, plan.id, direction):
-        layer, _, table = name.partition(".")
-        path = {"gold": root / "gold" / table, "bronze": bronze_path(known.settings, plan.dataset)}.get(
-            layer, root / layer
-        )
+        path = table_path(known.settings, plan.dataset, plan.release, name)
         tables[name] = known.facts(PublishedTable(name, path, version, plan.dataset, plan.release, 0), rows)
     from_bronze = plan.slice is not None and bool(plan.slice.spans)
     if (slice_built := record.find(SliceBuilt)) is not None and from_bronze and direction is PatchDirection.APPLY:

@@ -23,7 +23,7 @@ from include.lineage_events.known_tables import KnownTables
 from include.lineage_events.outgoing_events import MOST_RUNS, Cursors, Outgoing, separately
 from include.lineage_events.process_feed import parent_of
 from include.lineage_events.run_events import ParentRun, RunFacts, run_event, whole_run
-from include.paths import bronze_path, release_path
+from include.paths import table_path
 from include.reading.publication import Publication, PublishedTable, stream_publications
 
 
@@ -134,12 +134,9 @@ def _facts(known: KnownTables, name: str, span: StreamSpan, rows: int | None) ->
         return known.topic(name, sum(each.rows for each in span.batches))
     if name.startswith(REFERENCE):
         return known.reference(name, span.reference.get(name.rpartition(".")[2]))
-    layer, _, table = name.partition(".")
     if name not in span.versions:
         return NOTHING_KNOWN
-    release = release_path(known.settings, span.dataset, span.release)
-    folders = {"bronze": bronze_path(known.settings, span.dataset), "gold": release / "gold" / table}
-    path = folders.get(layer, release / layer)
+    path = table_path(known.settings, span.dataset, span.release, name)
     batch = span.runs[-1].last_batch
     return known.facts(PublishedTable(name, path, span.versions[name], span.dataset, span.release, batch), rows)
 

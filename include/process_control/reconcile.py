@@ -57,7 +57,8 @@ class Observation:
 class Attempts:
     """Earlier attempts for the request of `desired_since`; times are seconds of a monotonic clock.
 
-    `started`: since when it runs, its exit not counted yet. `at_work`, `silent`: since when without interruption.
+    `started`: since when it runs, its exit not counted yet. `at_work`, `silent`: when it last began to work, or to be
+    silent, without an interruption since.
     `drain_requested`: when SIGTERM was sent. `failures`: exits in a row. `killed`: why the runner killed it.
     """
 

@@ -205,7 +205,7 @@ def publish(settings: Settings, publication: Publication) -> None:
 
 
 def replace_publication(settings: Settings, publication: Publication) -> None:
-    """Do what `publish` does, also back to an earlier batch: only for tables that lost the published one."""
+    """Publish as `publish` does, also an earlier batch: only for tables that have lost the published one."""
     content, path = publication_json(publication), publication_path(settings, publication.dataset)
     publish_to_store(settings, publication.dataset, content)
     write_atomically(path, json.dumps(content, indent=1) + "\n", before_replacing=require_ownership)

@@ -2,7 +2,7 @@
 
 Spark's Kafka source limits a batch by offsets only, and reads the limit when the query starts. The bytes of a record
 are those of the last batch, uncompressed; at first, those of a few records of the topic. When a batch is measured, the
-next one is already planned: a limit that is wrong by half costs one batch and a restart.
+next one is already planned: a limit that is wrong by a factor of two costs one batch and a restart.
 
 *Reads:* footers of bronze's files, a few records of the topic. *Writes:* nothing.
 """
@@ -51,7 +51,7 @@ class BatchLimit:
         return self.offsets
 
     def refuse_outdated(self) -> None:
-        """Raise BatchLimitChanged when the query's limit is wrong by half."""
+        """Raise BatchLimitChanged when the query's limit is wrong by a factor of two."""
         least, most = sorted((self.offsets, self.measured))
         if most >= WRONG_BY * least:
             raise BatchLimitChanged(f"its batches get at most {self.measured:,} offsets instead of {self.offsets:,}")

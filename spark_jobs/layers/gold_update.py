@@ -67,8 +67,8 @@ class SilverPart:
 
 @dataclass(frozen=True)
 class GoldUpdate:
-    """The `late` rows of grains that the table may have already, rows of `closed` windows that it cannot have, and how
-    far the table is `refreshed` afterwards; None for a table without a refresh of its own.
+    """`late`: rows of grains that the table may have already. `closed`: rows of windows that have just closed, which it
+    cannot have. `refreshed`: how far the table is refreshed afterwards, None for one without a refresh of its own.
 
     Of sessions on close `late` are all rows of the run, and `closed` has the rows of earlier runs whose sessions were
     open; `sessions` says which of them are closed now.

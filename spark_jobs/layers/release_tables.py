@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset, released_dataset
 from include.catalog.yaml_declarations import DeclarationRefused, Problem
+from include.clients.delta_log import LOG
 from include.paths import gold_path, rejected_path, silver_path
 from include.reference.reference_tables import create_reference_tables
 from include.settings import Settings
@@ -107,7 +108,7 @@ def _opened(
     transform = load_transformation(dataset)
     create_reference_tables(settings, dataset)
     book = ReferenceVersions(spark, settings, dataset, reference)
-    if not (silver_path(settings, dataset.name, dataset.release) / "_delta_log").is_dir():
+    if not (silver_path(settings, dataset.name, dataset.release) / LOG).is_dir():
         # A release whose tables exist was accepted, perhaps by fewer rules.
         validate_code(settings, dataset, silver_of_nothing(spark, dataset, transform, book))
     writer = open_silver_tables(spark, settings, dataset, bronze, transform, book, versions)

@@ -45,7 +45,7 @@ def rows_outside(session: Session, keys: Sequence[str], rows: DataFrame, session
 def reach_of(session: Session, keys: Sequence[str], spans: DataFrame, sessions: DataFrame) -> DataFrame:
     """Return by keys one span [FROM, UNTIL] around all of `spans` and the sessions at most a gap before or after it.
 
-    The rows of other sessions neither join a row of the spans nor were ever joined by one.
+    Sessions outside it cannot change: no row of `spans` is within a gap of them.
     """
     around = spans.groupBy(*keys).agg(F.min(FROM).alias(FROM), F.max(UNTIL).alias(UNTIL))
     known = sessions.select(*keys, session.start, session.end).alias("_rows")

@@ -30,7 +30,7 @@ def put_commit(
 ) -> None:
     """Commit `version`. Raises VersionTaken.
 
-    `facts`: fields of ours in the first action; a transaction must be the last one.
+    `facts` are added to `commitInfo`, the first line. A `txn` must be the last one: without it a file is known as cut.
     """
     info = {
         "timestamp": int(time.time() * 1000),
