@@ -40,6 +40,7 @@ from include.store.publish_to_store import AT_ONCE, SNAPSHOT
 from include.store.stored_publication import (
     StoredPublication,
     new_working_copy,
+    owner_file,
     read_stored,
     save_stored,
     working_copy_file,
@@ -69,6 +70,7 @@ class RestoredDataset:
     """The restored publication: batch and release, versions by table, number and bytes of fetched files.
 
     `removed`: commits in the store that no publication names. `moved_to`: the folder of the replaced tables.
+    `batch` is -1 if nothing was published: only the ownership was taken over, and the tables here are unchanged.
     """
 
     release: str
@@ -96,8 +98,10 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     own = replace(stored, owner=new_working_copy())
     save_stored(store, dataset, own)
     objects = keys_below(store.list(dataset))
-    removed = _unpublished(objects, stored.versions)
-    store.delete(removed)
+    removed = _remove_unpublished(store, objects, stored.versions)
+    if stored.is_empty:
+        owner_file(settings, dataset).write(own.owner)
+        return RestoredDataset("", -1, {}, 0, 0, removed, None)
     staging = restoring_path(settings, dataset)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         logs = _logs(objects, stored.versions)
@@ -106,6 +110,8 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
         fetched = _fetch_all(store, data, objects, pool)
         small = {key: _small_file(settings, staging, dataset, key) for key in stored.files}
         _fetch_all(store, small, {}, pool)
+    # The previous owner may have been sending commits when it lost the dataset.
+    removed += _remove_unpublished(store, keys_below(store.list(dataset)), stored.versions)
     _write_records(settings, staging, dataset, own)
     replaced = removed_commits_path(settings, dataset) / f"{now:%Y%m%dT%H%M%SZ}"
     moved = _replace_tables(settings, dataset, staging, replaced)
@@ -116,11 +122,13 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     )
 
 
-def _unpublished(objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
-    """Return the logs' objects after the published versions, and the hints that may name them."""
+def _remove_unpublished(store: ObjectStore, objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
+    """Remove the logs' objects after the published versions, and the hints that may name them; return the keys."""
     later = [key for key in objects if LOGGED.fullmatch(key) and not _is_published(key, versions)]
     hints = {f"{key.rpartition('/')[0]}/_last_checkpoint" for key in later}
-    return later + sorted(hints & objects.keys())
+    removed = later + sorted(hints & objects.keys())
+    store.delete(removed)
+    return removed
 
 
 def _logs(objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:

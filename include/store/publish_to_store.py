@@ -23,6 +23,7 @@ from include.paths import active_releases_path, decision_log_path, snapshots_pat
 from include.settings import Settings
 from include.store.store_probe import require_conditional_puts
 from include.store.stored_publication import (
+    NOTHING,
     StoreConflict,
     StoreDiffers,
     StoredPublication,
@@ -92,15 +93,19 @@ def publish_to_store(settings: Settings, dataset: str, publication: Mapping[str,
 
 
 def _begin(settings: Settings, store: ObjectStore, dataset: str) -> StoredPublication:
-    """Return this working copy's publication in the store; an empty one before the first."""
+    """Return this working copy's publication in the store. Before the first one, claim the dataset by an empty one.
+
+    Objects in the store then always have an owner, from whom another state folder can take the dataset over.
+    """
     before = read_stored(store, dataset)
-    if before is not None:
-        refuse_conflict(settings, store, dataset, before)
-        return before
-    require_conditional_puts(store)
-    own = owner_file(settings, dataset).read() or new_working_copy()
-    owner_file(settings, dataset).write(own)
-    return StoredPublication({"tables": {}}, own, {}, {})
+    if before is None:
+        require_conditional_puts(store)
+        own = owner_file(settings, dataset).read() or new_working_copy()
+        owner_file(settings, dataset).write(own)
+        save_stored(store, dataset, StoredPublication(NOTHING, own, {}, {}))
+        return _begin(settings, store, dataset)
+    refuse_conflict(settings, store, dataset, before)
+    return before
 
 
 def _remove_gone(settings: Settings, store: ObjectStore, before: StoredPublication) -> dict[str, int]:

@@ -22,6 +22,10 @@ from include.settings import Settings
 from include.state.json_file import JsonFile
 
 
+NOTHING: Mapping[str, Any] = {"tables": {}}
+"""The publication of a dataset whose owner has not published yet."""
+
+
 class StoreConflict(Terminal):
     """The store has content that this working copy did not write: nothing may be published from here."""
 
@@ -70,6 +74,11 @@ class StoredPublication:
     """By key: the checksum of a small file that is in the store."""
     tag: str = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the owner has claimed the dataset and not published yet."""
+        return not self.publication["tables"]
+
     def unpublished(self) -> set[str]:
         """Return the paths of tables that the publication does not name: of releases that were published before."""
         return self.versions.keys() - {table["path"] for table in self.publication["tables"].values()}
@@ -86,7 +95,7 @@ def stored_key(dataset: str) -> str:
 
 
 def read_stored(store: ObjectStore, dataset: str) -> StoredPublication | None:
-    """Return what the store has of a dataset, None before the first publication. Raises StoreUnavailable."""
+    """Return what the store has of a dataset, None if it has no owner yet. Raises StoreUnavailable."""
     found = store.read(stored_key(dataset))
     if found is None:
         return None

@@ -28,12 +28,13 @@ def restore(settings: Settings, name: str, now: datetime, print_line: Callable[[
     """Restore a dataset, and make a stream ready to continue. Raises LeaseHeld and what `fetch_dataset` raises."""
     lease = take_lease(settings, lease_path(settings, name), name, now)
     try:
-        for line in sentences(name, fetch_dataset(settings, name, now)):
+        done = fetch_dataset(settings, name, now)
+        for line in sentences(name, done):
             print_line(line)
         rebuild(settings)
     finally:
         lease.release()
-    if name in derived_names(settings):
+    if done.batch < 0 or name in derived_names(settings):
         print_line(f"{name}: next: headrace up {name}")
         return
     repair(settings, name, now=now, confirm=lambda: True, print_line=print_line)
@@ -41,7 +42,10 @@ def restore(settings: Settings, name: str, now: datetime, print_line: Callable[[
 
 def sentences(name: str, done: RestoredDataset) -> list[str]:
     """Return what was restored as lines for the terminal."""
-    lines = [f"{name}: batch {done.batch} of release {done.release}: {done.files:,} files, {done.bytes:,} bytes"]
+    if done.batch < 0:
+        lines = [f"{name}: nothing of it was published; this state folder owns it now, and its tables are unchanged"]
+    else:
+        lines = [f"{name}: batch {done.batch} of release {done.release}: {done.files:,} files, {done.bytes:,} bytes"]
     lines += [f"{name}:   {table} at version {version}" for table, version in sorted(done.versions.items())]
     if done.removed:
         lines.append(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -18,6 +19,7 @@ from include.paths import bronze_path, checkpoint_path, restoring_path, silver_p
 from include.reading.publication import Publication, SourceVersion, TableVersion, find_publication, publish
 from include.settings import Settings
 from include.store import fetch_dataset as fetching
+from include.store import publish_to_store as pushing
 from include.store.fetch_dataset import FetchedFileDiffers, PublicationNotStored, fetch_dataset
 from include.store.publish_to_store import refuse_start
 from include.store.remove_objects import remove_stored_files
@@ -106,6 +108,30 @@ def test_commits_that_no_publication_names_are_removed(lost: SmallWarehouse, fre
     assert [Path(each).name for each in done.removed] == [f"{2:020d}.json"]
     assert store.read(f"{key}/_delta_log/{2:020d}.json") is None
     assert DeltaTable(str(silver_path(fresh, "sales", lost.release))).version() == 1
+
+
+def test_commits_that_the_old_owner_puts_during_the_restore_are_removed(
+    lost: SmallWarehouse, fresh: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old owner has begun its publication before the restore, and ends it when the commits are fetched."""
+
+    def end_publication(*given: Any) -> Any:
+        monkeypatch.setattr(fetching, "_data_files", keep)
+        with pytest.raises(PublishedElsewhere):
+            lost.move(2)
+        return keep(*given)
+
+    write_batch(lost, 2)
+    begun, keep = stored(fresh), fetching._data_files
+    monkeypatch.setattr(pushing, "_begin", lambda *_: begun)
+    monkeypatch.setattr(fetching, "_data_files", end_publication)
+    done = fetch_dataset(fresh, "sales", NOW)
+    monkeypatch.undo()
+    assert [Path(each).name for each in done.removed] == [f"{2:020d}.json"] * 3
+    new = replace(lost, settings=fresh, names={})
+    write_batch(new, 2)
+    new.move(2)
+    assert stored(fresh).publication["batch"] == 2
 
 
 def test_tables_and_checkpoint_that_are_here_are_moved_away(lost: SmallWarehouse) -> None:

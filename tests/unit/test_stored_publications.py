@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from small_warehouse import SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
+from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 
 from include.clients.object_store import ObjectStore, StoreUnavailable, find_store
@@ -22,6 +22,7 @@ from include.reading import publication as local_publication
 from include.reading.publication import Publication, find_publication, publish
 from include.settings import Settings
 from include.store import publish_to_store as pushing
+from include.store.fetch_dataset import fetch_dataset
 from include.store.publish_to_store import ForeignCommit, refuse_start
 from include.store.stored_publication import PublishedElsewhere, StoreDiffers, read_stored
 
@@ -215,6 +216,51 @@ def test_a_publication_that_was_interrupted_is_completed(
     refuse_start(settings, "sales")
     tables.move(1)
     assert stored(settings).publication["batch"] == 1
+
+
+def interrupt_first_publication(tables: SmallWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish a first batch, and die when its commits are in the store."""
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    write_batch(tables, 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(pushing, "_push_files", die)
+        with pytest.raises(KeyboardInterrupt):
+            tables.move(0)
+
+
+def test_an_interrupted_first_publication_is_completed_by_its_owner_only(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = SmallWarehouse(settings)
+    interrupt_first_publication(own, monkeypatch)
+    other = SmallWarehouse(settings.model_copy(update={"state": settings.state.parent / "other"}))
+    write_batch(other, 0)
+    with pytest.raises(PublishedElsewhere):
+        refuse_start(other.settings, "sales")
+    with pytest.raises(PublishedElsewhere):
+        other.move(0)
+    refuse_start(settings, "sales")
+    own.move(0)
+    assert stored(settings).publication["batch"] == 0
+
+
+def test_an_interrupted_first_publication_is_taken_over_by_another_state_folder(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = SmallWarehouse(settings)
+    interrupt_first_publication(gone, monkeypatch)
+    other = SmallWarehouse(settings.model_copy(update={"state": settings.state.parent / "other"}))
+    write_batch(other, 0)
+    done = fetch_dataset(other.settings, "sales", NOON)
+    assert (done.batch, len(done.removed), done.files, done.moved_to) == (-1, 3, 0, None)
+    refuse_start(other.settings, "sales")
+    other.move(0)
+    assert in_store(other.settings, "silver.sales").to_pyarrow_table().num_rows == 3
+    with pytest.raises(PublishedElsewhere):
+        gone.move(0)
 
 
 def test_a_crash_between_store_and_file_is_completed(
