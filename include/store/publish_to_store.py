@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +195,20 @@ def _push_files(
 ) -> dict[str, str]:
     """Send the small files that a restored dataset needs and that changed; return the checksum of each by key."""
     files = dict(small_files(settings, dataset, {path.split("/")[1] for path in versions}))
-    sums = {key: file_checksum(path) for key, path in files.items()}
+    sums = {key: _checksum_of(path) for key, path in files.items()}
     _send_all(store, [(key, files[key]) for key, checksum in sums.items() if known.get(key) != checksum], pool)
     return sums
+
+
+def _checksum_of(path: Path) -> str:
+    found = path.stat()
+    return _checksum(path, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+# Small files rarely change, and each publication asks for all of them.
+@lru_cache(maxsize=4096)
+def _checksum(path: Path, _inode: int, _size: int, _changed: int) -> str:
+    return file_checksum(path)
 
 
 def small_files(settings: Settings, dataset: str, names: set[str]) -> Iterator[tuple[str, Path]]:

@@ -21,7 +21,6 @@ from include.paths import publication_path, store_owner_path, warehouse
 from include.settings import Settings
 from include.state.json_file import JsonFile
 
-
 NOTHING: Mapping[str, Any] = {"tables": {}}
 """The publication of a dataset whose owner has not published yet."""
 

@@ -17,7 +17,7 @@ from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, r
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 
 from include.clients.object_store import ObjectStore, StoreUnavailable, find_store
-from include.paths import publication_path, silver_path, store_owner_path, warehouse
+from include.paths import decision_log_path, publication_path, silver_path, store_owner_path, warehouse
 from include.reading import publication as local_publication
 from include.reading.publication import Publication, find_publication, publish
 from include.settings import Settings
@@ -107,6 +107,28 @@ def test_a_publication_sends_only_what_is_new(
     tables.move(1)
     kinds = sorted("data" if key.endswith(".parquet") else Path(key).name for key in sent)
     assert kinds == [f"{1:020d}.json"] * 3 + ["data"] * 3
+
+
+def test_small_files_are_read_and_sent_again_only_when_they_changed(
+    settings: Settings, tables: SmallWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def count(path: Path) -> str:
+        hashed.append(path)
+        return keep(path)
+
+    hashed, keep = list[Path](), pushing.file_checksum
+    decisions = decision_log_path(settings, "sales")
+    decisions.write_text("one")
+    monkeypatch.setattr(pushing, "file_checksum", count)
+    tables.move(0)
+    tables.move(0)
+    assert hashed == [decisions]
+    decisions.write_text("two")
+    tables.move(0)
+    assert hashed == [decisions] * 2
+    found = store_of(settings).read(f"sales/{decisions.name}")
+    assert found is not None
+    assert found.content == b"two"
 
 
 def test_files_of_odd_partitions_are_found_in_the_store(settings: Settings, tables: SmallWarehouse) -> None:
