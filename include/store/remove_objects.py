@@ -9,7 +9,7 @@ After a crash: the next call finds what is left.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import orjson
 from include.clients.delta_log import LOG, checkpoint_name
 from include.clients.object_store import ObjectStore, find_store
 from include.clients.table_files import obsolete_files
+from include.commit_guard import require_ownership
 from include.paths import warehouse
 from include.settings import Settings
 from include.store.stored_publication import owner_file, read_stored
@@ -27,27 +28,26 @@ KEPT_CHECKPOINTS = 10
 """A reader may be opening one of them. A version before the oldest checkpoint is opened from its commits."""
 
 
-def remove_stored_files(
-    settings: Settings, table: Path, protected: Callable[[], Mapping[Path, Iterable[int]] | None], retention: timedelta
-) -> int:
+def remove_stored_files(settings: Settings, table: Path, protected: Iterable[int], retention: timedelta) -> int:
     """Remove the obsolete objects of a table from the store; return how many. Without a store, 0.
 
-    `protected` returns by table the versions that stay; None if that is unknown: nothing is removed.
+    `protected`: the versions that stay. Lists the table's log, and waits for the store. Raises StoreUnavailable.
     """
     store = find_store(settings)
     if store is None:
         return 0
     path = table.relative_to(warehouse(settings))
-    stored, key, versions = read_stored(store, path.parts[0]), path.as_posix(), protected()
+    stored, key = read_stored(store, path.parts[0]), path.as_posix()
     own = owner_file(settings, path.parts[0]).read()
     if stored is None or own is None or own.name != stored.owner.name:
         # Another state folder owns what is stored now: what it protects is not known here.
         return 0
-    if key not in stored.versions or versions is None:
+    if key not in stored.versions:
         return 0
-    kept = [version for version in versions.get(table, ()) if version <= stored.versions[key]]
+    kept = [version for version in protected if version <= stored.versions[key]]
     files = obsolete_files(f"{store.url}/{key}", kept, retention, options=store.delta_options)
     obsolete = [f"{key}/{file}" for file in files] + _old_checkpoints(store, key)
+    require_ownership()
     store.delete(obsolete)
     return len(obsolete)
 

@@ -8,6 +8,7 @@ After a crash: the next check finds what is left. No commit is made: readers and
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from include.settings import Settings
 from include.state.file_locks import is_free
 from include.store.remove_objects import remove_stored_files
 from spark_jobs.engine.automatic_step import SECONDS_AT_ONCE, AutomaticStep
+from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release, tables_of
@@ -104,9 +106,41 @@ def delete_obsolete_files(table: Table, files: list[Path], end: float) -> int:
 
 
 @dataclass
-class AutomaticDeletion(AutomaticStep):
-    """Checks each table twelve times per retention, and deletes for a second between two runs."""
+class StoredDeletion:
+    """Deletes obsolete objects of the object store in a thread: runs do not wait for lists of logs, or for a store
+    that is away.
+    """
 
+    _thread: threading.Thread | None = None
+
+    def begin(self, retained: RetainedTables) -> None:
+        """Begin to delete objects of the tables, unless the thread still does."""
+        if not retained.settings.warehouse or (self._thread is not None and self._thread.is_alive()):
+            return
+        if (protected := retained.protected()) is None:
+            return
+        kept = {table.spec.path: set(protected.get(table.spec.path, ())) for table in retained.tables}
+        work = partial(_delete_stored, retained.settings, kept, retained.retention)
+        self._thread = threading.Thread(target=work, name="objects", daemon=True)
+        self._thread.start()
+
+
+def _delete_stored(settings: Settings, kept: Mapping[Path, set[int]], retention: timedelta) -> None:
+    try:
+        for table, versions in kept.items():
+            remove_stored_files(settings, table, versions, retention)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the next check tries again)
+        log_line(f"obsolete objects stay in the store until the next check: {error_reason(error)}; runs continue")
+
+
+@dataclass
+class AutomaticDeletion(AutomaticStep):
+    """Checks each table twelve times per retention, and deletes for a second between two runs.
+
+    `stored` deletes in the object store meanwhile.
+    """
+
+    stored: StoredDeletion = field(default_factory=StoredDeletion)
     _tables: list[Table] = field(default_factory=list)
     _files: list[Path] = field(default_factory=list)
 
@@ -127,6 +161,7 @@ class AutomaticDeletion(AutomaticStep):
                 return False
             self.pause(retained.retention.total_seconds() / CHECKS_PER_RETENTION)
             self._tables = list(retained.tables)
+            self.stored.begin(retained)
         table = self._tables[0]
         # After a promotion it is unknown which versions of the other release's tables are still needed.
         if table.spec.path in {each.spec.path for each in retained.tables}:
@@ -134,7 +169,6 @@ class AutomaticDeletion(AutomaticStep):
             delete_obsolete_files(table, self._files, time.monotonic() + SECONDS_AT_ONCE)
             if self._files:
                 return True
-            remove_stored_files(retained.settings, table.spec.path, retained.protected, retained.retention)
         return self._next_table()
 
     def _next_table(self) -> bool:

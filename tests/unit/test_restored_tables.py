@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -24,6 +27,7 @@ from include.store.fetch_dataset import FetchedFileDiffers, PublicationNotStored
 from include.store.publish_to_store import refuse_start
 from include.store.remove_objects import remove_stored_files
 from include.store.stored_publication import PublishedElsewhere
+from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -184,18 +188,46 @@ def test_replaced_files_are_removed_from_the_store_after_the_retention(lost: Sma
     lost.move(1)
     files = {each.key for each in store_of(settings).list("sales") if "/silver/_month" in each.key}
     assert len(files) == 3
-    assert remove_stored_files(settings, table, dict, timedelta(hours=6)) == 0
-    assert remove_stored_files(settings, table, lambda: {table: {1}}, timedelta()) == 0
-    assert remove_stored_files(settings, table, dict, timedelta()) == 2
+    assert remove_stored_files(settings, table, (), timedelta(hours=6)) == 0
+    assert remove_stored_files(settings, table, {1}, timedelta()) == 0
+    assert remove_stored_files(settings, table, (), timedelta()) == 2
     assert in_store(settings, "silver.sales").to_pyarrow_table().num_rows == 6
-    assert remove_stored_files(Settings(state=settings.state), table, dict, timedelta()) == 0
+    assert remove_stored_files(Settings(state=settings.state), table, (), timedelta()) == 0
+
+
+def test_owner_does_not_wait_for_a_store_that_does_not_answer(tmp_path: Path) -> None:
+    with running_store() as process:
+        create_bucket(endpoint_of(process), "slow")
+        tables = SmallWarehouse(stored_settings(tmp_path, endpoint_of(process), "slow"))
+        for batch in (0, 1):
+            write_batch(tables, batch)
+        table, settings = tables.names["silver.sales"], tables.settings
+        DeltaTable(str(table)).optimize.compact()
+        tables.move(1)
+        step = AutomaticDeletion(next_check=0)
+        opened = Mock(spec=["spec"], **{"spec.path": table})
+        retained = RetainedTables([opened], timedelta(), dict, settings.state / "reading.lock", settings)
+        process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        while step.step(lambda: retained):
+            pass
+        waited = time.monotonic() - began
+        process.send_signal(signal.SIGCONT)
+        assert waited < 5
+        while data_files_in_store(settings) > 1:
+            assert time.monotonic() < began + 60
+            time.sleep(0.1)
+
+
+def data_files_in_store(settings: Settings) -> int:
+    return sum("/silver/_month" in each.key for each in store_of(settings).list("sales"))
 
 
 def test_state_folder_whose_tables_another_one_fetched_removes_nothing(lost: SmallWarehouse, fresh: Settings) -> None:
     DeltaTable(str(lost.names["silver.sales"])).optimize.compact()
     lost.move(1)
     fetch_dataset(fresh, "sales", NOW)
-    assert remove_stored_files(lost.settings, lost.names["silver.sales"], dict, timedelta()) == 0
+    assert remove_stored_files(lost.settings, lost.names["silver.sales"], (), timedelta()) == 0
 
 
 def test_old_checkpoints_are_removed_but_the_one_that_readers_are_led_to(lost: SmallWarehouse) -> None:
@@ -208,7 +240,7 @@ def test_old_checkpoints_are_removed_but_the_one_that_readers_are_led_to(lost: S
     led = store.read(f"{log}/{4:020d}.checkpoint.parquet")
     assert led is not None
     store.write(f"{log}/_last_checkpoint", b'{"version": 4, "size": 1}')
-    assert remove_stored_files(settings, table, dict, timedelta(hours=6)) == 2
+    assert remove_stored_files(settings, table, (), timedelta(hours=6)) == 2
     left = [each.key for each in store.list(log) if "checkpoint.parquet" in each.key]
     assert len(left) == 11
     assert f"{log}/{4:020d}.checkpoint.parquet" in left
