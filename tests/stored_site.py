@@ -23,16 +23,16 @@ KEY_ID, SECRET = "headrace", "a secret of the store"
 
 
 @contextmanager
-def running_store() -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server; `args[-1]` of the process is its port."""
-    port = free_ports(1)[0]
+def running_store(address: str = "127.0.0.1", port: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the server, at a free port unless one is given; `endpoint_of` returns its address."""
+    port = port or free_ports(1)[0]
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-m", "moto.server", "-H", address, "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        _wait_until_it_answers(port)
+        _wait_until_it_answers(endpoint_of(process))
         yield process
     finally:
         process.kill()
@@ -42,13 +42,13 @@ def running_store() -> Iterator[subprocess.Popen[bytes]]:
 def endpoint_of(process: subprocess.Popen[bytes]) -> str:
     """Return the server's address."""
     assert isinstance(process.args, list)
-    return f"http://127.0.0.1:{process.args[-1]}"
+    return f"http://{process.args[-3]}:{process.args[-1]}"
 
 
-def _wait_until_it_answers(port: int) -> None:
+def _wait_until_it_answers(endpoint: str) -> None:
     for _ in range(600):
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/moto-api/", timeout=5).close()
+            urllib.request.urlopen(f"{endpoint}/moto-api/", timeout=5).close()
         except OSError:
             time.sleep(0.1)
         else:

@@ -25,10 +25,12 @@ from datetime import UTC, datetime
 from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
 from include.catalog.derived_dataset import derived_names
 from include.clients.kafka import ensure_topic, topic_concerns
+from include.clients.object_store import StoreUnavailable
 from include.errors import HeadraceError, Terminal, Transient
 from include.host.java_runtime import find_java
 from include.leases.database_lease import LeaseRole
 from include.leases.lease import Lease, take_lease
+from include.leases.lease_errors import LeaseLost
 from include.ledger.ledger_errors import LedgerMismatch
 from include.ledger.ledger_rebuild import rebuild
 from include.ledger.ledger_writer import open_writer
@@ -41,6 +43,7 @@ from include.state.broker_address import bootstrap_servers
 from include.state.process_states import stream_name
 from include.store.publish_to_store import refuse_start
 from spark_jobs.engine.active_releases import open_active_releases
+from spark_jobs.engine.back_off import BackOff
 from spark_jobs.engine.derived_loop import open_derived_loop
 from spark_jobs.engine.driver_loop import DriverLoop
 from spark_jobs.engine.driver_progress import refresh_progress
@@ -107,11 +110,35 @@ def prepare(
     reporter.start()
     step_listeners.append(lambda step: None if step in INGEST_STEPS else reporter.note_progress())
     find_java(os.environ)
-    refuse_start(settings, name)
+    if not await_store(settings, name, lease, reporter, stop):
+        return lambda: None
     fence_earlier_owner(settings, name, lease.epoch)
     if name in derived_names(settings):
         return open_derived_loop(settings, name, lease, reporter, stop).run
     return prepare_stream(settings, name, lease, reporter, stop).run
+
+
+def await_store(settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event) -> bool:
+    """Wait until the object store answers; return False when `stop` was set first. Raises LeaseLost, StoreConflict."""
+    back_off, reported = BackOff(), ""
+    while not stop.is_set():
+        try:
+            refuse_start(settings, name)
+        except StoreUnavailable as error:
+            if not lease.is_held():
+                raise LeaseLost(name, lease.location) from error
+            reason = f"waiting for the store: {error.what}"
+            reporter.report("waiting", reason)
+            if reason != reported:
+                log_line(f"{name}: {reason}")
+            reported = reason
+            stop.wait(back_off.lengthen())
+        else:
+            if back_off.end():
+                log_line(f"{name}: the store answers again")
+                reporter.report("starting")
+            return True
+    return False
 
 
 def prepare_stream(

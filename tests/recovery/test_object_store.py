@@ -191,6 +191,26 @@ def test_a_store_that_is_away_halts_publications_and_not_bronze(stored_site: Sto
     stored_site.assert_store_has_what_is_published()
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_a_driver_that_starts_while_the_store_is_away_waits_for_it(stored_site: StoredSite) -> None:
+    site = stored_site.site
+    site.send(200)
+    stored_site.suspend()
+    driver = stored_site.start()
+    status = site.wait_state("waiting", driver)
+    assert "waiting for the store: object store" in status["reason"]
+    driver.send(signal.SIGTERM)
+    assert driver.wait() == 0
+    driver = stored_site.start()
+    site.wait_state("waiting", driver)
+    stored_site.resume()
+    site.wait_published(driver)
+    stored_site.drain(driver)
+    site.assert_nothing_lost()
+    stored_site.assert_store_has_what_is_published()
+
+
 def bronze_has_all(site: Site) -> bool:
     rows = DeltaTable(str(warehouse(site.settings) / site.dataset / "bronze")).to_pyarrow_table(columns=["offset"])
     return rows.num_rows >= len(site.sent)
