@@ -19,6 +19,7 @@ from include.doctor.check_installation import (
     check_second_spark,
     check_settings,
 )
+from include.doctor.check_kafka import check_kafka
 from include.doctor.check_resources import (
     Mount,
     check_disk,
@@ -68,6 +69,7 @@ def state_findings(settings: Settings) -> list[CheckResult]:
         check_disk(shutil.disk_usage(existing(settings.state)).free, settings.state),
         check_filesystem(settings.state, mounts()),
         check_port(settings.kafka_port, observe_broker(settings), is_free, holder_of),
+        *check_kafka(settings),
         *check_spark_master(settings),
         *check_store(settings),
     ]

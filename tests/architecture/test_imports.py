@@ -113,7 +113,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "what is recorded, as OpenLineage events; never acts",
     ),
     "include.process_control": ((*LOW, *READERS, "include.status"), "keeps processes running; computes no rows"),
-    "include.doctor": ((*LOW, "include.clients", "include.status", "include.store"), "checks the machine"),
+    "include.doctor": (
+        (*LOW, "include.catalog", "include.clients", "include.status", "include.store"),
+        "checks the machine",
+    ),
     "include.planning": (
         (*LOW, *READERS, "include.reference", "include.rendering", "include.status", "include.process_control"),
         "plans changes of history",

@@ -10,6 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from recovery_site import Site
 
 from include.clients.kafka import delete_records_before, ensure_topic, log_end_offsets, topic_concerns
+from include.doctor.check_kafka import check_kafka
+from include.doctor.check_result import Verdict
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 
@@ -65,3 +67,20 @@ def test_topic_settings_that_can_lose_records_are_named(broker_settings: Setting
     assert "2 h" in found[0]
     ensure_topic(bootstrap, "ours", 2)
     assert [concern.split(":")[0] for concern in topic_concerns(bootstrap, "ours")] == ["a partition has 1 replica"]
+
+
+@pytest.mark.extended
+def test_doctor_names_topics_of_another_kafka_that_can_lose_records(site: Site) -> None:
+    ensure_topic(site.bootstrap, site.dataset, 2)
+    found = check_kafka(site.settings.model_copy(update={"kafka_bootstrap": site.bootstrap}))
+    assert (found[0].check, found[0].verdict) == ("kafka", Verdict.OK)
+    own = [each for each in found if each.check == f"topic {site.dataset}"]
+    assert [(each.verdict, each.found.split(":")[0]) for each in own] == [(Verdict.WARN, "a partition has 1 replica")]
+    assert check_kafka(site.settings) == []
+
+
+@pytest.mark.extended
+def test_doctor_names_a_kafka_that_does_not_answer(broker_settings: Settings) -> None:
+    (found,) = check_kafka(broker_settings.model_copy(update={"kafka_bootstrap": "127.0.0.1:9"}))
+    assert (found.check, found.verdict) == ("kafka", Verdict.FAIL)
+    assert "127.0.0.1:9" in found.found
