@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The compose stack: bash infra/stack.sh build | up | down [--volumes] | images | memory | compose ARGUMENT…
 # Reads: docker-compose.yml; STAND_INS=1: also infra/stand-ins/compose.yaml, for sites without a registry.
-# Writes: images headrace-*:local, .stack/ (the database's password), the containers, networks and volumes of the project.
+# Writes: images headrace-*:local, .stack/ (passwords), the containers, networks and volumes of the project.
 # After an interruption: run it again; finished layers and healthy services are kept.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -23,7 +23,7 @@ require_engine() {
 make_secrets() {
   local name
   install -d -m 700 "$SECRETS"
-  for name in postgres_password grafana_password; do
+  for name in postgres_password grafana_password warehouse_secret; do
     [ ! -s "$SECRETS/$name" ] || continue
     python3 -c 'import secrets; print(secrets.token_urlsafe(24))' >"$SECRETS/$name"
     chmod 444 "$SECRETS/$name"
@@ -36,6 +36,7 @@ build() {
   build_image platform infra/platform
   build_classes
   for image in runner airflow kafka; do build_image "$image" "infra/$image"; done
+  [[ ,${COMPOSE_PROFILES:-}, != *,objectstore,* ]] || build_image objectstore infra/objectstore
   [ -z "${STAND_INS:-}" ] || for image in infra/stand-ins/*/Dockerfile; do
     image=$(basename "$(dirname "$image")")
     build_image "stand-in-$image" "infra/stand-ins/$image"

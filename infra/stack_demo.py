@@ -2,6 +2,8 @@
 
     python -m infra.stack_demo [--to 2013-02-01]   (`make stack-demo`)
 
+With STACK_WAREHOUSE=s3://tables/headrace it also starts the object store, and compares what is published there.
+
 Reads / Writes: the stack, which it starts; .stack/datasets, a copy of the datasets that the release changes.
 Guarantee: it exits 0 only when every run of Airflow succeeded and every audit balanced.
 After a crash: the same command continues: nothing is sent twice.
@@ -21,12 +23,30 @@ from urllib.request import urlopen
 
 from include.errors import HeadraceError, Terminal
 from include.settings import CLONE
-from infra.stack_site import AUDITED, DATASET, StackSite, await_that, line_about
+from infra.stack_site import AUDITED, DATASET, StackSite, await_that, await_value, line_about
 
 COPY = ".stack/datasets"
 STREAM, BACKFILL, REPLAY, RELEASE = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "release"))
 DAYS = ("2013-01-02", "2013-01-03")
 RUN_WITHIN = 1500.0
+
+
+# Of the flights, in a container.
+OPEN_STORED = """
+import json
+from deltalake import DeltaTable
+from include.clients.object_store import find_store
+from include.paths import publication_path
+from include.settings import load_settings
+from include.store.stored_publication import read_stored
+settings = load_settings()
+store = find_store(settings)
+found = read_stored(store, "flights").publication
+same = found == json.loads(publication_path(settings, "flights").read_bytes())
+tables = [(f"{store.url}/{table['path']}", table["version"]) for table in found["tables"].values()]
+rows = sum(DeltaTable(path, version, dict(store.delta_options)).count() for path, version in tables)
+print("same" if same else "other", f"publication, batch {found['batch']}: {len(tables)} tables, {rows} rows")
+"""
 
 
 class StepFailed(Terminal):
@@ -39,7 +59,9 @@ def main() -> int:
     parser.add_argument("--to", default="", metavar="TIME", help="end of the event times [default: the whole year]")
     until = parser.parse_args().to
     copy_datasets()
-    chosen = {"STACK_DATASETS": COPY, "COMPOSE_PROFILES": "observability"}
+    stored = "STACK_WAREHOUSE" in os.environ
+    profiles = "observability,objectstore" if stored else "observability"
+    chosen = {"STACK_DATASETS": COPY, "COMPOSE_PROFILES": profiles}
     # Its own datasets whatever is set: it changes a folder.
     site = StackSite({k: v for k, v in os.environ.items() if k.startswith("STACK_")} | chosen)
     steps: list[tuple[str, Callable[[], str]]] = [
@@ -56,6 +78,7 @@ def main() -> int:
         ("status from another container", lambda: f"stream {site.stream_state('airflow-triggerer')}"),
         ("the ledger on PostgreSQL, rebuilt", lambda: line_about("", site.headrace("ledger", "rebuild"))),
         ("audit", lambda: line_about(AUDITED, site.headrace("audit"))),
+        *([("the object store", lambda: stored_publication(site))] if stored else []),
     ]
     for name, step in steps:
         began = time.monotonic()
@@ -91,6 +114,18 @@ def answer_of(site: StackSite, path: str) -> dict[str, Any]:
     port = site.environ.get("STACK_PROMETHEUS_PORT", "9090")
     with urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=10) as answer:
         return dict(json.loads(answer.read())["data"])
+
+
+def stored_publication(site: StackSite) -> str:
+    """Return which batch the store's publication has: the one that readers of the state folder see.
+
+    Each table is opened in the store at its published version. Raises StepFailed, CommandFailed.
+    """
+
+    def same() -> str | None:
+        return line_about("same", site.compose("exec", "-T", "runner", "python", "-c", OPEN_STORED)) or None
+
+    return await_value(same, "the store has the publication", 60)
 
 
 def keep_stream(site: StackSite) -> str:
