@@ -1,10 +1,10 @@
-"""Validate the published tables with Great Expectations, with Data Docs.
+"""Validate the published tables with Great Expectations, with a page of the results.
 
 It evaluates the table rules in the contract of the published release, on silver, rejected and every gold table of one
 publication. The run fails with the first failed rule with action `hold` or `fail`; a failed `warn` is logged. The
-task's button *Data Docs* shows every result.
+task's button *Rule results* shows every result.
 
-**Reads** the published tables. **Writes** Data Docs in the state folder. **Guarantee**: success means that no rule with
+**Reads** the published tables. **Writes** the page in the state folder. **Guarantee**: success means that no rule with
 `hold` or `fail` failed. **After a crash** the retry validates again. **Does not** change the published tables.
 """
 

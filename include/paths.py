@@ -115,17 +115,17 @@ def writer_schemas_path(settings: Settings, dataset: str) -> Path:
 
 
 def quality_path(settings: Settings, dataset: str) -> Path:
-    """The last validation results of a dataset's published tables, with Data Docs."""
+    """The last validation results of a dataset's published tables, with a page of them."""
     return settings.state / "quality" / folder_name("dataset", dataset)
 
 
 def docs_path(settings: Settings, dataset: str) -> Path:
-    """The site of Data Docs; each `headrace quality run` replaces it."""
+    """The folder of the page of rule results; each `headrace quality run` replaces the page."""
     return quality_path(settings, dataset) / "docs"
 
 
 def docs_page(settings: Settings, dataset: str) -> Path:
-    """The site's first page: Great Expectations' own index is empty without scripts from elsewhere."""
+    """The page of the last rule results."""
     return docs_path(settings, dataset) / "overview.html"
 
 

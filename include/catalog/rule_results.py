@@ -15,8 +15,8 @@ class RuleResult:
     """Whether the table passed; `passed` is None when the rule was not evaluated.
 
     `observed`: a value, a count of failing rows, or an error. `failed_before`: the published table fails the rule too,
-    so the plan that changes other rows of it is not blocked. The second name of a field is the one in stored
-    comparisons of earlier versions.
+    so the plan that changes other rows of it is not blocked. `samples`: some values that break the rule. The second
+    name of a field is the one in stored comparisons of earlier versions.
     """
 
     table: str
@@ -27,6 +27,7 @@ class RuleResult:
     passed: Annotated[bool | None, Field(validation_alias=AliasChoices("passed", "is_kept"))]
     observed: Annotated[str, Field(validation_alias=AliasChoices("observed", "seen"))]
     failed_before: Annotated[bool, Field(validation_alias=AliasChoices("failed_before", "was_broken"))] = False
+    samples: tuple[str, ...] = ()
 
     @computed_field  # type: ignore[prop-decorator]
     @property

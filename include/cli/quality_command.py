@@ -115,11 +115,11 @@ def run(
 
 @app.command()
 def docs(dataset: Dataset) -> None:
-    """Print the path of the Data Docs of the last `headrace quality run`."""
+    """Print the path of the page of the last `headrace quality run`."""
 
     page = docs_page(load_settings(), dataset)
     if not page.is_file():
-        Console().print(f"no Data Docs yet: headrace quality run --dataset {dataset}", highlight=False)
+        Console().print(f"no results yet: headrace quality run --dataset {dataset}", highlight=False)
         raise typer.Exit(FAILED)
     Console(soft_wrap=True).print(str(page), highlight=False, markup=False)
 

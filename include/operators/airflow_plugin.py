@@ -1,8 +1,8 @@
 """What Airflow loads of Headrace besides the DAGs: pages in its web server, links to them, and `run_listener.py`.
 
-The pages are a plan's comparison, a dataset's Data Docs, and a redirect to the console.
+The pages are a plan's comparison, a dataset's rule results, and a redirect to the console.
 
-Reads: the plan's folder, the site of Data Docs, the console's address.  Writes: nothing.
+Reads: the plan's folder, the page of rule results, the console's address.  Writes: nothing.
 Guarantee: login is required; no script of a page runs, and data in it is text.
 Does not: change a plan; tasks do.
 """
@@ -18,19 +18,12 @@ from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from include.operators import run_listener
-from include.operators.operator_links import PAGES, ComparisonLink, DataDocsLink
+from include.operators.operator_links import PAGES, ComparisonLink, RuleResultsLink
 from include.settings import load_settings
 
-# The page is one file: a browser must not load or run anything else for it.
-COMPARISON_HEADERS = {
+# A page is one file: a browser must not load or run anything else for it.
+PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
-    "X-Frame-Options": "SAMEORIGIN",
-}
-
-# Data Docs load scripts from other hosts; the pages are readable without them.
-DATA_DOCS_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "font-src 'self' data:",
     "X-Frame-Options": "SAMEORIGIN",
 }
 
@@ -49,12 +42,12 @@ def comparison(plan: str) -> HTMLResponse:
         raise HTTPException(404, error.what) from error
     if not path.is_file():
         raise HTTPException(404, f"plan {plan} is not compared yet, or its comparison was removed (retention.plans)")
-    return HTMLResponse(path.read_text("utf-8"), headers=COMPARISON_HEADERS)
+    return HTMLResponse(path.read_text("utf-8"), headers=PAGE_HEADERS)
 
 
 @pages.get("/docs/{dataset}/{page:path}", response_class=FileResponse)
-def data_docs(dataset: str, page: str) -> FileResponse:
-    """Return a file of a dataset's Data Docs; 404 for any other path."""
+def rule_results(dataset: str, page: str) -> FileResponse:
+    """Return the page of a dataset's rule results; 404 for any other path."""
     from include.catalog.derived_dataset import all_dataset_names
     from include.paths import docs_path
 
@@ -63,8 +56,8 @@ def data_docs(dataset: str, page: str) -> FileResponse:
         site = docs_path(settings, dataset).resolve()
         path = Path(site, page.replace("\0", "")).resolve()
         if path.is_relative_to(site) and path.is_file():
-            return FileResponse(path, headers=DATA_DOCS_HEADERS)
-    raise HTTPException(404, f"Data Docs of {dataset} have no such page; headrace quality run writes them")
+            return FileResponse(path, headers=PAGE_HEADERS)
+    raise HTTPException(404, f"rule results of {dataset} have no such page; headrace quality run writes them")
 
 
 @pages.get("/console")
@@ -90,5 +83,5 @@ class HeadracePlugin(AirflowPlugin):
     external_views: list[Any] = [
         {"name": "Headrace", "href": f"{PAGES}/console", "destination": "nav", "nav_top_level": True}
     ]
-    operator_extra_links: list[Any] = [ComparisonLink(), DataDocsLink()]
+    operator_extra_links: list[Any] = [ComparisonLink(), RuleResultsLink()]
     listeners: list[Any] = [run_listener]

@@ -1,4 +1,4 @@
-"""Links from a task to Headrace's pages: its plan's comparison, its dataset's Data Docs."""
+"""Links from a task to Headrace's pages: its plan's comparison, its dataset's rule results."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class ComparisonLink(BaseOperatorLink):
         return f"{PAGES}/plans/{record.plan.id}"
 
 
-class DataDocsLink(BaseOperatorLink):
-    """A button to the dataset's last Data Docs."""
+class RuleResultsLink(BaseOperatorLink):
+    """A button to the dataset's last rule results."""
 
-    name = "Data Docs"
+    name = "Rule results"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the address of the Data Docs of the task's dataset, "" when there are none yet."""
+        """Return the address of the rule results of the task's dataset, "" when there are none yet."""
         from include.paths import docs_page
 
         dataset = ti_key.dag_id.partition("__")[2]

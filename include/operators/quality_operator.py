@@ -1,6 +1,6 @@
 """Validates the published tables of a dataset, as a task.
 
-Reads: the published tables, like `headrace quality run`.  Writes: Data Docs, in the state folder.
+Reads: the published tables, like `headrace quality run`.  Writes: a page of the results, in the state folder.
 Guarantee: it succeeds only when no blocking rule (hold, fail) failed.
 After a crash: a retry validates again.
 Does not: change the publication.
@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from include.operators.operator_links import DataDocsLink
+from include.operators.operator_links import RuleResultsLink
 from include.operators.run_context import airflow_errors
 from include.settings import load_settings
 
@@ -22,7 +22,7 @@ from include.settings import load_settings
 class ValidateTables(BaseOperator):
     """Validate every published table of the dataset; returns how many rules were evaluated, and which failed."""
 
-    operator_extra_links = (DataDocsLink(),)
+    operator_extra_links = (RuleResultsLink(),)
 
     def __init__(self, *, dataset: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

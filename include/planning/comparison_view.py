@@ -66,7 +66,7 @@ class TableView:
 
 @dataclass(frozen=True)
 class CheckView:
-    """The result of one contract rule. `outcome`: passed, failed or not evaluated."""
+    """The result of one contract rule. `outcome`: passed, failed or not evaluated; `samples`: values that break it."""
 
     table: str
     rule: str
@@ -75,6 +75,7 @@ class CheckView:
     outcome: str
     observed: str
     blocks: bool
+    samples: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ def comparison_view(comparison: Comparison) -> ComparisonView:
         comparison.verdict,
         f"both at bronze batch {comparison.batch}; threshold {100 * comparison.threshold:g} % of the keys",
         [_table(table) for table in comparison.tables],
-        [CheckView(c.table, c.rule, c.expectation, c.action, c.outcome, c.observed, c.blocks) for c in checks],
+        [
+            CheckView(c.table, c.rule, c.expectation, c.action, c.outcome, c.observed, c.blocks, c.samples)
+            for c in checks
+        ],
     )
 
 

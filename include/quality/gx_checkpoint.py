@@ -1,18 +1,15 @@
 """Evaluates table rules with Great Expectations: one in-memory context per process, on pandas.
 
-Reads: of each table the columns of one rule at a time, as `table_frames.py` says. Writes: Data Docs, when a folder is
-given. Does not: store anything else of a run; send telemetry.
+Reads: of each table the columns of one rule at a time, as `table_frames.py` says. Writes: nothing. Does not: build
+Great Expectations' pages, whose scripts and styles come from other hosts; send telemetry.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import shutil
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from include.catalog.contract_rules import Rule
@@ -21,27 +18,20 @@ from include.quality.odcs_standard import expectation
 from include.quality.quality_packages import import_optional
 from include.quality.table_frames import frames_of
 
-SITE = "headrace"
-# Great Expectations names the page of a table `<source>-<table>`.
 SOURCE = "tables"
-SAMPLES = 20
-"""Values that break a rule and are kept, as Great Expectations does."""
+KEPT = 20
+"""Values that break a rule, as Great Expectations keeps them."""
+SAMPLES, LONGEST_SAMPLE = 5, 80
+"""Number and length of different ones that are shown."""
 
 
-def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]], site: Path | None = None) -> list[RuleResult]:
-    """Evaluate the rules of tables: name → (pyarrow Dataset, rules); with `site`, rebuild Data Docs there.
+def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]]) -> list[RuleResult]:
+    """Evaluate the rules of tables: name → (pyarrow Dataset, rules).
 
     A rule that Great Expectations cannot evaluate (a missing column) fails with its error as observed value. Raises
     QualityNotInstalled.
     """
-    if site is not None:
-        _build_site_in(site)
-    return [
-        result
-        for name, (rows, rules) in tables.items()
-        if rules
-        for result in _validate(name, rows, rules, site is not None)
-    ]
+    return [result for name, (rows, rules) in tables.items() if rules for result in _validate(name, rows, rules)]
 
 
 @lru_cache(maxsize=1)
@@ -55,24 +45,10 @@ def _context() -> Any:
     return context
 
 
-def _build_site_in(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if SITE in _context().get_site_names():
-        _context().delete_data_docs_site(SITE)
-    store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder)}
-    index = {"class_name": "DefaultSiteIndexBuilder"}
-    config = {"class_name": "SiteBuilder", "site_index_builder": index, "store_backend": store}
-    _context().add_data_docs_site(site_name=SITE, site_config={**config, "show_how_to_buttons": False})
-
-
-def _validate(name: str, rows: Any, rules: Sequence[Rule], documented: bool) -> list[RuleResult]:
+def _validate(name: str, rows: Any, rules: Sequence[Rule]) -> list[RuleResult]:
     source = _context().data_sources.add_or_update_pandas(SOURCE)
     data = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
-    results = [_evaluated(data, rows, rule) for rule in rules]
-    if documented:
-        _document(name, results)
-    return [_rule_result(name, rule, result) for rule, result in zip(rules, results, strict=True)]
+    return [_rule_result(name, rule, _evaluated(data, rows, rule)) for rule in rules]
 
 
 def _evaluated(data: Any, rows: Any, rule: Rule) -> Any:
@@ -103,7 +79,7 @@ def _merged(parts: Sequence[Any], rule: Rule, others: int, nulls: int) -> Any:
         "element_count": rows,
         "unexpected_count": wrong,
         "unexpected_percent": wrong / judged * 100 if judged else None,
-        "partial_unexpected_list": samples[:SAMPLES],
+        "partial_unexpected_list": samples[:KEPT],
     }
     if "missing_count" in whole.result:
         whole.result |= {
@@ -115,33 +91,11 @@ def _merged(parts: Sequence[Any], rule: Rule, others: int, nulls: int) -> Any:
     return whole
 
 
-def _document(name: str, results: Sequence[Any]) -> None:
-    """Write the results of a table's rules into the site."""
-    core, context = import_optional("great_expectations.core"), _context()
-    types = import_optional("great_expectations.data_context.types.resource_identifiers")
-    run = import_optional("great_expectations.core.run_identifier").RunIdentifier(run_time=datetime.now(UTC))
-    passed = sum(bool(result.success) for result in results)
-    statistics = {
-        "evaluated_expectations": len(results),
-        "successful_expectations": passed,
-        "unsuccessful_expectations": len(results) - passed,
-        "success_percent": passed / len(results) * 100,
-    }
-    meta = {"run_id": run, "validation_time": run.run_time, "active_batch_definition": {"batch_identifiers": {}}}
-    found = core.ExpectationSuiteValidationResult(
-        success=passed == len(results), results=list(results), suite_name=name, statistics=statistics, meta=meta
-    )
-    suite = types.ExpectationSuiteIdentifier(name=name)
-    key = types.ValidationResultIdentifier(
-        expectation_suite_identifier=suite, run_id=run, batch_identifier=f"{SOURCE}-{name}"
-    )
-    context.validation_results_store.set(key, found)
-    context.build_data_docs(site_names=[SITE], resource_identifiers=[key])
-
-
 def _rule_result(table: str, rule: Rule, result: Any) -> RuleResult:
     facts = (table, rule.name, rule.expectation, rule.action, rule.severity)
-    return RuleResult(*facts, passed=bool(result.success), observed=_observed(result))
+    broken = dict.fromkeys(str(value)[:LONGEST_SAMPLE] for value in result.result.get("partial_unexpected_list", ()))
+    samples = tuple(broken)[:SAMPLES]
+    return RuleResult(*facts, passed=bool(result.success), observed=_observed(result), samples=samples)
 
 
 def _errors(result: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +12,10 @@ from include.catalog.contract import Contract
 from include.catalog.contract_rules import Rule
 from include.catalog.derived_dataset import released_contract
 from include.catalog.rule_results import RuleResult
-from include.durable_files import unique_suffix
-from include.paths import docs_page, docs_path
+from include.durable_files import write_atomically
+from include.paths import docs_page
 from include.planning.contract_checks import RESULTS
-from include.quality.gx_checkpoint import SOURCE, validate_tables
+from include.quality.gx_checkpoint import validate_tables
 from include.quality.quality_pages import checks_page
 from include.quality.validation_history import StoredValidation, store_validation
 from include.reading.publication import read_publication, tables_of
@@ -26,7 +25,7 @@ from include.settings import Settings
 
 @dataclass(frozen=True)
 class PublishedChecks:
-    """Results of the table rules on one publication; `site`: the folder of its Data Docs."""
+    """Results of the table rules on one publication; `site`: the folder of its page."""
 
     dataset: str
     release: str
@@ -54,45 +53,25 @@ class PublishedChecks:
 
 
 def validate_published(settings: Settings, dataset: str, now: datetime) -> PublishedChecks:
-    """Evaluate the table rules of every published table, replace the dataset's Data Docs, and keep the results.
+    """Evaluate the table rules of every published table, replace the dataset's page, and keep the results.
 
     Raises NothingPublished, and QualityNotInstalled.
     """
-    publication, site = read_publication(settings, dataset), docs_path(settings, dataset)
+    publication = read_publication(settings, dataset)
     contract = released_contract(settings, dataset, publication.release)
     rows = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
-    new_site = site.with_name(f".docs.{unique_suffix()}")
-    try:
-        checks = validate_tables(tables_with_rules(contract, rows), new_site)
-        found = PublishedChecks(dataset, publication.release, publication.batch, now.astimezone(UTC), checks, site)
-        overview = _overview(found, new_site)
-        # The second is the Home of Great Expectations' own pages, whose index is empty without scripts from elsewhere.
-        for page in (docs_page(settings, dataset).name, "index.html"):
-            (new_site / page).write_text(overview, "utf-8")
-        _replace_site(site, new_site)
-        stored = StoredValidation(publication.release, publication.batch, found.checked_at, checks)
-        store_validation(settings, dataset, stored)
-    finally:
-        # After a failure an incomplete site remains.
-        shutil.rmtree(new_site, ignore_errors=True)
+    checks, page = validate_tables(tables_with_rules(contract, rows)), docs_page(settings, dataset)
+    found = PublishedChecks(dataset, publication.release, publication.batch, now.astimezone(UTC), checks, page.parent)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, _overview(found))
+    stored = StoredValidation(publication.release, publication.batch, found.checked_at, checks)
+    store_validation(settings, dataset, stored)
     return found
 
 
-def _overview(found: PublishedChecks, site: Path) -> str:
-    """Return the index page, linked to the page of Great Expectations for each table."""
-    pages = {path.stem: path.relative_to(site).as_posix() for path in sorted(site.glob("validations/**/*.html"))}
+def _overview(found: PublishedChecks) -> str:
     title = f"{found.dataset}, release {found.release}, batch {found.batch}, {found.checked_at:%Y-%m-%d %H:%M:%S} UTC"
-    links = {check.table: pages.get(f"{SOURCE}-{check.table}", "") for check in found.checks}
-    return checks_page(title, found.checks, links)
-
-
-def _replace_site(site: Path, new_site: Path) -> None:
-    """Rename folders, so that a reader never gets an incomplete site."""
-    old = site.with_name(f".old.{unique_suffix()}")
-    if site.exists():
-        site.rename(old)
-    new_site.rename(site)
-    shutil.rmtree(old, ignore_errors=True)
+    return checks_page(title, found.checks)
 
 
 def tables_with_rules(contract: Contract, rows: Mapping[str, Any]) -> dict[str, tuple[Any, Sequence[Rule]]]:

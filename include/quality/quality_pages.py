@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from include.catalog.rule_results import RuleResult
 from include.quality.quality_report import QualityReport
@@ -18,9 +18,9 @@ def report_page(report: QualityReport) -> str:
     return render_html("quality_report.html.j2", title=title, report=report, lines=lines, width=WIDTH, height=HEIGHT)
 
 
-def checks_page(title: str, checks: Sequence[RuleResult], links: Mapping[str, str]) -> str:
-    """Return a page of results, each table linked to `links` by its name."""
-    return render_html("quality_checks.html.j2", title=title, checks=checks, links=links)
+def checks_page(title: str, checks: Sequence[RuleResult]) -> str:
+    """Return a page of results."""
+    return render_html("quality_checks.html.j2", title=title, checks=checks)
 
 
 def _range(report: QualityReport) -> str:

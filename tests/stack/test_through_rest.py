@@ -110,7 +110,7 @@ def test_published_tables_are_validated_and_compacted(stack: Stack) -> None:
     answer = stack.page.result(QUALITY, run, "validate")
     assert (answer["evaluated"] > 0, answer["failed"], answer["batch"]) == (True, [], stack.publication().batch)
     links = stack.page.call("GET", f"/dags/{QUALITY}/dagRuns/{run}/taskInstances/ask/links")["extra_links"]
-    assert links == {"Data Docs": f"/headrace/docs/{DATASET}/overview.html"}
+    assert links == {"Rule results": f"/headrace/docs/{DATASET}/overview.html"}
     published = stack.publication()
     run = stack.page.trigger("maintain")
     assert stack.page.await_run("maintain", run) == "success", stack.page.story("maintain", run)

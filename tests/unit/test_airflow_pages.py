@@ -11,7 +11,7 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
 from include.operators import airflow_plugin, operator_links
-from include.operators.operator_links import ComparisonLink, DataDocsLink
+from include.operators.operator_links import ComparisonLink, RuleResultsLink
 from include.paths import docs_path
 from include.plans.plan import REPLAY, Plan, Prediction
 from include.plans.plan_journal import comparison_path, save_plan
@@ -74,18 +74,16 @@ def test_console_that_is_a_service_is_found_at_its_address(
 QUALITY_RUN = SimpleNamespace(dag_id="quality__flights", run_id="manual__1")
 
 
-def test_data_docs_require_a_login(page_settings: Settings, logged_in_client: TestClient) -> None:
-    assert DataDocsLink().get_link(None, ti_key=QUALITY_RUN) == ""
+def test_rule_results_require_a_login(page_settings: Settings, logged_in_client: TestClient) -> None:
+    assert RuleResultsLink().get_link(None, ti_key=QUALITY_RUN) == ""
     site = docs_path(page_settings, "flights")
-    (site / "static").mkdir(parents=True)
+    site.mkdir(parents=True)
     (site / "overview.html").write_text("<h1>kept</h1>")
-    (site / "static" / "site.css").write_text("h1 {}")
-    link = DataDocsLink().get_link(None, ti_key=QUALITY_RUN)
+    link = RuleResultsLink().get_link(None, ti_key=QUALITY_RUN)
     assert link == "/headrace/docs/flights/overview.html"
     answer = logged_in_client.get(link.removeprefix("/headrace"))
     assert (answer.status_code, answer.text) == (200, "<h1>kept</h1>")
     assert "script" not in answer.headers["content-security-policy"]
-    assert logged_in_client.get("/docs/flights/static/site.css").headers["content-type"].startswith("text/css")
     airflow_plugin.pages.dependency_overrides.clear()
     assert TestClient(airflow_plugin.pages).get("/docs/flights/overview.html").status_code == 401
 
@@ -93,7 +91,7 @@ def test_data_docs_require_a_login(page_settings: Settings, logged_in_client: Te
 @pytest.mark.parametrize(
     "page", ["flights/..%2Flast.json", "flights/%2Fetc%2Fpasswd", "..%2Fquality/flights/last.json", "flights/", "x/y"]
 )
-def test_page_outside_the_data_docs_is_not_found(
+def test_page_outside_the_rule_results_is_not_found(
     page_settings: Settings, logged_in_client: TestClient, page: str
 ) -> None:
     docs_path(page_settings, "flights").mkdir(parents=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +15,10 @@ import pytest
 from include.catalog.contract_rules import Rule, RuleModel, typed_rule
 from include.catalog.dataset import snapshot_dataset
 from include.catalog.rule_results import RuleResult
-from include.paths import docs_path
+from include.paths import docs_page
 from include.quality import published_quality
 from include.quality.gx_checkpoint import validate_tables
 from include.quality.published_quality import validate_published
-from include.quality.quality_packages import QualityNotInstalled
 from include.quality.quality_pages import checks_page
 from include.quality.table_frames import to_pandas
 from include.reading.publication import Publication, publish
@@ -48,8 +46,8 @@ def rule(expectation: str, action: str = "hold", name: str = "own_rule", gold: b
     return typed_rule(RuleModel.model_validate(declared), None if gold else TYPES)
 
 
-def results(*rules: Rule, site: Path | None = None) -> list[RuleResult]:
-    return validate_tables({"gold.days": (pd.dataset(ROWS), rules)}, site)
+def results(*rules: Rule) -> list[RuleResult]:
+    return validate_tables({"gold.days": (pd.dataset(ROWS), rules)})
 
 
 CASES: Mapping[str, tuple[Rule, bool, str]] = {
@@ -100,14 +98,17 @@ def test_rule_on_a_missing_column_fails_and_names_it() -> None:
     assert '"colour"' in found.observed
 
 
-def test_each_rule_has_its_own_result_and_data_docs_are_built(tmp_path: Path) -> None:
+def test_each_rule_has_its_own_result() -> None:
     good, bad = (rule("expect_table_row_count_to_be_between", name=f"rows_{n}", min_value=n) for n in (4, 5))
     for _ in range(2):
-        found = results(bad, good, site=tmp_path / "docs")
-        assert [(check.rule, check.passed) for check in found] == [("rows_5", False), ("rows_4", True)]
-    index = (tmp_path / "docs" / "index.html").read_text("utf-8")
-    assert "gold.days" in index
-    assert len(list((tmp_path / "docs" / "validations").rglob("*.html"))) == 1, "the site is rebuilt each time"
+        assert [(check.rule, check.passed) for check in results(bad, good)] == [("rows_5", False), ("rows_4", True)]
+
+
+def test_values_that_break_a_rule_are_shown() -> None:
+    (found,) = results(rule("expect_column_values_to_be_in_set", column="day", value_set=["mon"]))
+    assert (found.passed, found.samples) == (False, ("tue", "wed"))
+    assert "for instance tue, wed" in checks_page("t", [found])
+    assert "for instance" not in checks_page("t", results(rule("expect_table_row_count_to_be_between", min_value=1)))
 
 
 def test_table_without_rules_is_not_validated() -> None:
@@ -123,29 +124,26 @@ def test_numbers_become_floats_and_strings_keep_none() -> None:
 
 def test_overview_names_each_rule_and_escapes_markup() -> None:
     checks = results(rule("expect_column_sum_to_be_between", column="rows", min_value=9))
-    shown = checks_page("flights <1>", checks, {"gold.days": "validations/x.html"})
+    shown = checks_page("flights <1>", checks)
     for text in (
         "flights &lt;1&gt;",
         "0 of 1 rules passed",
         "own_rule",
-        '<a href="validations/x.html">gold.days</a>',
+        "<td>gold.days</td>",
     ):
         assert text in shown
-    assert "<script" not in checks_page("t", [replace(checks[0], observed="<script>")], {})
+    assert "<script" not in checks_page("t", [replace(checks[0], observed="<script>", samples=("<script>",))])
 
 
-def test_failed_data_docs_leave_no_files(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_published_tables_shows_each_result(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     release = snapshot_dataset(settings, "flights").release
     publish(settings, Publication("flights", release, 1, datetime(2026, 1, 1, tzinfo=UTC), {}, {}))
-
-    def fail(tables: Any, site: Path) -> list[RuleResult]:
-        site.mkdir(parents=True)
-        raise QualityNotInstalled("great_expectations")
-
-    monkeypatch.setattr(published_quality, "validate_tables", fail)
-    with pytest.raises(QualityNotInstalled):
-        validate_published(settings, "flights", datetime(2026, 1, 1, tzinfo=UTC))
-    assert list(docs_path(settings, "flights").parent.iterdir()) == []
+    checks = results(rule("expect_column_sum_to_be_between", column="rows", min_value=9))
+    monkeypatch.setattr(published_quality, "validate_tables", lambda _: checks)
+    found = validate_published(settings, "flights", datetime(2026, 1, 1, tzinfo=UTC))
+    page = docs_page(settings, "flights")
+    assert ([path.name for path in found.site.iterdir()], found.site) == ([page.name], page.parent)
+    assert "0 of 1 rules passed" in page.read_text("utf-8")
 
 
 BEYOND_FLOATS = 2**53
