@@ -1,4 +1,4 @@
-"""How doubles are compared: by their first digits, since the last ones of a sum depend on the order of the rows."""
+"""How sums of doubles of two releases are compared: by their first digits, since the last depend on the rows' order."""
 
 from __future__ import annotations
 

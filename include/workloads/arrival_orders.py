@@ -59,17 +59,14 @@ class OrderComparison:
     def run(self) -> Counter[str]:
         """Return by dataset how many orders gave the published bytes. Raises JobDied, JobFailed."""
         left = [self._prepared(seed) for seed in range(1, self.count + 1) if seed not in self.checked.equal]
-        while left:
-            try:
-                self._take(left)
-            except JobDied:
-                left = [order for order in left if order.exists()]
-                if not left or not (left[0] / KILLED).exists() or (left[0] / "again").exists():
-                    raise
-                (left[0] / "again").touch()
-                self.report(f"order {left[0].name} of {self.count}: killed between silver and gold, continues …")
-            else:
-                break
+        try:
+            self._take(left)
+        except JobDied:
+            left = [order for order in left if order.exists()]
+            if not left or not (left[0] / KILLED).exists():
+                raise
+            self.report(f"order {left[0].name} of {self.count}: killed between silver and gold, continues …")
+            self._take(left)
         self.file.remove()
         return Counter(name for seed in range(1, self.count + 1) for name in self.checked.equal[seed])
 
