@@ -1,4 +1,4 @@
-"""Rules over whole tables need bounded memory, however many rows these have."""
+"""Rules over whole tables, and comparisons of plans, need bounded memory, however many rows these have."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ from include.quality.gx_checkpoint import validate_tables
 unique = rule("expect_column_values_to_be_unique", gold=True, column="event_id")
 (found,) = validate_tables({{"gold.days": (pd.dataset({folder!r}), [unique])}})
 print(found.passed, found.observed)
+"""
+COMPARISON = """
+from pathlib import Path
+from include.planning.compare_tables import compared_by_key, parquet_rows
+sides = [parquet_rows(Path({folder!r}, side)) for side in ("old", "new")]
+found = compared_by_key("silver.rows", ["event_id"], frozenset(), *sides)
+print(found.old_rows, found.added, found.missing, found.changed, len(found.samples["changed"]))
 """
 PEAK = """
 status = open("/proc/self/status").read()
@@ -57,3 +64,22 @@ def test_uniqueness_of_ten_million_texts_takes_bounded_memory(
     print(f"{printed}: {peak} MB")
     assert printed == verdict
     assert peak <= most
+
+
+def test_comparison_takes_no_more_memory_for_more_rows(tmp_path: Path) -> None:
+    """All keys are unique, and one row in 100,000 differs."""
+    peaks = {}
+    for millions in (2, 8):
+        rows, folder = millions * 1_000_000, tmp_path / str(millions)
+        folder.mkdir()
+        for side, added in (("old", 0), ("new", 1)):
+            differing = f"n + {added} * (n % 100000 = 7)::bigint"
+            values = (
+                f"md5(n::varchar) as event_id, {differing} as distance, 'airport ' || n % 300 as origin, n % 97 as a"
+            )
+            write_texts(folder / side, f"select {values} from range({rows}) as numbers(n)")
+        printed, peaks[millions] = output_and_peak(COMPARISON.format(folder=str(folder)), tmp_path)
+        assert printed == f"{rows} 0 0 {10 * millions} 5"
+    print(f"MB by millions of rows: {peaks}")
+    assert peaks[8] <= 1200
+    assert peaks[8] <= 2 * peaks[2]
