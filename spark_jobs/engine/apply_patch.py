@@ -149,7 +149,8 @@ def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
     if batch > patch.built:
         _refuse_later_records(release, patch)
     for target in release.gold:
-        refuse_expired_grains(target, patch.folder, first_unexpired_batch(writer, "silver"))
+        complete = first_unexpired_batch(writer, "silver")
+        refuse_expired_grains(target, writer.silver, patch.folder, batch, complete)
 
 
 def _refuse_second_winner(release: Release, patch: Patch) -> None:

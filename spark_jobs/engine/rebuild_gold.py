@@ -19,7 +19,7 @@ from include.catalog.pipeline import Gold, grain_columns, row_columns
 from include.errors import Terminal
 from include.record_coordinates import POSITION
 from spark_jobs.engine.rebuild_slice import PlanFolder
-from spark_jobs.engine.session_reach import current_reach, plan_reach, planned_reach, silver_to_read
+from spark_jobs.engine.session_reach import SessionReach, current_reach, plan_reach, planned_reach, silver_to_read
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
 from spark_jobs.layers.gold_rows import first_batches, rows_of_grains, touched_grains
 from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
@@ -139,7 +139,7 @@ def _save_rows_before(duck: DuckSession, gold: _SliceGold, complete: int) -> Non
     target, touched = gold.target, gold.staging("touched")
     duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
     duck.view_folder("touched", touched, grains_schema(target))
-    rows = _touched_rows(duck, target, gold.folder)
+    rows = _touched_rows(duck, target, planned_reach(target, gold.folder))
     _refuse_expired(duck, target, rows, complete)
     names = ", ".join(f'"{column}"' for column in visible(target.table.spec.data_schema).fieldNames())
     duck.save(f"select {names} from {rows}", gold.rows("before"))
@@ -157,15 +157,16 @@ def _save_grains_to_correct(duck: DuckSession, gold: _SliceGold) -> None:
     duck.save("select * from differing union select * from moved", gold.rows("grains"))
 
 
-def refuse_expired_grains(target: GoldTable, folder: PlanFolder, complete: int) -> None:
-    """Raise GrainsExpired when rows of the grains to correct have records of batches before `complete`."""
+def refuse_expired_grains(target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int) -> None:
+    """Raise GrainsExpired when rows that `patched_rows` would replace have records of batches before `complete`."""
     written = parquet_files(folder.rows("grains", target.table.spec.name))
     if not complete or not written:
         return
+    _, reach = _silver_to_correct(target, silver, folder, batch)
     with duckdb_session() as duck:
         duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, written)))
         duck.view_files("touched", written, grains_schema(target))
-        _refuse_expired(duck, target, _touched_rows(duck, target, folder), complete)
+        _refuse_expired(duck, target, _touched_rows(duck, target, reach), complete)
 
 
 def same_grain(grain: Sequence[str], one: str, other: str) -> str:
@@ -173,10 +174,9 @@ def same_grain(grain: Sequence[str], one: str, other: str) -> str:
     return " and ".join(f'{one}."{c}" is not distinct from {other}."{c}"' for c in grain)
 
 
-def _touched_rows(duck: DuckSession, target: GoldTable, folder: PlanFolder) -> str:
+def _touched_rows(duck: DuckSession, target: GoldTable, reach: SessionReach | None) -> str:
     """Return the rows of the view `published` of the grains in the view `touched`, of sessions those in reach."""
     rows = f"published semi join touched on {same_grain(grain_columns(target.gold), 'published', 'touched')}"
-    reach = planned_reach(target, folder)
     return rows if reach is None else f"(from {rows}) as published semi join reach on {reach.condition(duck)}"
 
 
@@ -211,11 +211,7 @@ def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     place = folder.rows("grains", table.spec.name)
     grains, written = read_folder(spark, place, grains_schema(target)), parquet_files(place)
     refreshed = refresh_state(target)
-
-    def read(files: Sequence[DataFile]) -> DataFrame:
-        return silver.read(spark, files).where(F.col("_batch_id") <= batch)
-
-    whole, reach = silver_to_read(current_reach(target, folder, place), silver_of_grains(gold, silver, written), read)
+    whole, reach = _silver_to_correct(target, silver, folder, batch)
     merged = refreshed_silver(gold, refreshed, whole)
     fresh = refreshed_rows(gold, refreshed, rows_of_grains(gold, merged, grains, batch))
     begun, old = first_batches(gold, whole, grains), touched_files(target, grains_in(gold, written))
@@ -225,3 +221,17 @@ def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     rows, kept = reach.divided(rows, grains)
     replaced = with_grains_replaced(grain_columns(gold), rows, fresh, grains, batch, begun)
     return replaced.unionByName(kept.select(*replaced.columns)), old
+
+
+def _silver_to_correct(
+    target: GoldTable, silver: Table, folder: PlanFolder, batch: int
+) -> tuple[DataFrame, SessionReach | None]:
+    """Return the rows of silver from which the grains to correct are computed again, of sessions with their reach."""
+    place = folder.rows("grains", target.table.spec.name)
+    grains = read_folder(target.spark, place, grains_schema(target))
+
+    def read(files: Sequence[DataFile]) -> DataFrame:
+        return silver.read(target.spark, files).where(F.col("_batch_id") <= batch)
+
+    files = silver_of_grains(target.gold, silver, parquet_files(place))
+    return silver_to_read(current_reach(target, folder, place, grains), files, read)

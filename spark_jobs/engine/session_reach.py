@@ -108,12 +108,16 @@ def plan_reach(target: GoldTable, folder: PlanFolder, silver: DataFrame, grains:
         _written(target, session, spans, grains, folder.rows("reach", target.table.spec.name))
 
 
-def current_reach(target: GoldTable, folder: PlanFolder, grains: Path) -> SessionReach | None:
-    """Return the reach that a plan has by the sessions as they are now; None when it has none."""
+def current_reach(target: GoldTable, folder: PlanFolder, place: Path, grains: DataFrame) -> SessionReach | None:
+    """Return the reach of a plan in the `grains` of the folder `place`, by the sessions as they are now.
+
+    None when the plan has none. Other keys do not count: only sessions of these are replaced.
+    """
     planned = planned_reach(target, folder)
     if planned is None:
         return None
-    return _written(target, planned.session, planned.spans, grains, folder.staging("reach") / target.table.spec.name)
+    spans = rows_in_grains(planned.spans, grains, target.gold.keys)
+    return _written(target, planned.session, spans, place, folder.staging("reach") / target.table.spec.name)
 
 
 def _written(target: GoldTable, session: Session, spans: DataFrame, grains: Path, place: Path) -> SessionReach:

@@ -75,7 +75,7 @@ def adjacent_to_reach(session: Session, keys: Sequence[str], rows: DataFrame, re
 
 def _joined(keys: Sequence[str], rows: DataFrame, reach: DataFrame, condition: Column, kind: str) -> DataFrame:
     on = reduce(and_, _same_keys(keys), condition)
-    return rows.alias("_rows").join(F.broadcast(reach).alias("_reach"), on, kind)
+    return rows.alias("_rows").join(reach.alias("_reach"), on, kind)
 
 
 def _same_keys(keys: Sequence[str]) -> list[Column]:

@@ -17,6 +17,7 @@ from small_release import Record, SmallRelease
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.state.release_files import PatchDirection
+from spark_jobs.engine.rebuild_gold import GrainsExpired, refuse_expired_grains
 from spark_jobs.storage.failpoints import Step
 
 GOLD = """
@@ -149,6 +150,39 @@ def test_session_that_gold_lacks_is_computed_whole_although_the_slice_has_a_part
     patcher.apply(patch)
     assert sessions(release) == by_python(rows)
     assert audited(release, "meter_sessions") == []
+
+
+def test_patch_leaves_far_sessions_of_its_keys_when_a_later_row_lengthens_one_that_it_does_not_correct(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    others = [(f"d{number}", 5.0 + later, 1) for number in range(2, 10) for later in range(0, 400, 20)]
+    release = meter_release(spark, tmp_path / "site", GOLD)
+    release.cut_gold()
+    release.take(records([("d1", 9.0, 500), *others, ("d1", 600.0, 7)]))
+    wrong(release, {"litres": "litres + 1000"}, f"since > '{MIDNIGHT:%Y-%m-%d} 09:00:00'")
+    release.cut_gold()
+    assert len(release.release.gold[0].table.files()) > 1, "other keys are in other files"
+    patcher = SlicePatcher(release, tmp_path)
+    patch, _, differing = patcher.rebuild(Slice([Span(0, 100, 261, BRONZE)]), without_row_that_joins)
+    assert differing["gold.meter_sessions"] == 1
+    release.take(records([("d1", 900.0, 3), *((f"d{number}", 392.0, 2) for number in range(2, 10))]))
+    patcher.apply(patch)
+    assert [row for row in sessions(release) if row[0] == "d1"] == [("d1", 600, 600, 1, 1007), ("d1", 900, 900, 1, 3)]
+
+
+def test_patch_is_refused_when_a_session_that_later_rows_joined_has_expired_records(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    release = meter_release(spark, tmp_path / "site", GOLD)
+    release.take(records([("d1", 40.0, 4)]))
+    release.take(records([("d1", 0.0, 1), ("d1", 9.0, 500), ("d1", 18.0, 2)]))
+    patch, _, _ = SlicePatcher(release, tmp_path).rebuild(Slice([Span(0, 102, 103, BRONZE)]), without_row_that_joins, 1)
+    writer, target = release.release.writer, release.release.gold[0]
+    refuse_expired_grains(target, writer.silver, patch.folder, release.refined(), complete=1)
+    release.take(records([("d1", 27.0, 8), ("d1", 34.0, 16)]))
+    writer, target = release.release.writer, release.release.gold[0]
+    with pytest.raises(GrainsExpired, match="gold.meter_sessions: 1 rows"):
+        refuse_expired_grains(target, writer.silver, patch.folder, release.refined(), complete=1)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(1, 6))])
