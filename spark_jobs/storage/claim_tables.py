@@ -16,10 +16,11 @@ def claim_tables(paths: Iterable[Path], epoch: int) -> None:
 
     An earlier owner may have been stopped between the check of its lease and its commit. It then tries to create the
     same version of the log, and one of the two succeeds. If the earlier owner does, its commit is read and the claim
-    becomes the next version.
+    becomes the next version. A table whose creation was interrupted has no version yet: the new owner creates it, and
+    only one of two can. A claim would become version 0, without the table's schema.
     """
     for path in paths:
-        if (path / LOG).is_dir():
+        if (path / LOG).is_dir() and latest_version(path) >= 0:
             while not _has_claimed(path, epoch):
                 pass
 

@@ -11,6 +11,7 @@ import pytest
 from test_reading_publication import flights
 from test_table_commits import file, spec
 
+from include.clients.delta_log import LOG
 from include.commit_guard import add_check, remove_check
 from include.leases.lease_errors import LeaseLost
 from include.reading.publication import fence_publication, publish, read_publication
@@ -63,6 +64,15 @@ def test_commit_that_came_before_the_claim_is_read_by_the_new_owner(tmp_path: Pa
     claim_tables([earlier.spec.path, tmp_path / "no table yet"], 2)
     assert (owner := Table(spec(tmp_path))).committed("app") == 0
     assert owner.version == 2
+
+
+def test_table_whose_creation_was_interrupted_is_created_by_the_new_owner(tmp_path: Path) -> None:
+    path = spec(tmp_path).path
+    (path / LOG).mkdir(parents=True)
+    (path / LOG / "_commit_0f3a.json.tmp").write_text("{")
+    claim_tables([path], 2)
+    owner = Table(spec(tmp_path))
+    assert (owner.version, owner.commit("app", 0, {}, [file("one")])) == (0, 1)
 
 
 def test_publication_that_was_checked_before_the_new_owner_came_is_refused(settings: Settings) -> None:
