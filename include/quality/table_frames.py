@@ -168,7 +168,8 @@ def _complete(rows: Any, columns: Sequence[str]) -> int:
     marks = rows["_mark"].to_numpy()
     end = int(marks.searchsorted(marks[-1]))
     values = rows.select(list(columns))
-    is_one = values.slice(0, 1).equals(values.slice(rows.num_rows - 1))
+    # Of two rows with NaN, pandas' frames are equal, Arrow's tables are not.
+    is_one = values.slice(0, 1).to_pandas().equals(values.slice(rows.num_rows - 1).to_pandas())
     return rows.num_rows - 2 if not end and is_one else end
 
 

@@ -139,3 +139,14 @@ def test_one_value_of_most_rows_is_never_whole_in_a_frame(monkeypatch: pytest.Mo
     assert sum(len(frame.rows) for frame in frames) == same + 2
     assert all((frame.rows["name"].value_counts() > 1).all() for frame in frames), "a value is alone in a frame"
     assert frames[-1].others == 1
+
+
+def test_one_value_with_nan_of_most_rows_is_never_whole_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = of("expect_compound_columns_to_be_unique", column_list=["name", "size"])
+    rows = pa.table({"name": ["same"] * 500 + ["once"], "size": [float("nan")] * 500 + [1.0]})
+    monkeypatch.setattr(table_frames, "REPEATED", 7)
+    monkeypatch.setattr(table_frames, "BATCH", 3)
+    frames = list(frames_of(pd.dataset(rows), together))
+    assert max(len(frame.rows) for frame in frames) <= 9
+    assert sum(len(frame.rows) for frame in frames) == 500
+    assert frames[-1].others == 1
