@@ -54,7 +54,7 @@ public final class KafkaRecords {
     public String read(String file, long end, int most, int mostBytes) throws IOException {
         clear(most);
         boolean isWaiting = true;
-        while (isWaiting && position < end && count < most && keys.size() + values.size() < mostBytes) {
+        while (isWaiting && position < end && count < most && held() < mostBytes) {
             if (polled.hasNext()) {
                 add((ConsumerRecord) polled.next(), end);
             } else {
@@ -64,6 +64,11 @@ public final class KafkaRecords {
         write(file);
         return Math.min(position, end) + " " + count + " " + keys.size() + " " + values.size() + " "
                 + headerKeys.count() + " " + headerKeys.size() + " " + headerValues.size();
+    }
+
+    /** Bytes of the columns whose size the number of records does not bound: of a header also where it ends. */
+    private int held() {
+        return keys.size() + values.size() + headerKeys.size() + headerValues.size() + 8 * headerKeys.count();
     }
 
     public void close() {

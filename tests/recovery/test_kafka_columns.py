@@ -88,8 +88,26 @@ def test_chunks_of_a_range_follow_each_other_without_a_gap(settings: Settings, m
     assert_chunks(chunks(settings, 0, 5), 0, 2, 4, 5)
     monkeypatch.setattr(kafka_records, "CHUNK_RECORDS", 100)
     for limit in ("READ_BYTES", "CHUNK_BYTES"):
-        monkeypatch.setattr(kafka_records, limit, 10)
+        monkeypatch.setattr(kafka_records, limit, 16)
     assert_chunks(chunks(settings, 0, 5), 0, 2, 5)
+
+
+@pytest.mark.parametrize("headers", [[("trace", bytes(2000))], [("", b"")] * 250])
+def test_headers_count_in_the_size_of_a_read(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, bytes]]
+) -> None:
+    topic = f"headers-{len(headers)}"
+    address = {"bootstrap.servers": bootstrap_servers(settings)}
+    admin = AdminClient(address)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    producer = Producer(address)
+    for _ in range(20):
+        producer.produce(topic, value=b"v", partition=0, headers=headers)
+    producer.flush(10)
+    monkeypatch.setattr(kafka_records, "READ_BYTES", 10_000)
+    monkeypatch.setattr(kafka_records, "CHUNK_BYTES", 1)
+    found = list(read_chunks(bootstrap_servers(settings), topic, 0, 0, 20, settings.jars))
+    assert [len(chunk.records) for chunk in found] == [5] * 4
 
 
 def test_chunk_has_several_reads(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +125,7 @@ def test_range_has_committed_records_only_and_its_chunks_cover_the_others(settin
 
 
 def test_missing_records_end_the_audit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_records, "READ_TIMEOUT", 0.5)
+    monkeypatch.setattr(kafka_records, "READ_TIMEOUT", 3.0)
     with pytest.raises(AuditUnavailable, match=f"partition 0: no record after offset {END}"):
         chunks(settings, 4, END + 5)
 
