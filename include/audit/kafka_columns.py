@@ -48,7 +48,18 @@ ALIGNED = 8
 
 
 class KafkaReadFailed(Exception):
-    """Kafka's client could not read a partition; the text is its own."""
+    """A partition could not be read; the text says why, in the words of Kafka's client or of the JVM."""
+
+
+@contextmanager
+def _read_failures() -> Iterator[None]:
+    """Raise what fails in a JVM as KafkaReadFailed, while the JVM still can tell the reason."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise KafkaReadFailed(str(error.java_exception.toString())) from error
+    except Py4JError as error:
+        raise KafkaReadFailed(f"the JVM that reads Kafka has ended: {error}") from error
 
 
 class _SharedJvm:
@@ -68,13 +79,14 @@ class _SharedJvm:
 
     @contextmanager
     def reader(self, jars: Path) -> Iterator[PartitionReader]:
-        """Yield a reader that has no partition yet."""
+        """Yield a reader that has no partition yet. Raises KafkaReadFailed, also for what fails inside."""
         with self._lock:
             if self._users == 0:
                 self._start(jars)
             self._users += 1
         try:
-            yield PartitionReader(self._class.newInstance(), Path(self._folder.name))
+            with _read_failures():
+                yield PartitionReader(self._class.newInstance(), Path(self._folder.name))
         finally:
             with self._lock:
                 self._users -= 1
@@ -84,14 +96,21 @@ class _SharedJvm:
     def _start(self, jars: Path) -> None:
         # The JVM also unpacks native libraries there, which it does not delete.
         self._folder = TemporaryDirectory(prefix="headrace-audit-", ignore_cleanup_errors=True)
-        self._gateway = _gateway(jars, f"-Djava.io.tmpdir={self._folder.name}")
-        self._class = _compiled(self._gateway)
+        try:
+            with _read_failures():
+                self._gateway = _gateway(jars, f"-Djava.io.tmpdir={self._folder.name}")
+                self._class = _compiled(self._gateway)
+        except BaseException:
+            self._end()
+            raise
 
     def _end(self) -> None:
-        with suppress(Py4JError, OSError):
-            self._gateway.shutdown()
-        self.process.kill()
-        self.process.wait()
+        if self._gateway is not None:
+            with suppress(Py4JError, OSError):
+                self._gateway.shutdown()
+            self.process.kill()
+            self.process.wait()
+        self._gateway = self._class = None
         self._folder.cleanup()
 
 
@@ -99,21 +118,34 @@ JVM = _SharedJvm()
 
 
 def _gateway(jars: Path, *options: str) -> JavaGateway:
-    """Start a JVM with the classes of the jars."""
+    """Start a JVM with the classes of the jars. Raises KafkaReadFailed."""
     sparks = Path(str(find_spec("pyspark").origin)).parent / "jars"  # type: ignore[union-attr]
     parts = ((jars / "broker", BROKERS_JARS), (sparks, SPARKS_JARS))
-    found = [str(jar) for folder, names in parts for name in names for jar in folder.glob(f"{name}-[0-9]*.jar")]
-    port, token, process = launch_gateway(
-        classpath=os.pathsep.join(found),
-        jarpath=found[-1],
-        javaopts=[*JVM_OPTIONS, *options],
-        java_path=str(find_java(os.environ).path),
-        die_on_exit=True,
-        enable_auth=True,
-        return_proc=True,
-    )
+    found = [_jar(folder, name) for folder, names in parts for name in names]
+    java = str(find_java(os.environ).path)
+    try:
+        port, token, process = launch_gateway(
+            classpath=os.pathsep.join(found),
+            jarpath=found[-1],
+            javaopts=[*JVM_OPTIONS, *options],
+            java_path=java,
+            die_on_exit=True,
+            enable_auth=True,
+            return_proc=True,
+        )
+    except (OSError, ValueError) as error:
+        # A ValueError: the JVM ended before it printed its port.
+        raise KafkaReadFailed(f"the JVM that reads Kafka did not start ({java}): {error}") from error
     parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
     return JavaGateway(gateway_parameters=parameters, java_process=process)
+
+
+def _jar(folder: Path, name: str) -> str:
+    """Return the path of a library's jar. Raises KafkaReadFailed."""
+    found = next(folder.glob(f"{name}-[0-9]*.jar"), None)
+    if found is None:
+        raise KafkaReadFailed(f"{folder} has no jar of {name}; make setup downloads it")
+    return str(found)
 
 
 def _compiled(gateway: Any) -> Any:
@@ -151,10 +183,6 @@ def partition_reader(jars: Path, bootstrap: str, topic: str, partition: int, sta
         try:
             reader.java.open({**address, **OPTIONS}, topic, partition, start)
             yield reader
-        except Py4JJavaError as error:
-            raise KafkaReadFailed(str(error.java_exception.toString())) from error
-        except Py4JError as error:
-            raise KafkaReadFailed(f"the JVM that reads Kafka has ended: {error}") from error
         finally:
             with suppress(Py4JError):
                 reader.java.close()

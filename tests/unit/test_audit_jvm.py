@@ -1,0 +1,46 @@
+"""The audit's JVM that does not start, or cannot compile its reader: a reason, and no process is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.audit import kafka_columns
+from include.audit.kafka_records import AuditUnavailable, read_chunks
+from include.settings import Settings
+
+
+def read(jars: Path) -> None:
+    """Read a partition of a broker that is never contacted."""
+    list(read_chunks("localhost:1", "topic", 0, 0, 1, jars))
+
+
+def test_audit_without_jars_names_the_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(AuditUnavailable, match=f"{tmp_path}/broker has no jar of kafka-clients"):
+        read(tmp_path)
+
+
+def test_jvm_that_does_not_start_ends_the_audit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_columns, "JVM_OPTIONS", ("-XX:NoSuchOption",))
+    with pytest.raises(AuditUnavailable, match="the JVM that reads Kafka did not start"):
+        read(settings.jars)
+
+
+def test_jvm_that_cannot_compile_the_reader_is_ended(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start, started = kafka_columns._gateway, list[Any]()
+
+    def noted(*given: Any) -> Any:
+        started.append(start(*given))
+        return started[-1]
+
+    source = tmp_path / "KafkaRecords.java"
+    source.write_text("public final class")
+    monkeypatch.setattr(kafka_columns, "SOURCE", source)
+    monkeypatch.setattr(kafka_columns, "_gateway", noted)
+    with pytest.raises(AuditUnavailable, match="CompileException"):
+        read(settings.jars)
+    assert started[0].java_process.poll() is not None
