@@ -26,7 +26,6 @@ from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.release_files import active_releases_file
 from spark_jobs.engine.interval_refresh import refresh_due, refresh_up_to
-from spark_jobs.engine.log_lines import log_line
 from spark_jobs.engine.next_run import large_run, last_epoch, next_run, refined_batch
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
 from spark_jobs.engine.refine import RunReport, refine
@@ -34,6 +33,7 @@ from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.expired_rows import first_complete_batch
 from spark_jobs.layers.release_tables import Release, open_release, release_paths
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun
+from spark_jobs.log_lines import log_line
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.claim_tables import claim_tables
 from spark_jobs.storage.delta_table import OwnershipLost, Table

@@ -23,7 +23,7 @@ from include.settings import Settings
 from spark_jobs.engine.automatic_step import PAUSE_AFTER_FAILURE, AutomaticStep
 from spark_jobs.engine.compact_tables import CompactedTable, commit_group, compact_group, discard_files, write_group
 from spark_jobs.engine.compaction_groups import AUTOMATIC, MEGABYTE, CompactionPolicy
-from spark_jobs.engine.log_lines import log_line
+from spark_jobs.log_lines import log_line
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import background_session

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from include.settings import Settings
 from spark_jobs.engine.automatic_step import AutomaticStep
 from spark_jobs.engine.expire_batches import expire_batches
-from spark_jobs.engine.log_lines import log_line
 from spark_jobs.layers.release_tables import Release
+from spark_jobs.log_lines import log_line
 
 CHECK_EVERY = 600.0
 """Seconds; ages are hours at least."""

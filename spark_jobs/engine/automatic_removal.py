@@ -15,7 +15,7 @@ from include.plans.plan_lookup import advance_index, plan_ids_of_data
 from include.reading.publication import NothingPublished
 from include.settings import Settings
 from spark_jobs.engine.automatic_step import SECONDS_AT_ONCE, AutomaticStep
-from spark_jobs.engine.log_lines import log_line
+from spark_jobs.log_lines import log_line
 
 CHECK_EVERY = 3600.0
 """Seconds; retentions are days."""

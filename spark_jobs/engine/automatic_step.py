@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from include.leases.lease_errors import LeaseLost
-from spark_jobs.engine.log_lines import log_line
+from spark_jobs.log_lines import log_line
 from spark_jobs.storage.delta_table import OwnershipLost
 
 FIRST_CHECK = 60.0

@@ -24,10 +24,10 @@ from spark_jobs.engine.derived_patch import finish_derived_patch
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import DerivedUpkeep
-from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.log_lines import error_reason, log_line
 
 POLL_SECONDS = 0.1
 """Between two reads of the sources' publications."""

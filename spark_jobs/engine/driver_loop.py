@@ -28,12 +28,12 @@ from spark_jobs.engine.compact_tables import compactable_tables
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.ingest_supervisor import IngestSupervisor
-from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.log_lines import error_reason, log_line
 
 
 @dataclass

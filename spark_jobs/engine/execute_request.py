@@ -20,9 +20,9 @@ from include.state.release_files import PatchDirection, PlanBuild
 from spark_jobs.engine.active_releases import ActiveReleases, RequestWithdrawn
 from spark_jobs.engine.compact_tables import compact_tables
 from spark_jobs.engine.expire_batches import expire_batches
-from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.patch_in_progress import begin_patch, read_built
+from spark_jobs.log_lines import error_reason, log_line
 
 # Maximum publication delay during maintenance, apart from the compaction of one group of files.
 COMPACTION_SECONDS = 20.0

@@ -13,9 +13,9 @@ from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.back_off import BackOff
 from spark_jobs.engine.batch_limit import BatchLimitChanged
 from spark_jobs.engine.ingest import DRAINED, Ingest
-from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.preflight import refuse_changed_topic
 from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.log_lines import error_reason, log_line
 
 MAX_FAILURES = 6
 """Failures in a row after the same batch."""

@@ -24,10 +24,10 @@ from include.settings import Settings
 from include.state.file_locks import is_free
 from include.store.remove_objects import remove_stored_files
 from spark_jobs.engine.automatic_step import SECONDS_AT_ONCE, AutomaticStep
-from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.release_tables import Release, tables_of
+from spark_jobs.log_lines import error_reason, log_line
 from spark_jobs.storage.delta_table import Table
 
 CHECKS_PER_RETENTION = 12

@@ -18,7 +18,6 @@ from include.clients.kafka import log_end_offsets, topic_id
 from include.leases.lease import take_lease
 from include.paths import bronze_path, checkpoint_path, release_lease_path, removed_commits_path
 from include.settings import Settings
-from spark_jobs.engine.log_lines import log_line
 from spark_jobs.engine.next_generation import next_generation, next_offsets
 from spark_jobs.engine.preflight import (
     BronzeHead,
@@ -32,6 +31,7 @@ from spark_jobs.engine.preflight import (
 )
 from spark_jobs.engine.table_rollback import planned_rollback, release_names, table_end
 from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.log_lines import log_line
 from spark_jobs.storage.checkpoint_generation import Generation, write_generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.log_history import oldest_version

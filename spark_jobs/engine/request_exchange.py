@@ -7,7 +7,7 @@ from collections.abc import Callable
 from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import OwnerRequest, OwnerResponse, dismiss_invalid, pending_request, respond
-from spark_jobs.engine.log_lines import log_line
+from spark_jobs.log_lines import log_line
 
 
 def receive_request(settings: Settings, dataset: str, batch: Callable[[], int]) -> OwnerRequest | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from include.state.driver_status import DriverStatus
 from include.state.json_file import adapter
 from include.state.run_files import identity_of
-from spark_jobs.engine.log_lines import log_line
+from spark_jobs.log_lines import log_line
 
 
 class StatusReporter:

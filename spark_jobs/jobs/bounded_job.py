@@ -16,7 +16,7 @@ from include.reading.publication import find_publication
 from include.settings import Settings, load_settings
 from include.state.file_locks import shared_lock
 from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.log_lines import error_reason, log_line
+from spark_jobs.log_lines import error_reason, log_line
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 

@@ -50,7 +50,6 @@ from spark_jobs.engine.driver_progress import refresh_progress
 from spark_jobs.engine.fence_owner import fence_earlier_owner
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.ingest_supervisor import IngestSupervisor
-from spark_jobs.engine.log_lines import error_reason, log_line
 from spark_jobs.engine.power_cut_recovery import roll_back_tables, usable_generation
 from spark_jobs.engine.preflight import BronzeHead, bronze_head, refuse_lost_bronze
 from spark_jobs.engine.publication_recovery import last_active_release, republish
@@ -58,6 +57,7 @@ from spark_jobs.engine.spark_session import open_session
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED, use_utc
 from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.log_lines import error_reason, log_line
 from spark_jobs.storage.checkpoint_generation import Generation, ensure_generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.failpoints import INGEST_STEPS, Step, pass_step, step_listeners

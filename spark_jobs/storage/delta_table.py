@@ -12,7 +12,6 @@ import json
 import shutil
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from include.clients.file_checksum import name_by_checksum
 from include.commit_guard import require_ownership
 from include.durable_files import sync_files
 from include.errors import Terminal
+from spark_jobs.log_lines import error_reason, log_line
 from spark_jobs.storage.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.storage.file_index import FileIndex
 from spark_jobs.storage.log_checkpoints import SupersededCheckpoints
@@ -284,11 +284,17 @@ class Table:
         """Write a checkpoint of the log when one is due, and remove superseded ones."""
         assert self._checkpoints is not None
         if self._checkpoints.is_due(self._version):
-            # The disk may be full: the commit counts, and the next checkpoint has what this one lacks.
-            with suppress(DeltaError, OSError):
+            try:
                 self._delta.update_incremental()
                 self._delta.create_checkpoint()
                 self._sync_checkpoint()
+            except (DeltaError, OSError) as error:
+                # The disk may be full: the commit counts, and the next checkpoint has what this one lacks.
+                following = self._checkpoints.following(self._version)
+                log_line(
+                    f"{self.spec.name}: no checkpoint of the log at version {self._version} ({error_reason(error)});"
+                    f" the commit counts, the next checkpoint is at version {following}"
+                )
         self._checkpoints.advance(self._version)
 
     def _sync_checkpoint(self) -> None:

@@ -50,6 +50,10 @@ class SupersededCheckpoints:
         """Return whether the commit of a version completes an interval."""
         return (version + 1) % self._interval == 0
 
+    def following(self, version: int) -> int:
+        """Return the version of the next checkpoint after a version for which one is due."""
+        return version + self._interval
+
     def advance(self, version: int) -> None:
         """Note the checkpoints of the commits up to `version`, and remove superseded ones."""
         written = [each for each in range(self._version + 1, version + 1) if self.is_due(each)]

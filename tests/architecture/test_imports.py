@@ -180,9 +180,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.workloads.datasets": ((), "transformations: pyspark and the standard library only"),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
+    "spark_jobs.log_lines": (("include.errors",), "lines of a driver's log; knows nothing of what they say"),
     "spark_jobs.storage": (
         (
-            *(*GROUND, "include.clients.delta_log", "include.reading.memory_database"),
+            *(*GROUND, "spark_jobs.log_lines", "include.clients.delta_log", "include.reading.memory_database"),
             *("include.clients.commit_history", "include.clients.file_checksum", "include.clients.table_files"),
             "include.state.json_file",
         ),
@@ -202,7 +203,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.engine": (
         (
             *(*LOW, *READERS, "include.reference", "include.store"),
-            *("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.storage"),
+            *("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.storage", "spark_jobs.log_lines"),
         ),
         "what the owner of the tables does: ingest, refine, patch, compact",
     ),

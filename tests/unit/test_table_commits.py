@@ -61,7 +61,7 @@ def test_commit_not_in_the_log_can_be_repeated(tmp_path: Path, monkeypatch: pyte
     assert not [path.name for path in (table.spec.path / LOG).iterdir() if path.name.startswith("_commit_")]
 
 
-def test_commit_counts_although_its_checkpoint_fails(tmp_path: Path) -> None:
+def test_commit_counts_although_its_checkpoint_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = Table(spec(tmp_path))
     occupied = table.spec.path / LOG / checkpoint_name(24)
     occupied.mkdir()
@@ -69,6 +69,9 @@ def test_commit_counts_although_its_checkpoint_fails(tmp_path: Path) -> None:
         table.commit("app", number, {}, [file(f"f{number}")])
     assert (table.version, table.committed("app"), table.file_count) == (60, 59, 60)
     assert last_checkpoint(table.spec.path) == 49
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "silver.small: no checkpoint of the log at version 24 (" in line
+    assert line.endswith("the commit counts, the next checkpoint is at version 49")
     occupied.rmdir()
     again = Table(spec(tmp_path))
     assert (again.version, again.committed("app"), again.file_count) == (60, 59, 60)
