@@ -1,7 +1,9 @@
 """Which rows of a derived table only one of two views has: as sets with repetitions, doubles by their distance.
 
 The last digits of a sum of doubles depend on the order of its rows. Two doubles are equal when they differ by at most a
-trillionth of the larger one; texts of so many digits would tell two sums apart that lie on both sides of a rounding.
+trillionth of the larger one, two floats by their last two bits; texts of so many digits would tell two sums apart that
+lie on both sides of a rounding. Copies, rows that are equal but for these, are paired in the order of rounded numbers:
+by all digits, the noise in one column would decide which values of the others are compared.
 """
 
 from __future__ import annotations
@@ -11,14 +13,15 @@ from collections.abc import Sequence
 from include.sql_quoting import sql_identifier
 from spark_jobs.storage.duckdb_session import DuckSession
 
-CLOSE = 1e-12
+CLOSE = {"DOUBLE": 1e-12, "FLOAT": 2.0**-22}
+PAIRED_DIGITS = {"DOUBLE": 9, "FLOAT": 5}
 # Rows whose number differs to the last bit, with how many more the first view has; few of many.
 UNEQUAL = """
 select * exclude (_sign), sum(_sign) as _more
 from (select *, 1 as _sign from {one} union all select *, -1 from {other})
 group by all having sum(_sign) <> 0
 """
-# Of rows that are equal but for their doubles the first, the second, … by these.
+# Of rows that are equal but for their numbers the first, the second, … by these.
 NUMBERED = """
 select * exclude (_more, _copy), row_number() over (partition by {exact} {order}) as _n
 from (select *, unnest(range(abs(_more)::bigint)) as _copy from unequal where _more {sign} 0)
@@ -42,16 +45,21 @@ def find_differing_rows(duck: DuckSession, one: str, other: str, grain: Sequence
     Two rows whose doubles differ too much are one row of it, which is in both.
     """
     kinds = duck.column_types(one)
-    doubles = [sql_identifier(c) for c, kind in kinds if kind in ("DOUBLE", "FLOAT") and c not in grain]
-    exact = [name for c, _ in kinds if (name := sql_identifier(c)) not in doubles]
+    numbers = {sql_identifier(c): kind for c, kind in kinds if kind in CLOSE and c not in grain}
+    exact = [name for c, _ in kinds if (name := sql_identifier(c)) not in numbers]
     duck.create_table("unequal", UNEQUAL.format(one=sql_identifier(one), other=sql_identifier(other)))
-    order = f"order by {', '.join(doubles)}" if doubles else ""
+    order = f"order by {', '.join([*(_rounded(*each) for each in numbers.items()), *numbers])}" if numbers else ""
     ones, others = (NUMBERED.format(exact=", ".join(exact), order=order, sign=sign) for sign in (">", "<"))
     query = DIFFERING.format(
         grain=", ".join(f"coalesce(o.{c}, t.{c}) as {c}" for c in map(sql_identifier, grain)),
         ones=ones,
         others=others,
         same=" and ".join(f"o.{c} is not distinct from t.{c}" for c in exact),
-        close=" and ".join(NEAR.format(c, CLOSE) for c in doubles) or "true",
+        close=" and ".join(NEAR.format(c, CLOSE[kind]) for c, kind in numbers.items()) or "true",
     )
     duck.create_table("differing", query)
+
+
+def _rounded(name: str, kind: str) -> str:
+    """Return SQL for a number as a text of few digits; both zeros have the same."""
+    return f"format('{{:.{PAIRED_DIGITS[kind] - 1}e}}', {name}::double + 0)"

@@ -12,11 +12,11 @@ Row = tuple[str, str, str]
 BASE: Row = ("'a'", "1.5", "null")
 
 
-def differing(one: list[Row], other: list[Row]) -> list[tuple[str, bool, bool]]:
+def differing(one: list[Row], other: list[Row], kind: str = "double") -> list[tuple[str, bool, bool]]:
     with duckdb_session() as duck:
         for name, rows in (("one", one), ("other", other)):
             values = ", ".join(
-                f"({key}, map {{'x': [1]}}, {total}::double, {mean}::double)" for key, total, mean in rows
+                f"({key}, map {{'x': [1]}}, {total}::{kind}, {mean}::{kind})" for key, total, mean in rows
             )
             filled = f"select * from (values {values or '(null, null, null, null)'}) as t {COLUMNS}"
             duck.view_query(name, filled if rows else f"{filled} limit 0")
@@ -61,3 +61,22 @@ def test_nearly_equal_rows_of_one_grain_are_matched_in_their_order() -> None:
     one = [("'a'", "0.1 + 0.2", "1.0"), ("'a'", "7.0", "2.0"), ("'a'", "5.0", "3.0")]
     other = [("'a'", "5.0", "3.0 + 1e-14"), ("'a'", "0.3", "1.0"), ("'a'", "7.0", "2.5")]
     assert differing(one, other) == [("a", True, True)]
+
+
+def test_copies_whose_first_number_is_nearly_equal_are_matched_by_the_others() -> None:
+    one = [("'a'", "0.1 + 0.2", "5.0"), ("'a'", "0.3", "3.0")]
+    other = [("'a'", "0.3", "5.0"), ("'a'", "0.1 + 0.2", "3.0")]
+    assert differing(one, other) == []
+    assert differing(one, [*other[:1], ("'a'", "0.1 + 0.2", "4.0")]) == [("a", True, True)]
+    assert (
+        differing(
+            [("'a'", "-0.0", "5.0"), ("'a'", "0.0", "3.0 + 1e-14")], [("'a'", "0.0", "5.0"), ("'a'", "-0.0", "3.0")]
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize(("other", "equal"), [("0.1::float + 1e-8", True), ("0.1::float + 4e-8", False)])
+def test_floats_are_compared_by_their_own_precision(other: str, equal: bool) -> None:
+    found = differing([("'a'", "0.1::float", "2.0")], [("'a'", other, "2.0")], "float")
+    assert found == ([] if equal else [("a", True, True)])
