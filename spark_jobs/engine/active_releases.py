@@ -83,6 +83,8 @@ class ActiveRelease:
     """When (monotonic seconds) gold tables with an interval are checked again."""
     validated: ValidatedRun | None = None
     """The next run's records, validated during the last run."""
+    has_failed: bool = False
+    """Whether the last run failed: its retry validates no other run, which may need what is lacking, as disk space."""
     is_unpublished: bool = False
     """Whether a run or a refresh failed after some tables were committed, so that the publication is behind them."""
 
@@ -104,14 +106,16 @@ class ActiveRelease:
         """Execute the next run up to bronze batch `last`; return None when there is none.
 
         Without `refreshing` gold tables with an interval stay as they are. `bronze_end` returns bronze's last batch:
-        with it, the records of the run after this one are validated meanwhile if they are many (layers/adr-0015).
+        with it, the records of the run after this one are validated meanwhile if they are many (layers/adr-0015), but
+        not while a run that failed is retried.
         """
         most = most_rows or settings.refine_records
         bounds = next_run(self.release, last, most, self.validated.batches if self.validated else None)
         if bounds is None:
             return None
-        following = self._following(most, bronze_end) if bronze_end is not None else None
+        following = self._following(most, bronze_end) if bronze_end is not None and not self.has_failed else None
         now = time.time() if refreshing else None
+        self.has_failed = True
         try:
             report = refine(
                 settings, self.release, *bounds, self.lease.epoch, publishing=publishing, now=now, following=following
@@ -121,6 +125,7 @@ class ActiveRelease:
             raise
         finally:
             self.validated = following.validated if following is not None else None
+        self.has_failed = False
         if publishing:
             self.is_unpublished = False
         return report

@@ -116,6 +116,21 @@ def test_failure_of_the_next_run_is_not_the_current_runs(
     assert made.silver()["_batch_id"].to_list() == [0, 0, 1, 1]
 
 
+def test_retry_of_a_failed_run_validates_no_other_run_beside_it(
+    active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(silver_layer, "validate_balance", fail)
+        with pytest.raises(OSError, match="no space left"):
+            refine_next(active, made)
+    assert (refine_next(active, made).batches, validated_batches(active)) == ((0, 0), None)
+    assert (refine_next(active, made).batches, validated_batches(active)) == ((1, 1), (2, 2))
+    assert made.silver()["_batch_id"].to_list() == [0, 0, 1, 1]
+
+
 def test_death_while_the_next_run_is_validated_loses_and_doubles_nothing(
     made: SmallRelease, spark: SparkSession
 ) -> None:
