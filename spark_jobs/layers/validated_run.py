@@ -1,7 +1,8 @@
 """A run's records as Spark validated them, before anything of the run is committed (adr-0015).
 
 Reads: the bronze files of batches [a, b].
-Writes: files in a folder of the run below `staging`; silver and rejected are written from them (silver_layer.py).
+Writes: files in a folder of the run below `staging`; silver and rejected are written from them (silver_layer.py). The
+list of writers' schemas gets those of new ids, prepared queries write into this process's folder of `_queries`.
 Guarantee: nothing here depends on silver, rejected or gold, so a run may be validated before the one before it is
 committed.
 After a crash: the next run removes the folder.
@@ -32,6 +33,8 @@ class ValidatedRun:
 
     batches: Batches
     sources: tuple[str, ...]
+    records: tuple[Path, ...]
+    """The files that were read: `sources`, or the run's records of them."""
     rows_in: int
     files: ValidatedFiles
     decided_until: int
@@ -41,8 +44,14 @@ class ValidatedRun:
     folder: Path
 
     def is_current(self, writer: SilverTables) -> bool:
-        """Whether bronze still has these files, and no record was decided about since."""
-        return self.sources == bronze_files(writer, self.batches) and self.decided_until == writer.decisions.until()
+        """Whether bronze still has these files, no record was decided about since, and the registry has no schema that
+        it lacked.
+        """
+        return (
+            self.sources == bronze_files(writer, self.batches)
+            and self.decided_until == writer.decisions.until()
+            and self.schemas_until == writer.payloads.learn(self.records)
+        )
 
     def remove(self) -> None:
         """Delete the files."""
@@ -59,7 +68,7 @@ def validate_run(
     records = run_records(writer, batches, folder / "records")
     schemas = writer.payloads.learn(records) if schemas_until is None else schemas_until
     files = validate_files(writer, records, batches, folder / "validated", until, schemas=schemas, with_inputs=True)
-    return ValidatedRun(batches, sources, rows_in_files(records), files, until, schemas, folder)
+    return ValidatedRun(batches, sources, tuple(records), rows_in_files(records), files, until, schemas, folder)
 
 
 def bronze_files(writer: SilverTables, batches: Batches) -> tuple[str, ...]:
@@ -84,7 +93,7 @@ def run_records(writer: SilverTables, batches: Batches, folder: Path) -> list[Pa
 class NextRun:
     """The run after the current one: its records are validated in a thread while the current run is written.
 
-    Only files in `staging` come of it. `finish` waits for the thread, so nothing else of a driver runs meanwhile.
+    It commits nothing (adr-0015). `finish` waits for the thread, so nothing else of a driver runs meanwhile.
     `validated`: what the run before has made of the current run; afterwards that of the next run, None without one.
     `bounds_after` returns the batches of the run after a batch, None when that run is not to be validated ahead.
     """

@@ -24,6 +24,7 @@ from include.settings import Settings
 from spark_jobs.engine.recompute_history import recompute_history
 from spark_jobs.layers.payload_schemas import SchemaReplaced
 from spark_jobs.layers.release_tables import pinned_release
+from spark_jobs.layers.validated_run import NextRun
 
 HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 UNKNOWN = b"\x00\x00\x00\x03\xe7"
@@ -148,6 +149,19 @@ def test_rebuild_and_deep_audit_give_the_same_rows_without_the_registry(trades: 
     patch, rebuilt, differing = SlicePatcher(release, tmp_path).rebuild(HISTORY)
     assert (rebuilt.core, set(differing.values())) == (6, {0}), patch
     assert len(trades.registry.requests) == requests
+
+
+def test_schema_that_is_registered_after_the_next_run_was_validated_is_used(trades: Trades) -> None:
+    made, writer = trades.release, trades.release.release.writer
+    for value in (first(1), encoded(FIRST, first_trade(2), 12)):
+        made.ingest([Record(value)])
+    ahead = NextRun(writer, None, lambda _: (1, 1))
+    made.refine(0, 0, following=ahead)
+    assert ahead.validated is not None
+    trades.registry.add("trades-value", schema_text(FIRST), 12)
+    made.refine(1, 1, following=NextRun(writer, ahead.validated, lambda _: None))
+    assert trades.reasons() == []
+    assert made.silver()["trade_id"].to_list() == ["t1", "t2"]
 
 
 def test_records_of_an_unknown_schema_are_accepted_by_a_rebuild_once_it_is_known(
