@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ def test_failing_refine_does_not_stop_bronze(running_site: Site) -> None:
     running_site.wait_published(driver)
     release = release_path(running_site.settings, running_site.dataset, running_site.publication()["release"])
     staging = release / "_staging"
+    shutil.rmtree(staging, ignore_errors=True)
     staging.touch()
     before = running_site.status()["ingested_batch"]
     running_site.send()
