@@ -44,42 +44,42 @@ def _route_day(day: str, origin: str, dest: str, events: list[Event]) -> Row:
 def expected_weather_tables(records: Iterable[bytes]) -> Expected:
     """Return the rows of each gold table of `weather`."""
     days = defaultdict[tuple[str, str], list[Event]](list)
-    for seen in map(loads, records):
-        days[seen["observed_at"][:10], seen["station"]].append(seen)
-    return {"weather_days": [_weather_day(day, station, seen) for (day, station), seen in days.items()]}
+    for observation in map(loads, records):
+        days[observation["observed_at"][:10], observation["station"]].append(observation)
+    return {"weather_days": [_weather_day(day, station, of_day) for (day, station), of_day in days.items()]}
 
 
-def _weather_day(day: str, station: str, seen: list[Event]) -> Row:
-    temps, winds = _values(seen, "temp"), _values(seen, "wind_speed")
+def _weather_day(day: str, station: str, observations: list[Event]) -> Row:
+    temps, winds = _values(observations, "temp"), _values(observations, "wind_speed")
     return {
         "day": date.fromisoformat(day),
         "station": station,
-        "observations": len(seen),
+        "observations": len(observations),
         "coldest": min(temps, default=None),
         "warmest": max(temps, default=None),
         "mean_temp": _mean(temps) if temps else None,
-        "rain": _total(each["precip"] for each in seen),
+        "rain": _total(each["precip"] for each in observations),
         "strongest_wind": max(winds, default=None),
-        "poor_visibility": sum(value < 3 for value in _values(seen, "visib")),
+        "poor_visibility": sum(value < 3 for value in _values(observations, "visib")),
     }
 
 
 def expected_weather_delays(records: Mapping[str, Iterable[bytes]]) -> Expected:
     """Return each hour and airport's departures with the observation of that hour."""
-    seen = {(hour_of(each["observed_at"]), each["station"]): each for each in map(loads, records["weather"])}
+    observed = {(hour_of(each["observed_at"]), each["station"]): each for each in map(loads, records["weather"])}
     hours = defaultdict[tuple[datetime, str], list[Event]](list)
     for event in map(loads, records["flights"]):
         hours[hour_of(event["scheduled_departure"]), event["origin"]].append(event)
     return {
         "weather_delays": [
-            _delays(hour, origin, events, seen.get((hour, origin), {})) for (hour, origin), events in hours.items()
+            _delays(hour, origin, events, observed.get((hour, origin), {})) for (hour, origin), events in hours.items()
         ]
     }
 
 
-def _delays(hour: datetime, origin: str, events: list[Event], seen: Event) -> Row:
+def _delays(hour: datetime, origin: str, events: list[Event], observation: Event) -> Row:
     left = [event["departure_delay"] for event in events if event["kind"] == "departed"]
-    wind, rain, sight = seen.get("wind_speed"), seen.get("precip"), seen.get("visib")
+    wind, rain, sight = observation.get("wind_speed"), observation.get("precip"), observation.get("visib")
     return {
         "hour": hour,
         "origin": origin,
@@ -87,7 +87,7 @@ def _delays(hour: datetime, origin: str, events: list[Event], seen: Event) -> Ro
         "delayed": sum(delay > 15 for delay in left),
         "cancelled": sum(event["kind"] == "cancelled" for event in events),
         "delay_minutes": _total(left),
-        "temp": seen.get("temp"),
+        "temp": observation.get("temp"),
         "wind": None if wind is None else "calm" if wind < 10 else "windy" if wind < 20 else "stormy",
         "rain": None if rain is None else "rain" if rain > 0 else "dry",
         "visibility": None if sight is None else "poor" if sight < 3 else "clear",
