@@ -27,7 +27,7 @@ from include.settings import Settings, load_settings
 from include.workloads.searches_oracle import FlagScore, flag_score
 from include.workloads.workload_charts import Chart, anomaly_chart, top_chart
 from include.workloads.workload_registry import DATASETS, DERIVED, WORKLOADS, connected
-from include.workloads.workload_run import Checks, WorkloadResult, run_group
+from include.workloads.workload_run import Checks, WorkloadResult, refuse_other_events, run_group
 from include.workloads.workload_table import json_row, print_results
 
 
@@ -83,13 +83,13 @@ def demo_workloads(
     known = [*WORKLOADS, *DERIVED]
     if unknown := [name for name in names or () if name not in known]:
         raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(known)}")
+    groups = connected(names or known)
+    refuse_other_events(settings, [name for group in groups for name in group], events)
     # SIGTERM must stop the broker and the drivers, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         checks = Checks(replay, permutations)
-        results = [
-            each for group in connected(names or known) for each in _run(settings, console, group, events, checks)
-        ]
+        results = [each for group in groups for each in _run(settings, console, group, events, checks)]
     except KeyboardInterrupt:
         console.print("stopped: what was sent is kept; the same command checks it")
         raise typer.Exit(INTERRUPTED) from None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -25,7 +26,7 @@ from include.errors import Terminal, Transient
 from include.planning.derived_recomputation import recompute_derived
 from include.process_control.start_stop import down, up
 from include.producers.event_feed import Feed
-from include.producers.fault_manifest import ManifestExists
+from include.producers.fault_manifest import ManifestExists, refuse_other_run
 from include.producers.injected_faults import Shares
 from include.producers.paced_sending import Run, send
 from include.reading import pinned
@@ -129,6 +130,18 @@ class Group:
         return sum(frame.height for feed, frame in self.frames.items() if feed in with_sources(name))
 
 
+def refuse_other_events(settings: Settings, names: Iterable[str], events: int) -> None:
+    """Raise OtherEvents when a topic has another number of events, before anything is started."""
+    for name in names:
+        if name not in WORKLOADS or not _manifest(settings, feed := WORKLOADS[name].feed).exists():
+            continue
+        try:
+            refuse_other_run(_manifest(settings, feed), _sent_run(feed, _events_of(name, events)).facts())
+        except ManifestExists as error:
+            if not error.finished:
+                raise OtherEvents(feed.name, settings) from error
+
+
 def run_group(
     settings: Settings, names: Sequence[str], events: int, report: Reporter, checks: Checks
 ) -> list[WorkloadResult]:
@@ -137,7 +150,7 @@ def run_group(
     Raises NotPublished.
     """
     feeds = [name for name in names if name in WORKLOADS]
-    group = Group(names, {name: first_events(WORKLOADS[name].feed, 0 if name in WHOLE else events) for name in feeds})
+    group = Group(names, {name: _events_of(name, events) for name in feeds})
     up(settings, names, report)
     bootstrap = bootstrap_servers(settings)
     sent = [_send(settings, bootstrap, WORKLOADS[name].feed, frame) for name, frame in group.frames.items()]
@@ -200,15 +213,26 @@ def rows_of_gold(settings: Settings, tables: Iterable[str]) -> Tables:
 def _send(settings: Settings, bootstrap: str, feed: Feed, frame: pl.DataFrame) -> bool:
     """Send what is not sent yet; return whether there was any. Raises OtherEvents."""
     ensure_topic(bootstrap, feed.topic, 2)
-    manifest = settings.state / "workloads" / f"{feed.name}.manifest.jsonl"
-    until: datetime = frame["occurred_at"].max() + ONE_TICK  # type: ignore[operator, assignment]
     try:
-        send(Run(feed, until=until, shares=FAULTS), bootstrap, now=datetime.now(UTC), manifest=manifest)
+        send(_sent_run(feed, frame), bootstrap, now=datetime.now(UTC), manifest=_manifest(settings, feed))
     except ManifestExists as error:
         if not error.finished:
             raise OtherEvents(feed.name, settings) from error
         return False
     return True
+
+
+def _manifest(settings: Settings, feed: Feed) -> Path:
+    return settings.state / "workloads" / f"{feed.name}.manifest.jsonl"
+
+
+def _sent_run(feed: Feed, frame: pl.DataFrame) -> Run:
+    until: datetime = frame["occurred_at"].max() + ONE_TICK  # type: ignore[operator, assignment]
+    return Run(feed, until=until, shares=FAULTS)
+
+
+def _events_of(name: str, events: int) -> pl.DataFrame:
+    return first_events(WORKLOADS[name].feed, 0 if name in WHOLE else events)
 
 
 def _await_published(settings: Settings, name: str) -> None:

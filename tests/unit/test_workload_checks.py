@@ -6,10 +6,12 @@ from dataclasses import replace
 from io import BytesIO
 
 import polars as pl
+import pytest
 
 from include.settings import Settings
 from include.workloads.orders_checked import orders_file, orders_so_far
 from include.workloads.workload_checks import bytes_of_rows
+from include.workloads.workload_run import OtherEvents, refuse_other_events
 
 TEXTS = [f"a text of over twelve bytes, {number // 10:04}" for number in range(2000)]
 ROWS = pl.DataFrame({"text": TEXTS, "number": range(2000)})
@@ -40,3 +42,13 @@ def test_interrupted_comparison_of_orders_continues_unless_gold_is_another(setti
     assert orders_so_far(settings, group, gold).equal == {1: ["orders"], 2: group}
     assert orders_so_far(settings, group, {**gold, "lineitem": {"gold.days": b"3"}}).equal == {}
     assert orders_so_far(settings, group, {"orders": {"gold.days": b"12"}, "lineitem": {"gold.days": b""}}).equal == {}
+
+
+def test_another_number_of_events_is_refused_before_anything_is_started(settings: Settings) -> None:
+    manifest = settings.state / "workloads" / "posts.manifest.jsonl"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text('{"fault": "run", "run": {"feed": "posts"}, "finished": true}\n')
+    with pytest.raises(OtherEvents, match="another number of events of posts"):
+        refuse_other_events(settings, ["orders", "posts"], 100)
+    refuse_other_events(settings, ["orders"], 100)
+    assert [path.name for path in settings.state.iterdir()] == ["workloads"]
