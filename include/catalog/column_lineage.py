@@ -78,6 +78,20 @@ def topic_fields(known: Mapping[str, TableColumns], table: str, column: str) -> 
     return found
 
 
+def described_columns(known: Mapping[str, TableColumns], table: str) -> dict[str, tuple[str, str]]:
+    """Return for each column of a table what it is computed from, and the fields outside that it leads back to."""
+    columns = known[table].columns if table in known else {}
+    return {name: (_described(origins), _outside(known, table, name)) for name, origins in columns.items()}
+
+
+def _described(origins: Origins) -> str:
+    return ", ".join(dict.fromkeys(f"{each.table}.{each.column} ({each.use.replace('_', ' ')})" for each in origins))
+
+
+def _outside(known: Mapping[str, TableColumns], table: str, column: str) -> str:
+    return ", ".join(sorted({each.column for each in topic_fields(known, table, column)}))
+
+
 def bronze_lineage(dataset: Dataset) -> TableColumns:
     """Return the origins of bronze's fields: those of the record in the topic, and its coordinates."""
     topic, members = f"topic {dataset.pipeline.topic}", [column.member for column in dataset.contract.columns]

@@ -16,7 +16,7 @@ from rich.tree import Tree
 
 from include.audit.derived_origin import DerivedOrigin, origin_of
 from include.audit.row_origin import RecordRange, RowOrigin
-from include.catalog.column_lineage import TableNotDeclared, declared_columns, topic_fields
+from include.catalog.column_lineage import TableNotDeclared, declared_columns, described_columns
 from include.catalog.column_origins import TableColumns
 from include.catalog.dataset import dataset_names, declared_dataset
 from include.catalog.derived_dataset import declared_derived, derived_names
@@ -89,10 +89,8 @@ def _print_columns(name: str, known: Mapping[str, TableColumns], json_: bool) ->
         typer.echo(json.dumps({"table": name, "columns": columns, "rows": [asdict(e) for e in known[name].rows]}))
         return
     shown = Table("column", "computed from", "fields of the record", box=None, header_style="bold")
-    for column, origins in known[name].columns.items():
-        made = dict.fromkeys(f"{each.table}.{each.column} ({each.use.replace('_', ' ')})" for each in origins)
-        fields = sorted({each.column for each in topic_fields(known, name, column)})
-        shown.add_row(column, Text(", ".join(made)), Text(", ".join(fields)))
+    for column, (made_of, fields) in described_columns(known, name).items():
+        shown.add_row(column, Text(made_of), Text(fields))
     wide_console().print(shown)
 
 

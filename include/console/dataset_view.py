@@ -6,12 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from include.catalog.contract import Column, Contract
 from include.catalog.contract_rules import Rule
 from include.catalog.dataset import Dataset, DatasetUnknown, ReleaseUnknown, declared_dataset, released_dataset
-from include.catalog.derived_dataset import DerivedDataset, declared_derived, released_derived
+from include.catalog.derived_dataset import (
+    DerivedDataset,
+    as_dataset,
+    declared_derived,
+    released_derived,
+)
 from include.catalog.lineage_graph import described_gold
 from include.catalog.pipeline import gold_window
 from include.console.chart_shapes import BarChart, bar_chart
@@ -124,6 +130,13 @@ def described_dataset(settings: Settings, name: str, release: str | None) -> Dat
     return declared_dataset(settings, name)
 
 
+def described_contract(settings: Settings, each: DatasetProgress | DerivedProgress) -> Contract:
+    """Return the contract as the release declares it, or as the folder does; a derived one has rules of tables only."""
+    if isinstance(each, DerivedProgress):
+        return as_dataset(_derived(settings, each)).contract
+    return described_dataset(settings, each.dataset, each.release).contract
+
+
 def progress_of(now: LiveSnapshot, name: str) -> DatasetProgress | DerivedProgress:
     """Return the progress of a dataset. Raises DatasetUnknown."""
     known: dict[str, DatasetProgress | DerivedProgress] = {each.dataset: each for each in now.progress.datasets}
@@ -137,20 +150,30 @@ def dataset_view(observer: LiveObserver, each: DatasetProgress, chosen: TimeRang
     """Return the page of a dataset with a topic."""
     now = observer.snapshot()
     declared = described_dataset(observer.settings, each.dataset, each.release)
-    intervals = observer.intervals(each.dataset, chosen, now.at)
-    labels = [f"{interval.since:{chosen.label_format}}" for interval in intervals]
     return DatasetView(
         card=stream_card(observer, now, each, chosen),
         release=each.release or "none yet",
         topic=declared.pipeline.topic,
         journey=list(_journey(each, declared)),
         reasons=list(_reasons(each)),
-        rejected=bar_chart("Rejected records by reason", labels, [i.minute.reasons for i in intervals], short),
+        rejected=rejected_chart(observer, each.dataset, chosen, now.at),
         gold=[_gold_line(now, each, declared, n) for n in range(len(declared.pipeline.gold))],
         changes=[f"{change.kind} {change.table}: {change.why}" for change in each.changes],
         at=moment(now.at),
         notes=now.notes,
     )
+
+
+def rejected_chart(
+    observer: LiveObserver, dataset: str, chosen: TimeRange, at: datetime, reason: str | None = None
+) -> BarChart:
+    """Return the chart of rejected records over time, of all reasons or of one."""
+    intervals = observer.intervals(dataset, chosen, at)
+    labels = [f"{interval.since:{chosen.label_format}}" for interval in intervals]
+    counts = [interval.minute.reasons for interval in intervals]
+    if reason is not None:
+        return bar_chart(f"Rejected by {reason}", labels, [{reason: each[reason]} for each in counts], short)
+    return bar_chart("Rejected records by reason", labels, counts, short)
 
 
 def _journey(each: DatasetProgress, declared: Dataset) -> Iterator[LayerStep]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from include.console.dataset_view import progress_of
 from include.console.page_response import chosen_range, console_of, page
 from include.console.quality_view import quality_view
+from include.status.derived_progress import DerivedProgress
 
 routes = APIRouter()
 
@@ -15,5 +17,7 @@ routes = APIRouter()
 def quality(request: Request, name: str) -> HTMLResponse:
     """Return what rules rejected and warned of over time, and the results of table rules. Raises DatasetUnknown."""
     chosen = chosen_range(request)
-    view = quality_view(console_of(request).observer, name, chosen)
-    return page(request, "quality", "Overview", f"{name}: quality", dataset=name, view=view, chosen=chosen.name)
+    observer = console_of(request).observer
+    derived = isinstance(progress_of(observer.snapshot(), name), DerivedProgress)
+    view, title = quality_view(observer, name, chosen), f"{name}: quality"
+    return page(request, "quality", "Overview", title, dataset=name, derived=derived, view=view, chosen=chosen.name)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from include.catalog.rule_results import RuleResult
 from include.console.chart_shapes import LineChart, line_chart
-from include.console.dataset_view import progress_of
 from include.console.display_values import moment, percent, whole
 from include.console.live_observer import LiveObserver, TimeRange
 from include.console.overview_view import BAD, GOOD, IDLE, WARNING, Badge
@@ -31,20 +30,28 @@ class RuleHistory:
 
 
 @dataclass(frozen=True)
+class RuleChart:
+    """The share of records that broke a rule of records over time, and their number."""
+
+    chart: LineChart
+    records: str
+    is_warning: bool
+
+
+@dataclass(frozen=True)
 class QualityView:
-    """`records`: how many were validated in the range; `charts`: a share for each rule, the most violated first."""
+    """`records`: how many were validated in the range; `charts`: the most violated rule first."""
 
     records: str
-    charts: Sequence[tuple[LineChart, str]]
+    charts: Sequence[RuleChart]
     times: Sequence[str]
     rules: Sequence[RuleHistory]
     last: str
 
 
 def quality_view(observer: LiveObserver, dataset: str, chosen: TimeRange) -> QualityView:
-    """Return the quality of a dataset. Raises DatasetUnknown."""
+    """Return the quality of a dataset."""
     now = observer.snapshot()
-    progress_of(now, dataset)
     intervals = observer.intervals(dataset, chosen, now.at)
     stored = stored_validations(observer.settings, dataset, MOST_VALIDATIONS)
     last = stored[-1] if stored else None
@@ -57,7 +64,7 @@ def quality_view(observer: LiveObserver, dataset: str, chosen: TimeRange) -> Qua
     )
 
 
-def _charts(intervals: Sequence[Interval], chosen: TimeRange) -> list[tuple[LineChart, str]]:
+def _charts(intervals: Sequence[Interval], chosen: TimeRange) -> list[RuleChart]:
     labels = [f"{each.since:{chosen.label_format}}" for each in intervals]
     found = []
     for kind in ("reasons", "warned"):
@@ -65,8 +72,8 @@ def _charts(intervals: Sequence[Interval], chosen: TimeRange) -> list[tuple[Line
         for name, count in totals.most_common(MOST_RULES):
             counts = [(getattr(each.minute, kind)[name], each.minute.published) for each in intervals]
             shares = [part / whole_ if whole_ else None for part, whole_ in counts]
-            effect = "rejected" if kind == "reasons" else "warned"
-            found.append((line_chart(name, labels, shares, percent), f"{count:,} records {effect}"))
+            chart = line_chart(name, labels, shares, percent)
+            found.append(RuleChart(chart, whole(count), kind == "warned"))
     return found
 
 

@@ -30,9 +30,10 @@ class QueriesBusy(Transient):
 
 @dataclass(frozen=True)
 class QueryRows:
-    """The first rows of a result as text: `numbers` are the places of columns that are numeric."""
+    """The first rows of a result as text: `types` are Arrow's, `numbers` the places of columns that are numeric."""
 
     columns: Sequence[str]
+    types: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: Sequence[int]
     is_cut: bool
@@ -73,7 +74,8 @@ def limited_rows(reading: PinnedTables, sql: str, most: int = MOST_ROWS) -> Quer
         with limited_query(reading, sql, LIMITS) as found:
             rows = [[_cell(value) for value in row] for row in islice(found.rows, most + 1)]
             numbers = [n for n, kind in enumerate(found.types) if is_numeric(kind)]
-            return QueryRows(found.columns, rows[:most], numbers, len(rows) > most, time.monotonic() - began)
+            types = [str(kind) for kind in found.types]
+            return QueryRows(found.columns, types, rows[:most], numbers, len(rows) > most, time.monotonic() - began)
     finally:
         _running.release()
 

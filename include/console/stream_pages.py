@@ -11,10 +11,12 @@ from include.console.dataset_view import (
     contract_view,
     dataset_view,
     derived_view,
-    described_dataset,
+    described_contract,
     progress_of,
+    rejected_chart,
     rejected_samples,
 )
+from include.console.live_observer import RANGES
 from include.console.overview_view import overview_view
 from include.console.page_response import Console, chosen_range, console_of, page
 from include.console.runs_view import runs_view
@@ -44,8 +46,6 @@ def dataset(request: Request, name: str) -> HTMLResponse:
 
 def dataset_part(console: Console, name: str, range_name: str) -> tuple[str, Any]:
     """Return the template of a dataset's page, and what it shows. Raises DatasetUnknown."""
-    from include.console.live_observer import RANGES
-
     each = progress_of(console.observer.snapshot(), name)
     if isinstance(each, DerivedProgress):
         return "derived", derived_view(console.observer, each)
@@ -54,12 +54,22 @@ def dataset_part(console: Console, name: str, range_name: str) -> tuple[str, Any
 
 @routes.get("/datasets/{name}/rejected", response_class=HTMLResponse)
 def rejected(request: Request, name: str, reason: str | None = None) -> HTMLResponse:
-    """Return samples of rejected records with their payloads. Raises DatasetUnknown, TableUnknown."""
-    console = console_of(request)
-    known = getattr(progress_of(console.observer.snapshot(), name), "rejected", {})
+    """Return rejected records over time, and samples with their payloads. Raises DatasetUnknown, TableUnknown."""
+    console, chosen = console_of(request), chosen_range(request)
+    now = console.observer.snapshot()
+    known = getattr(progress_of(now, name), "rejected", {})
+    reasons = sorted(known.items(), key=lambda item: (-item[1], item[0]))
+    chart = rejected_chart(console.observer, name, chosen, now.at, reason)
     samples = rejected_samples(console.settings, name, reason)
-    title, reasons = f"{name}: rejected records", sorted(known.items(), key=lambda item: (-item[1], item[0]))
-    return page(request, "rejected", DATASETS, title, dataset=name, reason=reason, reasons=reasons, samples=samples)
+    return page(
+        *(request, "rejected", DATASETS, f"{name}: rejected records"),
+        dataset=name,
+        reason=reason,
+        reasons=reasons,
+        chart=chart,
+        chosen=chosen.name,
+        samples=samples,
+    )
 
 
 @routes.get("/datasets/{name}/runs", response_class=HTMLResponse)
@@ -74,9 +84,10 @@ def runs(request: Request, name: str, before: BatchNumber = None, after: BatchNu
 
 @routes.get("/datasets/{name}/contract", response_class=HTMLResponse)
 def contract(request: Request, name: str) -> HTMLResponse:
-    """Return the contract of the running release, else that of the folder. Raises DatasetUnknown, IsDerived."""
+    """Return the contract of the running release, else that of the folder; of a derived dataset, the rules of its
+    tables. Raises DatasetUnknown."""
     console = console_of(request)
     each = progress_of(console.observer.snapshot(), name)
-    declared = described_dataset(console.settings, name, each.release)
-    view, release = contract_view(declared.contract), each.release or "none yet"
-    return page(request, "contract", DATASETS, f"{name}: contract", dataset=name, view=view, release=release)
+    view, release = contract_view(described_contract(console.settings, each)), each.release or "none yet"
+    derived, title = isinstance(each, DerivedProgress), f"{name}: contract"
+    return page(request, "contract", DATASETS, title, dataset=name, derived=derived, view=view, release=release)

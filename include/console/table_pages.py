@@ -36,7 +36,7 @@ def table(request: Request, name: str, measure: str = "") -> HTMLResponse:
     """Return a table's first rows, and a chart of a gold table. Raises TableUnknown."""
     console = console_of(request)
     view = table_view(console.settings, name, measure, memory_of(console))
-    complete = moment(console.observer.snapshot().watermarks.get(view.line.dataset)) if view.has_windows else None
+    complete = moment(console.observer.snapshot().watermarks.get(view.line.dataset)) if view.has_watermark else None
     return page(request, "table", "Tables", name, view=view, complete=complete, sql=EXAMPLE.format(name))
 
 

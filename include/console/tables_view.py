@@ -1,4 +1,4 @@
-"""Published tables: the list with rows and bytes, and one table with its first rows and a chart over its windows."""
+"""Published tables: the list with rows and bytes, and one table with chart, first rows and columns."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from include.catalog.dataset import IsDerived, ReleaseUnknown
-from include.catalog.pipeline import AdditiveGold, Gold, gold_session, gold_window, grain_columns
-from include.console.chart_shapes import BarChart, bar_chart
-from include.console.dataset_view import release_of
-from include.console.display_values import UNKNOWN, short, size, whole
+from include.console.chart_shapes import BarChart
+from include.console.column_view import ColumnLine, column_lines
+from include.console.display_values import UNKNOWN, size, whole
 from include.console.query_view import QueryRows, limited_rows
+from include.console.table_chart import ROWS, gold_axes, quoted, table_chart
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import PinnedTables, PublishedVersionGone, layer_order, pinned
 from include.settings import Settings
-from include.sql_quoting import sql_identifier, sql_literal
+from include.sql_quoting import sql_identifier
 
-PREVIEW_ROWS, MOST_COLUMNS = 50, 120
-ADDED = ("count", "count_if", "sum")
-UNITS = ("minute", "hour", "day", "month", "year")
-LABEL_LENGTHS = {"year": 4, "month": 7, "day": 10, "hour": 13, "minute": 16}
-"""Characters of an ISO time that tell one unit from the next."""
-ROWS = "rows"
+PREVIEW_ROWS = 50
 KEPT = 64
 
 
@@ -45,7 +39,7 @@ class TableLine:
 class PublishedTableView:
     """One table: `measures` are what its chart can show, `measure` what it shows.
 
-    `has_windows`: its rows are of windows, which the watermark closes.
+    `has_watermark`: its rows are of windows or sessions, which the watermark closes.
     """
 
     line: TableLine
@@ -54,7 +48,8 @@ class PublishedTableView:
     chart: BarChart | None
     measures: Sequence[str]
     measure: str
-    has_windows: bool
+    columns: Sequence[ColumnLine]
+    has_watermark: bool
 
 
 class VersionMemory:
@@ -97,74 +92,17 @@ def table_view(settings: Settings, name: str, measure: str, memory: VersionMemor
     """Return the page of a table. Raises TableUnknown, PublishedVersionGone, QueryTimedOut."""
     reading = pinned(settings)
     table, line = reading.table(name), table_line(reading, name, memory)
-    gold = _declared_gold(settings, table)
-    measures = [ROWS, *_added_measures(gold)] if gold else []
+    axes = memory.get(table, "axes", lambda: gold_axes(settings, reading, table))
+    measures = [ROWS, *axes.measures] if axes else []
     chosen = measure if measure in measures else next(iter(measures[1:]), ROWS)
-    preview = memory.get(table, "preview", lambda: limited_rows(reading, _preview_sql(name, gold), PREVIEW_ROWS))
-    chart = memory.get(table, f"chart {chosen}", lambda: _chart(reading, name, gold, chosen)) if gold else None
-    return PublishedTableView(line, table.release, preview, chart, measures, chosen, _time_column(gold) != "")
+    sql = _preview_sql(name, axes.time if axes else "")
+    preview = memory.get(table, "preview", lambda: limited_rows(reading, sql, PREVIEW_ROWS))
+    chart = memory.get(table, f"chart {chosen}", lambda: table_chart(reading, name, axes, chosen)) if axes else None
+    columns = column_lines(settings, reading, table, preview)
+    has_watermark = axes is not None and axes.is_closed_by_watermark
+    return PublishedTableView(line, table.release, preview, chart, measures, chosen, columns, has_watermark)
 
 
-def _declared_gold(settings: Settings, table: PublishedTable) -> Gold | None:
-    layer, _, own = table.name.partition(".")
-    if layer != "gold":
-        return None
-    try:
-        declared = release_of(settings, table.dataset, table.release)
-    except (IsDerived, ReleaseUnknown):
-        return None
-    return next((gold for gold in declared.pipeline.gold if gold.name == own), None)
-
-
-def _added_measures(gold: Gold) -> list[str]:
-    return [each.name for each in gold.measures if each.function in ADDED] if isinstance(gold, AdditiveGold) else []
-
-
-def quoted(name: str) -> str:
-    """Return a table's full name, quoted for SQL."""
-    layer, _, own = name.partition(".")
-    return f"{layer}.{sql_identifier(own)}"
-
-
-def _preview_sql(name: str, gold: Gold | None) -> str:
-    column = _time_column(gold)
-    order = f" order by {sql_identifier(column)} desc nulls last" if column else ""
+def _preview_sql(name: str, time: str) -> str:
+    order = f" order by {sql_identifier(time)} desc nulls last" if time else ""
     return f"select * from {quoted(name)}{order} limit {PREVIEW_ROWS + 1}"
-
-
-def _time_column(gold: Gold | None) -> str:
-    if gold is None:
-        return ""
-    window, session = gold_window(gold), gold_session(gold)
-    return window.name if window else session.start if session else ""
-
-
-def _chart(reading: PinnedTables, name: str, gold: Gold, measure: str) -> BarChart | None:
-    value = "count(*)" if measure == ROWS else f"sum({sql_identifier(measure)})"
-    if column := _time_column(gold):
-        unit = _unit(reading, name, column)
-        when = f"date_trunc({sql_literal(unit)}, {sql_identifier(column)})"
-        ordered = f"select {when} as at, {value} as total from {quoted(name)} group by 1 order by 1 desc nulls last"
-        rows = [(at[: LABEL_LENGTHS[unit]], n) for at, n in _pairs(reading, f"{ordered} limit {MOST_COLUMNS}")[::-1]]
-        title = f"{measure} by {unit} ({column})"
-    else:
-        key = sql_identifier(grain_columns(gold)[0])
-        most = f"select {key} as at, {value} as total from {quoted(name)} group by 1 order by 2 desc, 1 limit 40"
-        rows, title = _pairs(reading, most), f"{measure} by {grain_columns(gold)[0]}, the most"
-    labels, counts = [label for label, _ in rows], [{measure: total} for _, total in rows]
-    return bar_chart(title, labels, counts, short) if rows else None
-
-
-def _unit(reading: PinnedTables, name: str, column: str) -> str:
-    """Return the smallest unit of time that gives no more columns than a chart has."""
-    quoted_column = sql_identifier(column)
-    counts = ", ".join(
-        f"date_diff({sql_literal(unit)}, min({quoted_column}), max({quoted_column}))" for unit in UNITS[:-1]
-    )
-    (found,) = limited_rows(reading, f"select {counts} from {quoted(name)}").rows
-    fitting = (unit for unit, count in zip(UNITS, found, strict=False) if not count or int(count) < MOST_COLUMNS)
-    return next(fitting, UNITS[-1])
-
-
-def _pairs(reading: PinnedTables, sql: str) -> list[tuple[str, float]]:
-    return [(label, float(total or 0)) for label, total in limited_rows(reading, sql).rows]

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import pytest
 from console_client import HOSTILE, console_client, published_state
 from fastapi.testclient import TestClient
+from grown_history import GrownHistory
 from ledgered_stream import Stream
 from plan_samples import NOON, plan_at
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
+from include.catalog.dataset import snapshot_dataset
 from include.catalog.rule_results import RuleResult
 from include.console.dataset_view import rejected_samples
 from include.plans.comparison import Comparison, Sample, TableComparison
@@ -25,6 +27,7 @@ PAGES = [
     *("/", "/?range=day", "/?range=nonsense", "/plans", "/tables", "/lineage", "/storage", "/sql", "/log-in"),
     *("/datasets/flights", "/datasets/weather", "/datasets/weather_delays", "/datasets/flights?range=month"),
     *("/datasets/flights/runs", "/datasets/flights/quality", "/datasets/flights/contract"),
+    *("/datasets/weather_delays/quality", "/datasets/weather_delays/contract"),
     *("/tables/silver.sales", "/tables/rejected.sales", "/tables/bronze.sales", "/sql?q=select+1+as+one"),
 ]
 FOREIGN = re.compile(r'(?:src|href|action)="(?:https?:)?//|\sstyle="|\son\w+="|<script(?! src="/static/)|<style')
@@ -113,7 +116,6 @@ def test_markup_in_data_is_text(client: TestClient, path: str, monkeypatch: pyte
     [
         ("/datasets/nope", 404, "is unknown"),
         ("/datasets/..%2f..", 404, "page does not exist"),
-        ("/datasets/weather_delays/contract", 404, "is derived"),
         ("/tables/gold.nope", 404, "is unknown"),
         ("/plans/release-flights-9", 404, "is unknown"),
         ("/plans/%3Cb%3E", 404, "&lt;b&gt;"),
@@ -145,6 +147,43 @@ def test_plan_shows_stages_with_their_authors(settings: Settings, client: TestCl
     assert page.count("badge good") >= 2
     assert "by ann" in page
     assert "<button" not in page, "nobody is logged in, so nothing can be decided"
+
+
+def test_rejected_records_are_shown_over_time_by_reason(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.console.stream_pages.rejected_samples", lambda *_: [])
+    text = client.get("/datasets/flights/rejected?reason=type&range=month").text
+    assert "Rejected by type" in text
+    assert '<a href="/datasets/flights/rejected?reason=type&amp;range=month" aria-current="true">' in text
+    assert '<a href="/datasets/flights/rejected?reason=type&amp;range=day">day</a>' in text
+    assert re.search(r'</i>type <b>6</b>', text), "two in each of three batches"
+    assert "Rejected records by reason" in client.get("/datasets/flights/rejected").text
+
+
+def test_rule_of_records_leads_to_its_samples(client: TestClient) -> None:
+    text = client.get("/datasets/flights/quality?range=month").text
+    assert re.search(r'6 records rejected: <a href="/datasets/flights/rejected\?reason=type">samples</a>', text)
+    assert "3 records warned" in text
+
+
+def test_derived_dataset_has_its_tables_quality_and_rules_and_no_records(client: TestClient) -> None:
+    pages = [client.get(f"/datasets/weather_delays{path}").text for path in ("", "/quality", "/contract")]
+    for text, current in zip(pages, ("Tables", "Quality", "Contract"), strict=True):
+        assert re.search(f'aria-current="page">{current}</a>', text), current
+        assert "/datasets/weather_delays/runs" not in text
+    assert "Rules of records" not in pages[1]
+    assert "Fields of a record" not in pages[2]
+
+
+def test_table_shows_what_each_column_is_computed_from(settings: Settings) -> None:
+    snapshot_dataset(settings, "flights")
+    GrownHistory(settings).add_batch()
+    with console_client(settings) as client:
+        text = client.get("/tables/silver.flights").text
+    cells = "<code>string</code></td><td>bronze.flights.value.event_id (transformation)</td><td>event_id</td>"
+    assert f'<th scope="row">event_id</th><td>{cells}' in text
+    assert "headrace explain" not in text, "which is about rows of gold"
 
 
 def test_live_part_is_sent_as_an_event(client: TestClient) -> None:
