@@ -54,8 +54,8 @@ test-kills: setup-dev ## the tests of minutes: kills of drivers, jobs, runner an
 	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack --ignore tests/observability $(ARGS)
 
 test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboard with the real Prometheus and Alertmanager
-	@for name in promtool prometheus prometheus-alertmanager; do command -v $$name >/dev/null || \
-		{ echo "headrace: $$name is not on PATH; nothing was tested. Debian: apt-get install prometheus prometheus-alertmanager"; exit 1; }; done
+	@for name in promtool prometheus prometheus-alertmanager npm; do command -v $$name >/dev/null || \
+		{ echo "headrace: $$name is not on PATH; nothing was tested. Debian: apt-get install prometheus prometheus-alertmanager npm"; exit 1; }; done
 	@$(PYTEST) -v tests/observability $(ARGS)
 
 test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
@@ -114,7 +114,7 @@ bench-growth: setup-dev ## measure how the platform's own costs grow with 100,00
 	@PYTHONPATH=tests .venv/bin/python tests/speed/growth_speed.py $(ARGS)
 
 bench-console: setup-dev ## measure the console's pages at 100,000 runs of history: milliseconds, against the goal
-	@PYTHONPATH=tests/unit .venv/bin/python tests/speed/console_speed.py $(ARGS)
+	@PYTHONPATH=tests:tests/unit .venv/bin/python tests/speed/console_speed.py $(ARGS)
 
 bench-identities: setup-dev ## measure how long a run takes to find its duplicates among 100 million identities
 	@PYTHONPATH=tests .venv/bin/python tests/speed/identity_speed.py $(ARGS)

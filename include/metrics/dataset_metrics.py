@@ -51,6 +51,7 @@ HELP = {
     "audit_timestamp_seconds": "when the last audit ended",
     "table_bytes": "bytes of the current files of a published table",
     "table_files": "current files of a published table",
+    "table_version": "the published version of a table",
     "disk_free_bytes": "free bytes of the state folder's disk",
     "disk_free_share": "free share of the state folder's disk, 0 to 1",
     "derived_batches_behind": "published batches of a source that a derived dataset has not used",
@@ -194,6 +195,7 @@ class _Scrape:
             labels = {"dataset": found.table.dataset, "release": found.table.release, "table": found.table.name}
             self._add("table_bytes", found.size, **labels)
             self._add("table_files", found.files, **labels)
+            self._add("table_version", found.table.version, **labels)
 
     def _plans(self) -> None:
         counts = Counter((record.plan.dataset, str(record.stage)) for record in open_plans(self.settings))

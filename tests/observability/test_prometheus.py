@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from grown_history import GrownHistory
+from json_receiver import JsonReceiver
 
+from include.catalog.dataset import snapshot_dataset
 from include.host.ports import free_ports
 from include.metrics.dataset_metrics import HELP
-from include.settings import CLONE
+from include.settings import CLONE, Settings
 
 OBSERVABILITY = CLONE / "infra" / "observability"
+DASHBOARD = OBSERVABILITY / "headrace_dashboard.json"
+METRIC = re.compile(r"headrace_(\w+)")
+GROUPED = re.compile(r"\bby \(([^)]*)\)")
+SHOWN = 8
+"""Panels that have figures here, at the least: the others need a broker, a driver or an open plan."""
 pytestmark = pytest.mark.extended
 
 
@@ -45,26 +52,11 @@ def running(*argv: str, **variables: str) -> Iterator[None]:
         process.wait(30)
 
 
-@contextmanager
-def webhook(port: int, posted: list[dict[str, Any]]) -> Iterator[None]:
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", port), Receiver)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+@pytest.fixture
+def receiver() -> Iterator[JsonReceiver]:
+    found = JsonReceiver()
+    with found.up():
+        yield found
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -87,11 +79,11 @@ def test_rules_fire_in_the_cases_of_the_rules() -> None:
     assert done.returncode == 0
 
 
-def test_scrape_alert_webhook_and_every_query_of_the_dashboard(tmp_path: Path) -> None:
-    metrics, prometheus, alertmanager, receiver = free_ports(4)
+def test_scrape_alert_webhook_and_every_query_of_the_dashboard(tmp_path: Path, receiver: JsonReceiver) -> None:
+    metrics, prometheus, alertmanager = free_ports(3)
     config = yaml.safe_load((OBSERVABILITY / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    # An alert that fires at once: nothing is published in this state folder, so figures are unknown.
+    # An alert that fires at once: no broker runs for this state folder, so figures are unknown.
     rule = {"alert": "Unknown", "expr": "headrace_unknown_figures > 0", "labels": {"severity": "page"}}
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": [rule]}]}))
     config["rule_files"] = [str(OBSERVABILITY / "alerts.yaml"), str(tmp_path / "rules.yaml")]
@@ -99,14 +91,17 @@ def test_scrape_alert_webhook_and_every_query_of_the_dashboard(tmp_path: Path) -
     config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{alertmanager}"]
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     route = {"receiver": "w", "group_wait": "0s", "group_interval": "1s"}
-    hook = {"name": "w", "webhook_configs": [{"url": f"http://127.0.0.1:{receiver}/"}]}
+    hook = {"name": "w", "webhook_configs": [{"url": f"{receiver.url}/"}]}
     (tmp_path / "alertmanager.yaml").write_text(yaml.safe_dump({"route": route, "receivers": [hook]}))
-    posted: list[dict[str, Any]] = []
+    settings = Settings(state=tmp_path / "state")
+    snapshot_dataset(settings, "flights")
+    history = GrownHistory(settings)
+    for _ in range(3):
+        history.add_batch()
     with (
-        webhook(receiver, posted),
         running(
             sys.executable, "-m", "include.metrics.metrics_server", "127.0.0.1", str(metrics),
-            HEADRACE_STATE=str(tmp_path / "state"),
+            HEADRACE_STATE=str(settings.state),
         ),
         running(
             tool("prometheus-alertmanager"), f"--config.file={tmp_path}/alertmanager.yaml", "--cluster.listen-address=",
@@ -118,13 +113,29 @@ def test_scrape_alert_webhook_and_every_query_of_the_dashboard(tmp_path: Path) -
         ),
     ):  # fmt: skip
         until(lambda: bool((asked(prometheus, "query", query="up == 1") or {}).get("result")), "it is scraped")
-        until(lambda: bool(posted), "the alert reaches the webhook")
-        assert posted[0]["alerts"][0]["labels"]["alertname"] == "Unknown"
+        until(lambda: bool(receiver.posted), "the alert reaches the webhook")
+        assert receiver.posted[0]["alerts"][0]["labels"]["alertname"] == "Unknown"
         rules = asked(prometheus, "rules")["groups"]
         assert {rule["health"] for group in rules for rule in group["rules"]} == {"ok"}
-        dashboard = json.loads((OBSERVABILITY / "headrace_dashboard.json").read_text())
-        for panel in dashboard["panels"]:
-            expression = panel["targets"][0]["expr"].replace("$dataset", ".*")
-            assert asked(prometheus, "query", query=expression) is not None, expression
-            names = {word for word in HELP if f"headrace_{word}" in expression}
-            assert names or "headrace_process_restarts_total" in expression, expression
+        sized = "headrace_table_version"
+        until(lambda: bool((asked(prometheus, "query", query=sized) or {}).get("result")), "tables are counted")
+        shown = [title for title, expression in queries() if labels_are_those_of_the_query(prometheus, expression)]
+        assert len(shown) >= SHOWN, shown
+
+
+def queries() -> list[tuple[str, str]]:
+    """Return the title and the query of each panel, for all datasets."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [(panel["title"], panel["targets"][0]["expr"].replace("$dataset", ".*")) for panel in panels]
+
+
+def labels_are_those_of_the_query(prometheus: int, expression: str) -> bool:
+    """Assert that a query is valid and its metric exported; return whether it has series, each with all its labels."""
+    names = {name for name in METRIC.findall(expression) if name in HELP}
+    assert names or "headrace_process_restarts_total" in expression, expression
+    found = asked(prometheus, "query", query=expression)
+    assert found is not None, expression
+    grouped = GROUPED.search(expression)
+    labels = {label.strip() for label in grouped[1].split(",")} if grouped else set()
+    assert all(set(series["metric"]) == labels for series in found["result"]), (expression, found["result"])
+    return bool(found["result"])

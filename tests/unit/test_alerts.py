@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
+from json_receiver import JsonReceiver
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from include.metrics.alert_conditions import CONDITIONS, AlertCondition, rules_text
@@ -123,30 +123,10 @@ def test_rules_of_prometheus_are_those_conditions() -> None:
 
 
 @pytest.fixture
-def webhook() -> Iterator[tuple[str, list[dict[str, object]], list[int]]]:
-    """An address, what was posted to it, and the codes of its next answers (200 when there are none)."""
-    posted: list[dict[str, object]] = []
-    codes: list[int] = []
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            code = codes.pop(0) if codes else 200
-            if code == 200:
-                posted.append(body)
-            self.send_response(code)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/alerts", posted, codes
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def webhook() -> Iterator[JsonReceiver]:
+    receiver = JsonReceiver()
+    with receiver.up():
+        yield receiver
 
 
 def failing(value: float) -> list[Metric]:
@@ -164,12 +144,10 @@ def delivered_by(receiver: Deliver) -> tuple[AlertStates, list[str]]:
     return states, shown
 
 
-def test_webhook_and_command_get_each_change_as_json(
-    webhook: tuple[str, list[dict[str, object]], list[int]], tmp_path: Path
-) -> None:
-    url, posted, codes = webhook
-    codes.append(503)
-    states, shown = delivered_by(Webhook(url))
+def test_webhook_and_command_get_each_change_as_json(webhook: JsonReceiver, tmp_path: Path) -> None:
+    webhook.codes.append(503)
+    states, shown = delivered_by(Webhook(f"{webhook.url}/alerts"))
+    posted = webhook.posted
     assert [change["status"] for change in posted] == ["firing", "resolved"]
     file = tmp_path / "changes.jsonl"
     assert delivered_by(CommandReceiver(f"cat >> '{file}'"))[0] == AlertStates()

@@ -69,6 +69,7 @@ def test_scrape_says_what_a_stream_has_published(scrapes: Scrapes) -> None:
     assert found["headrace_audit_balanced{dataset=flights}"] == 0
     assert found["headrace_table_files{dataset=flights,table=silver.flights}"] == 3
     assert found["headrace_table_bytes{dataset=flights,table=silver.flights}"] > 0
+    assert found["headrace_table_version{dataset=flights,table=silver.flights}"] == 3
     assert found["headrace_process_up{process=broker}"] == 0
     assert 0 < found["headrace_disk_free_share{}"] < 1
 
