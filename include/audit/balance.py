@@ -18,6 +18,7 @@ from include.audit.audit_findings import Finding, FindingKind, merge_findings
 from include.audit.bronze_findings import (
     CommittedRange,
 )
+from include.audit.changed_gold import changed_gold, changed_gold_check
 from include.audit.deep_findings import DeepAudit
 from include.audit.expiry_findings import (
     left_over_findings,
@@ -34,13 +35,13 @@ from include.audit.silver_findings import (
     repeated_findings,
     split_findings,
 )
-from include.audit.verified_history import AuditScope
+from include.audit.verified_history import AuditScope, VerifiedGold
 from include.catalog.dataset import Dataset
-from include.catalog.gold_refresh import REFRESH_KEY, RefreshState, read_refresh_state
+from include.catalog.gold_refresh import EVERY_RUN, REFRESH_KEY, RefreshState, read_refresh_state
 from include.catalog.payload_format import JSON
 from include.catalog.pipeline import Gold, refresh_interval
 from include.clients.delta_log import newest_metadata
-from include.reading.memory_database import memory_database
+from include.reading.memory_database import memory_database, view_rows
 from include.reading.publication import Publication, PublishedTable
 from include.reading.published_tables import RECORD_LAYERS, PinnedTables
 from include.schemas.payload_text import define_payload_text
@@ -142,8 +143,8 @@ def dataset_audit(
 ) -> DatasetAudit:
     """Audit one dataset; `progress` receives the name of each step.
 
-    Records that `scope` has as verified are not compared again; gold is computed from all of silver. Raises
-    AuditUnavailable when Kafka cannot be read to the end.
+    Records that `scope` has as verified are not compared again, and grains of gold that no newer record touches not
+    computed again. Raises AuditUnavailable when Kafka cannot be read to the end.
     """
     counted, audited = KafkaCounts(), _AuditedTables(given.tables, scope)
     for table in given.tables.tables:
@@ -165,7 +166,7 @@ def dataset_audit(
         tuple(counted.lost),
         tuple(audited.files),
         first_unexpired=counted.aged.kept if counted.aged.complete else {},
-        scope=scope,
+        scope=scope.with_gold(audited.reached),
     )
 
 
@@ -195,7 +196,10 @@ def _check_records(
 
 @dataclass
 class _AuditedTables:
-    """The result so far. `damaged`: tables that cannot be read; only checks that need one of them are left out."""
+    """The result so far. `damaged`: tables that cannot be read; only checks that need one of them are left out.
+
+    `reached`: how far gold tables are verified if the audit is balanced.
+    """
 
     tables: PinnedTables
     scope: AuditScope
@@ -204,6 +208,7 @@ class _AuditedTables:
     unchecked: dict[str, UncheckedTable] = field(default_factory=dict)
     files: list[FileCheck] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
+    reached: dict[str, VerifiedGold] = field(default_factory=dict)
 
     def check_files(self, name: str) -> None:
         """Verify a table's files; a table whose log cannot be read is damaged."""
@@ -259,15 +264,19 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
         return
 
     def findings() -> list[Finding]:
-        # The check of the table before may have replaced the view.
-        database.execute("drop view if exists published")
-        database.register("published", audited.tables.arrow(name))
-        refreshed = _refresh_state(audited.tables, name)
-        _register_refreshed(database, audited.tables.arrow(silver), gold, refreshed)
-        check, wrong = gold_check(database, gold, refreshed, first)
+        refreshed = _refresh_state(audited.tables, gold)
+        rows = _rows_held(audited.tables.arrow(silver), gold, refreshed)
+        changed = changed_gold(audited.tables, audited.scope, gold, rows, refreshed)
+        found = None if changed is None else changed_gold_check(database, changed, first)
+        if found is None:
+            view_rows(database, "published", audited.tables.arrow(name))
+            view_rows(database, "silver", rows)
+            found = gold_check(database, gold, refreshed, first)
+        check, wrong = found
         if isinstance(check, GoldCheck):
-            behind = refresh_interval(gold) is not None and refreshed.batch < audited.tables.table(silver).batch
-            audited.gold.append(replace(check, batch=refreshed.batch if behind else None))
+            held = audited.tables.table(silver).batch if refresh_interval(gold) is None else refreshed.batch
+            audited.gold.append(replace(check, batch=held if held < audited.tables.table(silver).batch else None))
+            audited.reached[name] = VerifiedGold(held, refreshed.watermark, check.decided)
         else:
             audited.unchecked[name] = check
         return [*wrong, *_batch_findings(audited.tables.table(name), gold, refreshed)]
@@ -281,16 +290,18 @@ def _batch_findings(table: PublishedTable, gold: Gold, refreshed: RefreshState) 
         yield Finding(FindingKind.different, table.name, 0, detail)
 
 
-def _refresh_state(tables: PinnedTables, name: str) -> RefreshState:
+def _refresh_state(tables: PinnedTables, gold: Gold) -> RefreshState:
     """Return how far a table is refreshed, from its own commits, which may be ahead of the publication."""
-    table = tables.table(name)
+    if gold.refresh == EVERY_RUN:
+        # No commit of it has a state: the search would read all of them.
+        return RefreshState()
+    table = tables.table(f"gold.{gold.name}")
     return read_refresh_state(newest_metadata(table.path, table.version, REFRESH_KEY))
 
 
-def _register_refreshed(database: Any, silver: Any, gold: Gold, refreshed: RefreshState) -> None:
-    """Make `silver` the view of all its rows, or of those up to the last refresh of a table with an interval."""
-    rows = silver if refresh_interval(gold) is None else silver.filter(pc.field("_batch_id") <= refreshed.batch)
-    database.register("silver", rows)
+def _rows_held(silver: Any, gold: Gold, refreshed: RefreshState) -> Any:
+    """Return all rows of silver, or those up to the last refresh of a table with an interval."""
+    return silver if refresh_interval(gold) is None else silver.filter(pc.field("_batch_id") <= refreshed.batch)
 
 
 def _rows_by_partition(counts: pl.DataFrame) -> Mapping[int, Mapping[str, Any]]:

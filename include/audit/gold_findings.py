@@ -24,6 +24,7 @@ from include.catalog.pipeline import (
     LatestGold,
     QueryGold,
     closes,
+    deciding_columns,
     gold_window,
     grain_columns,
     row_columns,
@@ -58,6 +59,8 @@ class GoldCheck:
 
     `batch`: its last batch, if its refresh leaves it behind the publication.
     `expired`: further rows whose records have expired from silver, in part or all; they cannot be recomputed.
+    `earlier`: rows that no newer record touches, and that are as the last balanced audit verified them; they are not
+    recomputed. `decided`: what a `latest` table keeps to compare later rows with is right too.
     """
 
     table: str
@@ -65,6 +68,16 @@ class GoldCheck:
     grains: int
     batch: int | None = None
     expired: int = 0
+    earlier: int = 0
+    decided: bool = False
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """The query of some grains of a table, with `published` limited to them; `earlier` is the number of other rows."""
+
+    sql: str
+    earlier: int
 
 
 @dataclass(frozen=True)
@@ -106,18 +119,24 @@ def unchecked_error(dataset: str, unchecked: UncheckedTable) -> Terminal:
 
 
 def gold_check(
-    database: Any, gold: Gold, refreshed: RefreshState | None = None, first: int = 0
+    database: Any,
+    gold: Gold,
+    refreshed: RefreshState | None = None,
+    first: int = 0,
+    part: Recomputation | None = None,
 ) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
     """Recompute a gold table from the view `silver` and compare it with the view `published`, row by row.
 
     `database` is a DuckDB connection in UTC. A table with `on_close` is expected to have the rows that are closed at
     `refreshed`. Only declared columns are compared; grains with records of batches before `first`, which have expired,
-    are not. Returns UncheckedTable, and no findings, when DuckDB cannot evaluate the declaration.
+    are not. With `part` only these grains are. Returns UncheckedTable, and no findings, when DuckDB cannot evaluate the
+    declaration.
     """
     table, silver = f"gold.{gold.name}", columns_of(database, "silver")
     database.execute(DIALECT)
+    computed = part.sql if part else recompute_sql(gold, silver)
     try:
-        recomputed = f"select * from ({recompute_sql(gold, silver)}) where {_expected(gold, refreshed)}"
+        recomputed = f"select * from ({computed}) where {_expected(gold, refreshed)}"
         database.execute(f"create or replace temp table recomputed as {recomputed}")
     except EVALUATION_ERRORS as error:
         reason = f"DuckDB cannot evaluate it: {str(error).splitlines()[0]}"
@@ -125,7 +144,8 @@ def gold_check(
     expired = _leave_out_expired(database, gold, first) if first else 0
     grain = ", ".join(map(sql_identifier, row_columns(gold)))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
-    rows = _number(database, "select count(*) from published")
+    earlier = part.earlier if part else 0
+    rows = _number(database, "select count(*) from published") + earlier
     found = list(_findings(database, gold, table))
     doubtful = _doubtful(gold, {column for column, _ in found})
     findings = [finding for column, finding in found if column not in doubtful]
@@ -133,7 +153,19 @@ def gold_check(
         expression, constructs = next(iter(doubtful.values()))
         reason = f"Spark and DuckDB, which recomputes it, may evaluate {', '.join(constructs)} differently"
         return UncheckedTable(table, expression, reason), findings
-    return GoldCheck(table, rows, grains, expired=expired), findings
+    return GoldCheck(table, rows, grains, None, expired, earlier, _is_decided(database, gold)), findings
+
+
+def _is_decided(database: Any, gold: Gold) -> bool:
+    """Whether a `latest` table has the values by which its rows are the newest, and the right ones."""
+    if not isinstance(gold, LatestGold):
+        return False
+    kept = [name for _, name in deciding_columns(gold)]
+    if not set(kept) <= set(columns_of(database, "published")):
+        return False
+    same = " and ".join(f"p.{sql_identifier(key)} is not distinct from r.{sql_identifier(key)}" for key in gold.keys)
+    wrong = " or ".join(f"p.{sql_identifier(name)} is distinct from r.{sql_identifier(name)}" for name in kept)
+    return not _number(database, f"select count(*) from published as p join recomputed as r on {same} where {wrong}")
 
 
 def _leave_out_expired(database: Any, gold: Gold, first: int) -> int:
@@ -146,8 +178,7 @@ def _leave_out_expired(database: Any, gold: Gold, first: int) -> int:
     database.execute(f"delete from recomputed as l where exists (select 1 from expired_grains as r where {same})")
     kept = f"select l.* from published as l anti join expired_grains as r on {same}"
     database.execute(f"create or replace temp table kept as {kept}")
-    database.unregister("published")
-    database.execute("create or replace temp view published as from kept")
+    database.execute("drop view if exists published; create temp view published as from kept")
     return before - _number(database, "select count(*) from published")
 
 
@@ -167,11 +198,11 @@ def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]
     if isinstance(gold, QueryGold):
         written = {ROWS: gold.query if gold.touched_by == "true" else f"{gold.query}; select {gold.touched_by}"}
     elif isinstance(gold, AdditiveGold):
-        written = {each.name: ", ".join(sql for _, sql in measure_expressions(each)) for each in gold.measures}
+        written = {each.name: "; ".join(sql for _, sql in measure_expressions(each)) for each in gold.measures}
     else:
         written = dict(gold.columns)
     if not isinstance(gold, QueryGold) and gold.where != "true":
-        written = {GRAIN: gold.where} | {column: f"{sql}, {gold.where}" for column, sql in written.items()}
+        written = {GRAIN: gold.where} | {column: f"{sql}; {gold.where}" for column, sql in written.items()}
     unproven = {column: (sql, unproven_constructs(sql)) for column, sql in written.items() if column in differing}
     return {column: (" ".join(sql.split()), constructs) for column, (sql, constructs) in unproven.items() if constructs}
 
@@ -200,7 +231,9 @@ def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]
 
 def _findings(database: Any, gold: Gold, table: str) -> Iterator[tuple[str, Finding]]:
     """Yield each difference with the column whose expression it is about: ROWS for a query's, else GRAIN."""
-    declared, published = columns_of(database, "recomputed"), columns_of(database, "published")
+    kept = {name for _, name in deciding_columns(gold)} if isinstance(gold, LatestGold) else set()
+    declared = [name for name in columns_of(database, "recomputed") if name not in kept]
+    published = columns_of(database, "published")
     missing = [name for name in declared if name not in published]
     if missing:
         yield GRAIN, Finding(FindingKind.missing, table, 0, f"has no column {', '.join(missing)}")
@@ -215,12 +248,12 @@ def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
     if isinstance(gold, AdditiveGold):
         return _additive(gold, silver)
     if isinstance(gold, LatestGold):
-        return _latest(gold, silver)
+        return newest_sql(gold, latest_candidates_sql(gold, silver))
     return _query(gold, silver)
 
 
 def columns_of(database: Any, table: str) -> list[str]:
-    """Return the columns of a view or table of the connection."""
+    """Return the columns of a view, a table or a query of the connection."""
     return [str(row[0]) for row in database.sql(f"select column_name from (describe {table})").fetchall()]
 
 
@@ -246,14 +279,19 @@ def _columns(gold: Gold, silver: Sequence[str]) -> list[str]:
     return list(silver) if window is None else [*silver, window.name]
 
 
-def _latest(gold: LatestGold, silver: Sequence[str]) -> str:
-    keys = ", ".join(sql_identifier(key) for key in gold.keys)
-    order = ", ".join(f"{sql_identifier(column)} desc nulls last" for column in gold.order_by)
-    columns = ", ".join(
-        f"{duckdb_expression(expression, silver)} as {sql_identifier(name)}" for name, expression in gold.columns
-    )
-    newest = f"row_number() over (partition by {keys} order by {order}, _partition desc, _offset desc) = 1"
-    return f"select {keys}, {columns} from {_source(gold, silver)} qualify {newest}"
+def latest_candidates_sql(gold: LatestGold, silver: Sequence[str]) -> str:
+    """Return the query of all rows of `silver` as rows of the table, with what decides which is the newest."""
+    columns = [f"{duckdb_expression(sql, silver)} as {sql_identifier(name)}" for name, sql in gold.columns]
+    kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in deciding_columns(gold)]
+    return f"select {', '.join([*map(sql_identifier, gold.keys), *columns, *kept])} from {_source(gold, silver)}"
+
+
+def newest_sql(gold: LatestGold, candidates: str) -> str:
+    """Return the query of the newest row of each key."""
+    keys = ", ".join(map(sql_identifier, gold.keys))
+    order = ", ".join(f"{sql_identifier(by)} desc nulls last" for _, by in deciding_columns(gold))
+    newest = f"row_number() over (partition by {keys} order by {order}) = 1"
+    return f"select * from ({candidates}) qualify {newest}"
 
 
 def _query(gold: QueryGold, silver: Sequence[str]) -> str:

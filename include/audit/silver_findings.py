@@ -19,6 +19,7 @@ from include.catalog.pipeline import Pipeline
 from include.sql_quoting import sql_identifier, sql_literal
 
 ALL_SILVER = "all_silver"
+EVERYWHERE = "true"
 
 
 def split_findings(database: Any, dataset: str, batch: int, first: int = 0) -> Iterator[Finding]:
@@ -87,14 +88,25 @@ def orphan_findings(
     The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
     identity is read from its fix, or else from its payload in bronze (`payload_text`). A duplicate whose winner is in a
     batch before `first`, and so expired from silver, is skipped. `members`: the names that columns have in the payload,
-    if others.
+    if others. The batches of silver that the rejected rows name are read; all of it if a winner is not there.
     """
-    orphans = database.sql(_orphans(database, pipeline, first, members)).pl()
+    near = _named_batches(database)
+    orphans = database.sql(_orphans(database, pipeline, first, members, near)).pl()
+    if orphans.height and near != EVERYWHERE:
+        orphans = database.sql(_orphans(database, pipeline, first, members, EVERYWHERE)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record with its identity"
     yield from _by_partition(FindingKind.different, f"rejected.{dataset}", detail, orphans)
 
 
-def _orphans(database: Any, pipeline: Pipeline, first: int, members: Mapping[str, str]) -> str:
+def _named_batches(database: Any) -> str:
+    """Return the condition of the batches of silver that have the winners, as the rejected duplicates name them."""
+    low, high, unknown = database.sql(NAMED_BATCHES).fetchall()[0]
+    if unknown:
+        return EVERYWHERE
+    return "false" if low is None else f"_batch_id between {low} and {high}"
+
+
+def _orphans(database: Any, pipeline: Pipeline, first: int, members: Mapping[str, str], near: str) -> str:
     """Return the SQL of the duplicates without a winner. The identity's columns are numbered: any name may clash."""
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     names = list(enumerate(pipeline.identity))
@@ -105,7 +117,7 @@ def _orphans(database: Any, pipeline: Pipeline, first: int, members: Mapping[str
     )
     same = " and ".join(f"s.{sql_identifier(name)} = d._identity_{number}" for number, name in names)
     kept = KEPT_WINNER.format(first=first) if first else ""
-    return ORPHANED_DUPLICATES.format(extracted=extracted, same=same, kept=kept)
+    return ORPHANED_DUPLICATES.format(extracted=extracted, same=same, kept=kept, near=near)
 
 
 def _json_path(name: str) -> str:
@@ -194,11 +206,17 @@ named as (
 )
 select d.partition, d."offset"
 from named as d
-anti join all_silver as s
+anti join (select * from all_silver where {near}) as s
 on {same} and (s._batch_id, s._partition, s._offset) < (d._batch_id, d.partition, d."offset")
 order by all
 """
-KEPT_WINNER = " and coalesce(try_cast(split_part(reasons[1].detail, '/', 1) as bigint), {first}) >= {first}"
+WINNERS_BATCH = "try_cast(split_part(reasons[1].detail, '/', 1) as bigint)"
+KEPT_WINNER = f" and coalesce({WINNERS_BATCH}, {{first}}) >= {{first}}"
+NAMED_BATCHES = f"""
+select min({WINNERS_BATCH}), max({WINNERS_BATCH}), count(*) - count({WINNERS_BATCH})
+from rejected
+where disposition = 'duplicate'
+"""
 PARTITION = {"bronze": "partition", "silver": "_partition", "rejected": "_partition"}
 COUNTS = """
 select

@@ -9,6 +9,7 @@ After a crash: the file is that of the last balanced audit; without a file the n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -48,12 +49,24 @@ VerifiedFiles = Mapping[str, VerifiedFile]
 
 
 @dataclass(frozen=True)
+class VerifiedGold:
+    """How far a gold table was verified: with silver up to `batch`, and with what `watermark` had closed (`on_close`).
+
+    `decided`: the columns that keep by what a row is the newest were right too (`latest`).
+    """
+
+    batch: int
+    watermark: datetime | None = None
+    decided: bool = False
+
+
+@dataclass(frozen=True)
 class VerifiedHistory:
     """A publication that was balanced: its batch, the end offsets by partition, the files by table, when it was found.
 
     `records` by partition: the counts of PartitionBalance, of all batches up to it. `lost`: ranges whose loss was
-    accepted. `bronze_version` is the last commit that was read. A digest is the sum of DuckDB's hashes of the rows
-    modulo 2^64; digests of one DuckDB version are comparable.
+    accepted. `gold`: how far each gold table was verified. `bronze_version` is the last commit that was read. A digest
+    is the sum of DuckDB's hashes of the rows modulo 2^64; digests of one DuckDB version are comparable.
     """
 
     release: str
@@ -65,6 +78,7 @@ class VerifiedHistory:
     files: Mapping[str, VerifiedFiles]
     records: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     lost: tuple[CommittedRange, ...] = ()
+    gold: Mapping[str, VerifiedGold] = field(default_factory=dict)
     duckdb: str = duckdb.__version__
 
 
@@ -105,6 +119,10 @@ class AuditScope:
     def end(self, partition: int) -> int:
         """Return the offset up to which a partition is verified."""
         return self.ends.get(str(partition), 0)
+
+    def with_gold(self, gold: Mapping[str, VerifiedGold]) -> AuditScope:
+        """Return it with how far gold tables are verified if the audit is balanced."""
+        return self if self.reached is None else replace(self, reached=replace(self.reached, gold=gold))
 
     def unchanged(self, table: str) -> frozenset[str]:
         """Return the files of a table that were verified and have not been touched."""
@@ -172,11 +190,15 @@ def _current_files(tables: PinnedTables, name: str, known: VerifiedFiles) -> dic
     table = tables.table(name)
     found = {}
     for path in map(unquote, add_actions(open_table(table))["path"].to_pylist()):
-        stat = (table.path / path).stat()
-        file, before = VerifiedFile(stat.st_size, stat.st_mtime_ns), known.get(path)
-        same = before is not None and (before.size, before.modified_ns) == (file.size, file.modified_ns)
-        found[path] = before if before is not None and same else file
+        stat, before = (table.path / path).stat(), known.get(path)
+        same = before is not None and is_unmodified(before, stat)
+        found[path] = before if before is not None and same else VerifiedFile(stat.st_size, stat.st_mtime_ns)
     return found
+
+
+def is_unmodified(file: VerifiedFile, stat: os.stat_result) -> bool:
+    """Whether a file has the size and the time of change that it had when it was verified."""
+    return (file.size, file.modified_ns) == (stat.st_size, stat.st_mtime_ns)
 
 
 def _digest_new(

@@ -278,3 +278,8 @@ def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
 def latest_keys(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the keys of all latest tables."""
     return tuple(key for gold in pipeline.gold if isinstance(gold, LatestGold) for key in gold.keys)
+
+
+def deciding_columns(gold: LatestGold) -> list[tuple[str, str]]:
+    """Return the columns of silver by which a row is the newest, in order, each with the column that keeps it."""
+    return [(name, f"_by_{name.removeprefix('_')}") for name in (*gold.order_by, "_partition", "_offset")]

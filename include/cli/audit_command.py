@@ -159,7 +159,10 @@ def _detail_lines(audit: DatasetAudit) -> Iterator[Text]:
 def _gold_line(audit: DatasetAudit, check: GoldCheck) -> Text:
     origin = "its sources" if audit.sources else "silver"
     is_wrong = any(finding.table == check.table for finding in audit.findings)
-    line = Text(f"{check.table}: {check.rows:,} rows, {check.grains:,} grains, ")
+    line = Text(f"{check.table}: {check.rows:,} rows, ")
+    if check.earlier:
+        line.append(f"{check.earlier:,} of them unchanged since; ")
+    line.append(f"{check.grains:,} grains, ")
     line.append(f"differs from {origin}" if is_wrong else f"equal to its recomputation from {origin}", "red" * is_wrong)
     if check.batch is not None:
         line.append(f", up to batch {check.batch} by its refresh")

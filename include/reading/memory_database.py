@@ -39,6 +39,12 @@ def memory_database(memory: str = MEMORY) -> Any:
     return connection
 
 
+def view_rows(database: Any, name: str, rows: Any) -> None:
+    """Make `name` a view of Arrow rows, also where other rows or an SQL view have the name."""
+    database.execute(f"drop view if exists {name}")
+    database.register(name, rows)
+
+
 @cache
 def spill_folder(process: int) -> Path:
     """Return this process's folder for temporary files; one that cannot be made fails the query that needs it."""

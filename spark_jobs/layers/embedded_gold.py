@@ -14,7 +14,14 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.catalog.measures import Measure
-from include.catalog.pipeline import AdditiveGold, LatestGold, QueryGold, gold_window, grain_columns
+from include.catalog.pipeline import (
+    AdditiveGold,
+    LatestGold,
+    QueryGold,
+    deciding_columns,
+    gold_window,
+    grain_columns,
+)
 from include.catalog.window_sql import windowed_sql
 from include.catalog.windows import Window
 from include.sql_quoting import sql_identifier, sql_literal
@@ -31,7 +38,6 @@ from spark_jobs.layers.embedded_plan import EmbeddedPlan
 from spark_jobs.layers.gold_files import MOST_GRAINS, GoldTable, Grain, Grains
 from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.gold_measures import kept_columns
-from spark_jobs.layers.latest_gold import deciding_columns
 from spark_jobs.layers.recomputed_grains import replaced_grains_sql, same_grain
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile

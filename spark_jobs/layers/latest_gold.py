@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from include.catalog.pipeline import LatestGold
+from include.catalog.pipeline import LatestGold, deciding_columns
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance
 
 
@@ -46,8 +46,3 @@ def _newest(gold: LatestGold, rows: DataFrame) -> DataFrame:
         F.row_number().over(order).alias("_place"),
     )
     return ranked.where("_place = 1").select(*rows.columns)
-
-
-def deciding_columns(gold: LatestGold) -> list[tuple[str, str]]:
-    """Return the columns of silver by which a row is the newest, in order, each with the column that keeps it."""
-    return [(name, f"_by_{name.removeprefix('_')}") for name in (*gold.order_by, "_partition", "_offset")]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
-from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
+from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check, recompute_sql
 from include.catalog.measures import Measure
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
 from include.catalog.windows import Window, parsed_size
@@ -160,6 +160,29 @@ def test_latest_gold_holds_the_newest_row_of_each_key(database: duckdb.DuckDBPyC
     database.register("silver", pa.Table.from_pylist(SALES, schema=SILVER))
     older = [rows[0] | {"since": at(1, 9), "status": "returned"}, rows[1]]
     assert check(database, LATEST, older, STATUS)[1] == [("different", 1), ("different", 1)]
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [Measure("n", "count", "*"), Measure("n", "min_by", "event_id", by="sold_at"), Measure("n", "sum", "amount")],
+    ids=lambda measure: measure.function,
+)
+def test_wrong_value_of_a_table_with_a_condition_is_named(
+    database: duckdb.DuckDBPyConnection, measure: Measure
+) -> None:
+    gold = AdditiveGold("sold", "", None, ("shop",), (measure,), where="kind = 'sold'")
+    database.execute(f"create temp view right_rows as {recompute_sql(gold, SILVER.names)}")
+    rows = database.sql("select * from right_rows").arrow().read_all()
+    wrong = [row | {"n": None} for row in rows.to_pylist()]
+    assert check(database, gold, rows.to_pylist(), rows.schema)[1] == []
+    assert check(database, gold, wrong, rows.schema)[1] == [("different", 1)]
+
+
+def test_wrong_value_of_a_latest_table_with_a_condition_is_named(database: duckdb.DuckDBPyConnection) -> None:
+    gold = LatestGold("sold", "", ("shop",), ("sold_at",), (("last", "event_id"),), where="kind = 'sold'")
+    schema = pa.schema([("shop", pa.string()), ("last", pa.string())])
+    assert check(database, gold, [{"shop": "north", "last": "b"}], schema)[1] == []
+    assert check(database, gold, [{"shop": "north", "last": "c"}], schema)[1] == [("different", 1)]
 
 
 BEST = QueryGold(
