@@ -64,7 +64,7 @@ test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faul
 test-containers: setup-dev ## the ledger on a real PostgreSQL server in a container; needs a Docker engine
 	@PYTHONPATH=tests/unit $(PYTEST) -v tests/containers $(ARGS)
 
-test-airflow-package: setup-dev ## an Airflow without Headrace's code and state folder: stream, backfill, approval, audit by a connection
+test-airflow-package: setup-dev ## an Airflow without Headrace's code and state folder: stream, plans, approval, audit by a connection
 	@PYTHONPATH=tests/recovery $(PYTEST) -v $(if $(ARGS),$(ARGS),tests/remote_airflow)
 
 test-hosts: setup-dev ## two runner hosts, leases in a real PostgreSQL server, one stopped, cut off, killed; needs root, iproute2, PostgreSQL

@@ -1,1 +1,1 @@
-"""Headrace's streams, backfills and audits as Airflow operators and DAGs, by an Airflow connection."""
+"""Headrace's streams, plans and audits as Airflow operators and DAGs, by an Airflow connection."""

@@ -9,7 +9,7 @@ The datasets are named here: a DAG file is read every few seconds and must not a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,20 +18,25 @@ from airflow.sdk import DAG, CronPartitionTimetable, CronTriggerTimetable, Param
 from headrace_airflow.headrace_connection import DEFAULT_CONNECTION
 from headrace_airflow.remote_operators import (
     ApproveRemotePlan,
+    CloseRemotePlan,
     PlanRemoteBackfill,
+    PlanRemotely,
+    PlanRemoteRelease,
+    PlanRemoteReplay,
     RemoteAudit,
     RunRemotePlan,
     RunRemoteStream,
 )
 
 DEFAULTS: dict[str, Any] = {"owner": "headrace", "retries": 2, "retry_delay": timedelta(seconds=20)}
+THRESHOLD = Param(0, type="number", minimum=0, maximum=1, title="Differing keys that need no approval")
 MOMENT = {"type": ["null", "string"], "format": "date-time"}
 
 
 def headrace_dags(datasets: Sequence[str], headrace_connection: str = DEFAULT_CONNECTION) -> dict[str, DAG]:
-    """Return `stream__D` and `backfill__D` for each dataset, and `audit__headrace` for all, by id."""
-    dags = [stream_dag(name, headrace_connection) for name in datasets]
-    dags += [backfill_dag(name, headrace_connection) for name in datasets]
+    """Return by id the DAGs of streams, backfills, replays, releases for each dataset, and of the audit for all."""
+    kinds: tuple[Callable[[str, str], DAG], ...] = (stream_dag, backfill_dag, replay_dag, release_dag)
+    dags = [kind(name, headrace_connection) for kind in kinds for name in datasets]
     return {dag.dag_id: dag for dag in [*dags, audit_dag(datasets, headrace_connection)]}
 
 
@@ -57,7 +62,6 @@ def stream_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION) -> D
 
 def backfill_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION, complete_after_days: int = 1) -> DAG:
     """Return the DAG that recomputes days of event time: verified, or a patch after approval."""
-    given = {"dataset": dataset, "headrace_connection": headrace_connection}
     with DAG(
         f"backfill__{dataset}",
         description=f"Recompute days of {dataset}: verify or patch",
@@ -69,17 +73,67 @@ def backfill_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION, co
         params={
             "start": Param(None, **MOMENT, title="First event time", description="Empty: the day of the partition."),
             "end": Param(None, **MOMENT, title="End of the event times", description="Exclusive."),
-            "threshold": Param(0, type="number", minimum=0, maximum=1, title="Differing keys that need no approval"),
+            "threshold": THRESHOLD,
         },
         tags=["headrace", "history", dataset],
     ) as dag:
-        (
-            PlanRemoteBackfill(task_id="plan", **given)
-            >> RunRemotePlan(task_id="compare", upto="compared", **given)
-            >> ApproveRemotePlan(task_id="approve", **given)
-            >> RunRemotePlan(task_id="apply", upto="applied", **given)
-        )
+        plan_tasks(PlanRemoteBackfill, dataset, headrace_connection)
     return dag
+
+
+def replay_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION) -> DAG:
+    """Return the DAG that recomputes Kafka records: verified, or a patch after approval."""
+    with DAG(
+        f"replay__{dataset}",
+        description=f"Recompute Kafka records of {dataset}: verify or patch",
+        schedule=None,
+        default_args=DEFAULTS,
+        params={
+            "by": Param("batches", type="string", enum=["time", "batches", "offsets"], title="Which records"),
+            "start": Param(None, **MOMENT, title="First time in Kafka", description="By time."),
+            "end": Param(None, **MOMENT, title="End of the times in Kafka", description="By time: exclusive."),
+            "first_batch": Param(None, type=["null", "integer"], minimum=0, title="First batch"),
+            "last_batch": Param(None, type=["null", "integer"], minimum=0, title="Last batch, included"),
+            "offsets": Param(
+                None,
+                type=["null", "object"],
+                title="Offsets by partition",
+                description='Half-open, for instance {"0": [100, 200]}.',
+            ),
+            "source": Param("auto", type="string", enum=["auto", "kafka", "bronze"], title="Read from"),
+            "reference": Param("as-of", type="string", enum=["as-of", "today"], title="Reference tables"),
+            "threshold": THRESHOLD,
+        },
+        tags=["headrace", "history", dataset],
+    ) as dag:
+        plan_tasks(PlanRemoteReplay, dataset, headrace_connection)
+    return dag
+
+
+def release_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION) -> DAG:
+    """Return the DAG that ships the dataset's changed folder, which is on Headrace's host."""
+    with DAG(
+        f"release__{dataset}",
+        description=f"Ship the changed folder of {dataset}",
+        schedule=None,
+        default_args=DEFAULTS,
+        params={"threshold": THRESHOLD},
+        tags=["headrace", "history", dataset],
+    ) as dag:
+        plan_tasks(PlanRemoteRelease, dataset, headrace_connection)
+    return dag
+
+
+def plan_tasks(plan: type[PlanRemotely], dataset: str, headrace_connection: str) -> None:
+    """Add the tasks of a plan to the DAG. `close` also runs after a failure, and when a person marks the run."""
+    given = {"dataset": dataset, "headrace_connection": headrace_connection}
+    (
+        plan(task_id="plan", **given)
+        >> RunRemotePlan(task_id="compare", upto="compared", **given)
+        >> ApproveRemotePlan(task_id="approve", **given)
+        >> RunRemotePlan(task_id="apply", upto="applied", **given)
+        >> CloseRemotePlan(task_id="close", **given).as_teardown()
+    )
 
 
 def audit_dag(datasets: Sequence[str], headrace_connection: str = DEFAULT_CONNECTION) -> DAG:

@@ -1,4 +1,4 @@
-"""Tasks on a Headrace elsewhere: keep a stream, plan, run, approve and apply a backfill, audit.
+"""Tasks on a Headrace elsewhere: keep a stream; plan, run, approve, apply, close backfills, replays, releases; audit.
 
 Reads / Writes: what the API's server does for them; nothing here.
 Guarantee: a retried or cleared task finds what its run began: the stream's request, the plan and its stages.
@@ -19,6 +19,7 @@ from headrace_airflow.remote_triggers import PlanClosed, StreamEnds, WorkDone
 
 PATIENCE = timedelta(days=3)
 RELEASED = "released"
+REPLAY = ("by", "start", "end", "first_batch", "last_batch", "offsets", "source", "reference", "threshold")
 ORDER = ("planned", "built", "compared", "approved", "applied")
 
 
@@ -64,23 +65,25 @@ class RunRemoteStream(RemoteOperator):
         return str(event["why"])
 
 
-class PlanRemoteBackfill(RemoteOperator):
-    """Plan to recompute a range of event time, else the day of the run's partition. Returns the plan."""
+class PlanRemotely(RemoteOperator):
+    """Create the plan of the run by a request to `path`. Returns the plan."""
+
+    path: str
+    is_scheduled = False
+    """Whether runs come by schedule: they wait for an open plan of the same records, and skip a day without events."""
+
+    def chosen(self, context: Context) -> dict[str, Any]:
+        """Return what the request says besides the dataset and the run."""
+        raise NotImplementedError
 
     def execute(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Plan; waits, deferred, while an open plan has the same records; a day without events is skipped."""
-        since, until = chosen_range(context)
-        body = {
-            "dataset": self.dataset,
-            "start": since.isoformat(),
-            "end": until.isoformat(),
-            "threshold": float(context["params"]["threshold"]),
-            "by": triggered_by(context),
-            "origin": origin(context),
-        }
+        """Plan, or wait, deferred."""
+        about = {"dataset": self.dataset, "by": triggered_by(context), "origin": origin(context)}
         try:
-            plan = self.server().request("POST", "backfills", body)
+            plan = self.server().request("POST", self.path, {**about, **self.chosen(context)})
         except Refused as error:
+            if not self.is_scheduled:
+                raise
             if conflict := error.answer.get("conflict"):
                 self.log.info("%s; waiting until it is closed", error)
                 trigger = PlanClosed(self.headrace_connection, str(conflict))
@@ -90,6 +93,39 @@ class PlanRemoteBackfill(RemoteOperator):
             raise
         self.log.info("\n".join(plan["explanation"]))
         return {name: plan[name] for name in ("plan", "about", "records")}
+
+
+class PlanRemoteBackfill(PlanRemotely):
+    """Plan to recompute a range of event time, else the day of the run's partition."""
+
+    path, is_scheduled = "backfills", True
+
+    def chosen(self, context: Context) -> dict[str, Any]:
+        """Return the range and the threshold."""
+        since, until = chosen_range(context)
+        threshold = float(context["params"]["threshold"])
+        return {"start": since.isoformat(), "end": until.isoformat(), "threshold": threshold}
+
+
+class PlanRemoteReplay(PlanRemotely):
+    """Plan to recompute Kafka records: by Kafka's time, by batches, or by offsets."""
+
+    path = "replays"
+
+    def chosen(self, context: Context) -> dict[str, Any]:
+        """Return the params that are given; the server refuses those that do not belong together."""
+        given = {name: context["params"].get(name) for name in REPLAY}
+        return {"parameters": {name: value for name, value in given.items() if value is not None}}
+
+
+class PlanRemoteRelease(PlanRemotely):
+    """Plan to publish the dataset as its folder on Headrace's host declares it now."""
+
+    path = "releases"
+
+    def chosen(self, context: Context) -> dict[str, Any]:
+        """Return the threshold."""
+        return {"parameters": {"threshold": float(context["params"]["threshold"])}}
 
 
 class RunRemotePlan(RemoteOperator):
@@ -148,6 +184,20 @@ class ApproveRemotePlan(ApprovalOperator):
 
     def _path(self, context: Context) -> str:
         return f"plans/{context['ti'].xcom_pull(task_ids=self.plan_task)['plan']}"
+
+
+class CloseRemotePlan(RemoteOperator):
+    """Cancel the run's plan if it is still open: as a teardown, after a failure and when a person marks the run.
+
+    A plan that nobody will continue would keep others from the same records.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Report that the run has ended; returns its plan, if it has one, and the plan's stage."""
+        ended = {"origin": origin(context), "by": triggered_by(context)}
+        found = self.server().request("POST", "ended-runs", ended)
+        self.log.info("plan %s is %s", found["plan"], found["stage"])
+        return found
 
 
 class RemoteAudit(BaseOperator):

@@ -1,4 +1,4 @@
-"""The API for an Airflow that has no part of the state folder: streams, backfills, audits (adr-0002).
+"""The API for an Airflow that has no part of the state folder: streams, plans, audits (adr-0002).
 
 Reads / Writes: what the functions of `include.planning`, `include.state` and `include.audit` do that commands call.
 Guarantee: every request has the token of HEADRACE_API_TOKEN_FILE; repeating one is idempotent.
@@ -32,13 +32,17 @@ from include.planning.backfill_plan import BackfillParameters
 from include.planning.comparison_rendering import comparison_markdown
 from include.planning.derived_backfill_plan import plan_any_backfill
 from include.planning.derived_recomputation import recompute_derived
+from include.planning.derived_release_plan import plan_any_release
 from include.planning.explain_plan import explanation
 from include.planning.plan_parameters import Reference, Threshold, UtcTime
 from include.planning.plan_preconditions import PlanConflict
 from include.planning.plan_stages import PlanStage, needs_approval, run_plan
+from include.planning.release_plan import ReleaseParameters
+from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.planning.slice_plan import RangeEmpty
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_comparison, load_plan, plan_lock
+from include.plans.plan_lookup import find_plan
 from include.plans.stage_results import Stage
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
@@ -83,6 +87,28 @@ class BackfillBody(Body):
     end: UtcTime
     threshold: Threshold = 0.0
     reference: Reference = "as-of"
+    origin: str
+
+
+class ReplayBody(Body):
+    """A replay of Kafka records; a second request by the same `origin` gets the first one's plan."""
+
+    dataset: str
+    parameters: ReplayParameters
+    origin: str
+
+
+class ReleaseBody(Body):
+    """A release of the dataset's folder here; a second request by the same `origin` gets the first one's plan."""
+
+    dataset: str
+    parameters: ReleaseParameters
+    origin: str
+
+
+class EndedRunBody(Body):
+    """The origin of a run that has ended."""
+
     origin: str
 
 
@@ -144,7 +170,41 @@ def post_backfill(request: Request, body: BackfillBody) -> Mapping[str, Any]:
     chosen = BackfillParameters(start=body.start, end=body.end, threshold=body.threshold, reference=body.reference)
     with _logged(request, "backfill", body.dataset, body.by):
         record = plan_any_backfill(settings, body.dataset, chosen, body.by, datetime.now(UTC), body.origin)
-    return {**plan_json(settings, record, _work(request)), "explanation": list(explanation(record))}
+    return _planned(request, record)
+
+
+@routes.post("/replays")
+def post_replay(request: Request, body: ReplayBody) -> Mapping[str, Any]:
+    """Plan a replay; 409 with the plan in the way."""
+    settings = console_of(request).settings
+    with _logged(request, "replay", body.dataset, body.by):
+        record = plan_replay(settings, body.dataset, body.parameters, body.by, datetime.now(UTC), body.origin)
+    return _planned(request, record)
+
+
+@routes.post("/releases")
+def post_release(request: Request, body: ReleaseBody) -> Mapping[str, Any]:
+    """Plan a release; 409 when the folder has not changed, or with the plan in the way."""
+    settings = console_of(request).settings
+    with _logged(request, "release plan", body.dataset, body.by):
+        record = plan_any_release(settings, body.dataset, body.parameters, body.by, datetime.now(UTC), body.origin)
+    return _planned(request, record)
+
+
+def _planned(request: Request, record: PlanRecord) -> Mapping[str, Any]:
+    plan = plan_json(console_of(request).settings, record, _work(request))
+    return {**plan, "explanation": list(explanation(record))}
+
+
+@routes.post("/ended-runs")
+def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
+    """Cancel the plan of a run that has ended, if it is still open; nothing of it was published."""
+    settings = console_of(request).settings
+    record = find_plan(settings, body.origin)
+    if record is not None and record.is_open:
+        with _logged(request, "cancel", record.plan.id, body.by):
+            record = execute(settings, record.plan.id, DECISIONS["cancel"], body.by)
+    return {"plan": record.plan.id if record else None, "stage": record.stage if record else None}
 
 
 @routes.get("/plans/{plan}")

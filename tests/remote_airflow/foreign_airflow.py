@@ -76,7 +76,7 @@ def foreign_airflow(folder: Path, datasets: list[str], connection: dict[str, obj
         )
     try:
         rest = AirflowRest(f"http://127.0.0.1:{port}", "admin", password)
-        await_dags(rest, len(datasets) * 2 + 1, folder / "airflow.log", process)
+        await_dags(rest, len(datasets) * 4 + 1, folder / "airflow.log", process)
         yield rest
     finally:
         end(process)

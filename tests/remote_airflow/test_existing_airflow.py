@@ -114,6 +114,52 @@ def test_audit_counts_every_record(site: Site, airflow: AirflowRest) -> None:
     assert records["silver"] + records["rejected"] == len(site.sent)
 
 
+def test_replay_of_batches_is_verified(site: Site, airflow: AirflowRest) -> None:
+    dag = f"replay__{DATASET}"
+    last = site.publication()["batch"]
+    run = airflow.trigger(dag, {"by": "batches", "first_batch": 0, "last_batch": last})
+    assert airflow.await_run(dag, run) == "success", airflow.story(dag, run)
+    record = load_plan(site.settings, airflow.result(dag, run, "plan")["plan"])
+    assert (record.stage, record.plan.requested) == (Stage.APPLIED, f"batches 0 to {last}")
+
+
+def test_replay_whose_params_contradict_each_other_is_refused(airflow: AirflowRest) -> None:
+    dag = f"replay__{DATASET}"
+    run = airflow.trigger(dag, {"by": "batches", "first_batch": 1})
+    assert airflow.await_run(dag, run) == "failed"
+    assert "first_batch and last_batch belong together" in airflow.story(dag, run)
+
+
+def test_release_that_only_adds_a_column_is_published_without_approval(site: Site, airflow: AirflowRest) -> None:
+    change_code(site, "return accepted", 'return accepted.withColumn("tenths", accepted.litres * 10)')
+    dag, before = f"release__{DATASET}", site.publication()["release"]
+    run = airflow.trigger(dag, {})
+    assert airflow.await_run(dag, run) == "success", airflow.story(dag, run)
+    record = load_plan(site.settings, airflow.result(dag, run, "plan")["plan"])
+    assert record.stage is Stage.APPLIED
+    assert site.publication()["release"] == record.plan.release != before
+
+
+def test_plan_of_a_run_that_is_marked_as_failed_is_cancelled(site: Site, airflow: AirflowRest) -> None:
+    change_code(site, "accepted.litres * 10", "accepted.litres * 20")
+    dag, before = f"release__{DATASET}", site.publication()["release"]
+    run = airflow.trigger(dag, {})
+    airflow.await_task(dag, run, "approve", "awaiting_input")
+    plan = airflow.result(dag, run, "plan")["plan"]
+    airflow.call("PATCH", f"/dags/{dag}/dagRuns/{run}", {"state": "failed"})
+    wait_until(lambda: load_plan(site.settings, plan).stage is Stage.CANCELLED, "the plan is cancelled", within=120)
+    assert airflow.await_run(dag, run) == "failed"
+    assert site.publication()["release"] == before
+
+
+def change_code(site: Site, before: str, after: str) -> None:
+    """Change the dataset's folder on Headrace's host."""
+    path = site.settings.datasets / DATASET / "silver.py"
+    text = path.read_text("utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
 def test_marked_run_releases_the_stream(site: Site, airflow: AirflowRest) -> None:
     dag = f"stream__{DATASET}"
     airflow.call("PATCH", f"/dags/{dag}", {"is_paused": True})

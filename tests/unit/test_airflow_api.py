@@ -16,6 +16,7 @@ from include.console.action_log import last_actions
 from include.console.console_server import ConsoleExposed, refuse_exposed
 from include.console.remote_work import RemoteWork, WorkState
 from include.errors import Terminal, Transient
+from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
 from include.settings import Settings
 from include.state.desired_streams import desired_stream, request_stream
@@ -136,6 +137,40 @@ def work_of(client: TestClient) -> RemoteWork:
     app: Any = client.app
     work: RemoteWork = app.state.work
     return work
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status"),
+    [
+        ({"by": "batches", "first_batch": 1}, 422),
+        ({"by": "batches", "first_batch": 0, "last_batch": 0, "more": 1}, 422),
+        ({"by": "time", "start": "1990-01-01", "end": "1990-01-02"}, 422),
+        ({"by": "batches", "first_batch": 900, "last_batch": 901}, 409),
+        ({"by": "offsets", "offsets": {"0": [100000, 100001]}}, 409),
+    ],
+)
+def test_replay_that_is_not_possible_is_refused(client: TestClient, parameters: dict[str, Any], status: int) -> None:
+    body = {"dataset": "flights", "by": "a", "origin": "replay__flights/1", "parameters": parameters}
+    answer = client.post("/api/v1/replays", json=body, headers=BEARER)
+    assert (answer.status_code, answer.json()["is_terminal"]) == (status, True), answer.json()
+
+
+def test_release_without_a_publication_is_refused(client: TestClient) -> None:
+    body = {"dataset": "flights", "by": "a", "origin": "release__flights/1", "parameters": {"threshold": 0}}
+    answer = client.post("/api/v1/releases", json=body, headers=BEARER)
+    assert (answer.status_code, answer.json()["is_terminal"]) == (409, True), answer.json()
+
+
+def test_plan_of_an_ended_run_is_cancelled_once(client: TestClient, given: Settings) -> None:
+    origin = "backfill__flights/manual__1"
+    body = {"by": "ann", "origin": origin}
+    assert client.post("/api/v1/ended-runs", json=body, headers=BEARER).json() == {"plan": None, "stage": None}
+    plan = plan_at(given, Stage.BUILT, origin=origin).plan
+    for _ in range(2):
+        answer = client.post("/api/v1/ended-runs", json=body, headers=BEARER)
+        assert answer.json() == {"plan": plan.id, "stage": "cancelled"}
+    record = load_plan(given, plan.id)
+    assert [(event.stage, event.by) for event in record.events][-1] == (Stage.CANCELLED, "ann")
 
 
 def test_work_that_fails_says_whether_a_retry_helps() -> None:
