@@ -132,7 +132,7 @@ def plan_tasks(plan: type[PlanRemotely], dataset: str, headrace_connection: str)
         >> RunRemotePlan(task_id="compare", upto="compared", **given)
         >> ApproveRemotePlan(task_id="approve", **given)
         >> RunRemotePlan(task_id="apply", upto="applied", **given)
-        >> CloseRemotePlan(task_id="close", **given).as_teardown()
+        >> CloseRemotePlan(task_id="close", **given).as_teardown(on_failure_fail_dagrun=True)
     )
 
 

@@ -189,14 +189,18 @@ class ApproveRemotePlan(ApprovalOperator):
 class CloseRemotePlan(RemoteOperator):
     """Cancel the run's plan if it is still open: as a teardown, after a failure and when a person marks the run.
 
-    A plan that nobody will continue would keep others from the same records.
+    A plan that nobody will continue would keep others from the same records. The teardown alone decides the run's
+    state: a task before it is no leaf of the DAG, and what a mark ends counts as skipped.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Report that the run has ended; returns its plan, if it has one, and the plan's stage."""
+        """Return the run's plan and its stage; fails if a task of the run has failed, or the plan was open."""
         ended = {"origin": origin(context), "by": triggered_by(context)}
         found = self.server().request("POST", "ended-runs", ended)
-        self.log.info("plan %s is %s", found["plan"], found["stage"])
+        if found["was_open"]:
+            raise AirflowFailException(f"plan {found['plan']} was still open; it is {found['stage']}")
+        if failed := failed_tasks(context):
+            raise AirflowFailException(f"failed: {', '.join(failed)}; no plan is open")
         return found
 
 
@@ -223,6 +227,13 @@ class RemoteAudit(BaseOperator):
         if not event["result"]["balanced"]:
             raise AirflowFailException(f"not balanced: {'; '.join(event['result']['findings'])}")
         return dict(event["result"]["records"])
+
+
+def failed_tasks(context: Context) -> list[str]:
+    """Return the run's tasks that have failed."""
+    run = context["dag_run"]
+    states = context["ti"].get_task_states(run.dag_id, run_ids=[run.run_id])
+    return sorted(task for task, state in states[run.run_id].items() if state == "failed")
 
 
 def chosen_range(context: Context) -> tuple[datetime, datetime]:

@@ -201,10 +201,15 @@ def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
     """Cancel the plan of a run that has ended, if it is still open; nothing of it was published."""
     settings = console_of(request).settings
     record = find_plan(settings, body.origin)
-    if record is not None and record.is_open:
+    was_open = record is not None and record.is_open
+    if record is not None and was_open:
         with _logged(request, "cancel", record.plan.id, body.by):
             record = execute(settings, record.plan.id, DECISIONS["cancel"], body.by)
-    return {"plan": record.plan.id if record else None, "stage": record.stage if record else None}
+    return {
+        "plan": record.plan.id if record else None,
+        "stage": record.stage if record else None,
+        "was_open": was_open,
+    }
 
 
 @routes.get("/plans/{plan}")

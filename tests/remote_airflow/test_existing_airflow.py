@@ -27,7 +27,9 @@ from include.status.process_status import observe_stream
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 DATASET = "meter"
+RELEASE = f"release__{DATASET}"
 TOKEN = "a token of more than twenty characters"
+# Airflow takes a task for failed, and runs it again, that is answered before its process has ended.
 ANSWER_AFTER = 10.0
 RANGE = {"start": "2024-02-27T00:00:00Z", "end": "2024-02-28T00:00:00Z"}
 
@@ -132,24 +134,40 @@ def test_replay_whose_params_contradict_each_other_is_refused(airflow: AirflowRe
 
 def test_release_that_only_adds_a_column_is_published_without_approval(site: Site, airflow: AirflowRest) -> None:
     change_code(site, "return accepted", 'return accepted.withColumn("tenths", accepted.litres * 10)')
-    dag, before = f"release__{DATASET}", site.publication()["release"]
-    run = airflow.trigger(dag, {})
-    assert airflow.await_run(dag, run) == "success", airflow.story(dag, run)
-    record = load_plan(site.settings, airflow.result(dag, run, "plan")["plan"])
+    before = site.publication()["release"]
+    run = airflow.trigger(RELEASE, {})
+    assert airflow.await_run(RELEASE, run) == "success", airflow.story(RELEASE, run)
+    record = load_plan(site.settings, airflow.result(RELEASE, run, "plan")["plan"])
     assert record.stage is Stage.APPLIED
     assert site.publication()["release"] == record.plan.release != before
 
 
-def test_plan_of_a_run_that_is_marked_as_failed_is_cancelled(site: Site, airflow: AirflowRest) -> None:
+def test_rejected_release_ends_its_run_without_a_failure(site: Site, airflow: AirflowRest) -> None:
     change_code(site, "accepted.litres * 10", "accepted.litres * 20")
-    dag, before = f"release__{DATASET}", site.publication()["release"]
-    run = airflow.trigger(dag, {})
-    airflow.await_task(dag, run, "approve", "awaiting_input")
-    plan = airflow.result(dag, run, "plan")["plan"]
-    airflow.call("PATCH", f"/dags/{dag}/dagRuns/{run}", {"state": "failed"})
-    wait_until(lambda: load_plan(site.settings, plan).stage is Stage.CANCELLED, "the plan is cancelled", within=120)
-    assert airflow.await_run(dag, run) == "failed"
+    before = site.publication()["release"]
+    run, plan = release_that_awaits_approval(airflow)
+    time.sleep(ANSWER_AFTER)
+    airflow.answer(RELEASE, run, "approve", "Reject")
+    assert airflow.await_run(RELEASE, run) == "success", airflow.story(RELEASE, run)
+    assert airflow.states(RELEASE, run)["apply"] == "skipped"
+    assert airflow.result(RELEASE, run, "close") == {"plan": plan, "stage": "rejected", "was_open": False}
     assert site.publication()["release"] == before
+
+
+def test_plan_of_a_run_that_is_marked_as_failed_is_cancelled(site: Site, airflow: AirflowRest) -> None:
+    before = site.publication()["release"]
+    run, plan = release_that_awaits_approval(airflow)
+    airflow.call("PATCH", f"/dags/{RELEASE}/dagRuns/{run}", {"state": "failed"})
+    wait_until(lambda: load_plan(site.settings, plan).stage is Stage.CANCELLED, "the plan is cancelled", within=120)
+    assert airflow.await_run(RELEASE, run) == "failed"
+    assert site.publication()["release"] == before
+
+
+def release_that_awaits_approval(airflow: AirflowRest) -> tuple[str, str]:
+    """Trigger a release of the changed folder; return the run and its plan when a person is asked."""
+    run = airflow.trigger(RELEASE, {})
+    airflow.await_task(RELEASE, run, "approve", "awaiting_input")
+    return run, airflow.result(RELEASE, run, "plan")["plan"]
 
 
 def change_code(site: Site, before: str, after: str) -> None:
@@ -179,7 +197,6 @@ def test_patch_of_lost_rows_waits_for_approval_and_is_applied(site: Site, airflo
     airflow.await_task(dag, run, "approve", "awaiting_input")
     plan = airflow.result(dag, run, "plan")["plan"]
     assert load_plan(site.settings, plan).stage is Stage.COMPARED
-    # Airflow takes a task for failed, and runs it again, that is answered before its process has ended.
     time.sleep(ANSWER_AFTER)
     airflow.answer(dag, run, "approve", "Approve")
     assert airflow.await_run(dag, run) == "success", airflow.story(dag, run)

@@ -164,11 +164,15 @@ def test_release_without_a_publication_is_refused(client: TestClient) -> None:
 def test_plan_of_an_ended_run_is_cancelled_once(client: TestClient, given: Settings) -> None:
     origin = "backfill__flights/manual__1"
     body = {"by": "ann", "origin": origin}
-    assert client.post("/api/v1/ended-runs", json=body, headers=BEARER).json() == {"plan": None, "stage": None}
+    assert client.post("/api/v1/ended-runs", json=body, headers=BEARER).json() == {
+        "plan": None,
+        "stage": None,
+        "was_open": False,
+    }
     plan = plan_at(given, Stage.BUILT, origin=origin).plan
-    for _ in range(2):
+    for was_open in (True, False):
         answer = client.post("/api/v1/ended-runs", json=body, headers=BEARER)
-        assert answer.json() == {"plan": plan.id, "stage": "cancelled"}
+        assert answer.json() == {"plan": plan.id, "stage": "cancelled", "was_open": was_open}
     record = load_plan(given, plan.id)
     assert [(event.stage, event.by) for event in record.events][-1] == (Stage.CANCELLED, "ann")
 
