@@ -16,7 +16,6 @@ from two_hosts import (
     drivers_on,
     holder,
     outage,
-    producing,
     settle,
     shared_site,
     status,
@@ -88,7 +87,7 @@ def test_host_that_was_cut_off_commits_nothing_and_stands_by_again(site: Site, h
 
 def test_killed_host_is_replaced(site: Site, hosts: list[Host]) -> None:
     first, second = hosts
-    with producing(site):
+    with site.sending():
         first.kill()
         seconds = taken_over(site, second)
     settle(site)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -83,24 +82,6 @@ def published(site: Site) -> int:
     return batch
 
 
-@contextmanager
-def producing(site: Site) -> Iterator[None]:
-    """Send records all the time."""
-    stop = threading.Event()
-
-    def send() -> None:
-        while not stop.wait(0.3):
-            site.send(50)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 def taken_over(site: Site, host: Host) -> float:
     """Wait until a host supervises, owns the stream and has published; return the seconds."""
     begun, before = time.monotonic(), published(site)
@@ -137,7 +118,7 @@ def epoch(site: Site) -> int:
 
 def outage(site: Site, lost: Host, other: Host, begin: Callable[[], None], end: Callable[[], None], name: str) -> None:
     """Take a host out while records come in; the other one takes over, and the first one comes back."""
-    with producing(site):
+    with site.sending():
         before = epoch(site)
         begin()
         seconds = taken_over(site, other)

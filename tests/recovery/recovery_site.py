@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -153,6 +154,30 @@ class Site:
         produce(self.bootstrap, self.dataset, pl.DataFrame(rows, schema=schema, orient="row"))
         self.sent_count += count
         self.sent += fresh
+
+    @contextmanager
+    def sending(self, count: int = 50, pause: float = 0.2) -> Iterator[None]:
+        """Send `count` readings again and again, in a thread; AssertionError afterwards if a record was not accepted.
+
+        An error of the block itself comes first: it may be why sending failed.
+        """
+        enough, failures = threading.Event(), list[BaseException]()
+
+        def send() -> None:
+            try:
+                while not enough.wait(pause):
+                    self.send(count)
+            except BaseException as error:  # noqa: BLE001  (reported below)
+                failures.append(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            yield
+        finally:
+            enough.set()
+            thread.join()
+        assert not failures, f"sending failed: {failures[0]!r}"
 
     def command(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run `headrace …`; return exit code and output."""

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -114,23 +113,12 @@ def test_topic_recreated_under_a_running_driver_is_refused(site: Site) -> None:
 @pytest.mark.timeout(600)
 def test_sigterm_drains_under_load_and_idle(running_site: Site) -> None:
     driver = running(running_site)
-    enough = threading.Event()
-
-    def sending() -> None:
-        while not enough.is_set():
-            running_site.send(40)
-
-    feeding = threading.Thread(target=sending)
     before = running_site.status()["ingested_batch"]
     since = len(driver.log_text())
-    feeding.start()
-    try:
+    with running_site.sending(pause=0):
         wait_until(lambda: running_site.status()["ingested_batch"] > before + 1, "bronze goes on", driver)
         driver.send(signal.SIGTERM)
         assert driver.wait() == 0
-    finally:
-        enough.set()
-        feeding.join()
     assert running_site.status()["state"] == "stopped"
     assert not TROUBLE.search(driver.log_text()[since:]), driver.log_text()[since:]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,28 +41,6 @@ def replicated(tmp_path: Path, cluster: BrokerCluster) -> Iterator[Site]:
     place.kill_all()
 
 
-@contextmanager
-def producing(site: Site) -> Iterator[None]:
-    """Send records all the time; each is acknowledged by all copies that are in sync."""
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def send() -> None:
-        try:
-            while not stop.wait(0.2):
-                site.send(50)
-        except BaseException as error:  # noqa: BLE001  (reported by the test)
-            failures.append(error)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    assert not failures, failures
-
-
 def leader(site: Site, cluster: BrokerCluster) -> ClusterBroker:
     """Return the broker that leads the topic's first partition."""
     number = describe_topic(site.bootstrap, DATASET).partitions[0].leader.id
@@ -86,7 +62,7 @@ def test_loss_of_a_broker_and_a_rolling_restart_lose_nothing(replicated: Site, c
     site = replicated
     assert topic_concerns(site.bootstrap, DATASET) == []
     driver = site.start_driver(HEADRACE_KAFKA_BOOTSTRAP=cluster.bootstrap)
-    with producing(site):
+    with site.sending():
         wait_for_batches(site, driver, 3)
         lost = leader(site, cluster)
         cluster.kill(lost)

@@ -10,10 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,25 +73,6 @@ def bronze_commits(site: Site) -> int:
     return sum(1 for _ in (bronze_path(site.settings, site.dataset) / "_delta_log").glob("*.json"))
 
 
-@contextmanager
-def sending(site: Site) -> Iterator[None]:
-    """Send records all the time, as long as a broker takes them."""
-    enough = threading.Event()
-
-    def send() -> None:
-        while not enough.is_set():
-            site.send(40)
-            enough.wait(0.1)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        enough.set()
-        thread.join()
-
-
 def at_work(site: Site) -> None:
     """Start the stream, and wait until its first records are published."""
     up(site)
@@ -132,7 +111,7 @@ def test_killed_driver_commits_again_within_30_seconds(runner_site: Site) -> Non
     # On a machine that is busy with other tests any start takes long; then no longer than the first one did.
     allowed = max(COMMITTING_WITHIN, time.monotonic() - began)
     first = driver_of(runner_site)
-    with sending(runner_site):
+    with runner_site.sending():
         before = bronze_commits(runner_site)
         wait_until(lambda: bronze_commits(runner_site) > before + 1, "bronze goes on")
         os.kill(first.pid, signal.SIGKILL)
@@ -194,7 +173,7 @@ def test_killed_runner_leaves_no_orphans_and_the_next_one_continues(runner_site:
     )
     family = [driver, *driver.children(recursive=True)]
     assert any(process.name() == "java" for process in family)
-    with sending(runner_site):
+    with runner_site.sending():
         before = bronze_commits(runner_site)
         wait_until(lambda: bronze_commits(runner_site) > before, "bronze goes on")
         os.kill(runner.pid, signal.SIGKILL)
@@ -223,7 +202,7 @@ def alive(process: psutil.Process) -> bool:
 def test_sigterm_drains_at_a_batch_boundary_and_keeps_the_desired_state(runner_site: Site) -> None:
     at_work(runner_site)
     runner, broker, driver = run_of(runner_site, RUNNER), run_of(runner_site, BROKER), driver_of(runner_site)
-    with sending(runner_site):
+    with runner_site.sending():
         before = bronze_commits(runner_site)
         wait_until(lambda: bronze_commits(runner_site) > before, "bronze goes on")
         # The feed ends first: there is nobody to take its records any more.
