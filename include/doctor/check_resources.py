@@ -1,12 +1,11 @@
-"""Checks of the machine: Java, disk, memory, file system, port. Sizes are bytes."""
+"""Checks of the machine: Java, disk, memory, Spark's master, port. Sizes are bytes."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from include.doctor.check_result import CheckResult, failed, passed, warning
 from include.host.java_runtime import Java, JavaMissing
@@ -17,26 +16,6 @@ from include.state.process_states import ProcessState, ProcessStatus
 GB = 1_000_000_000
 LEAST_DISK, GOOD_DISK = 2 * GB, 5 * GB
 GOOD_MEMORY = 4 * GB
-SHARED = "file locks and atomic renames are not sure there"
-FLEETING = {
-    "tmpfs": "it is memory: all is lost when the machine stops",
-    "ramfs": "it is memory: all is lost when the machine stops",
-    "overlay": "it is a container's own layer: all is lost with the container",
-    "overlayfs": "it is a container's own layer: all is lost with the container",
-    "nfs": SHARED,
-    "nfs4": SHARED,
-    "cifs": SHARED,
-    "smb3": SHARED,
-    "9p": SHARED,
-    "fuse.sshfs": SHARED,
-}
-
-
-class Mount(NamedTuple):
-    """A mounted file system."""
-
-    mountpoint: str
-    fstype: str
 
 
 def check_java(find: Callable[[Mapping[str, str]], Java], environ: Mapping[str, str]) -> CheckResult:
@@ -99,25 +78,6 @@ def check_writable(state: Path) -> CheckResult:
     except OSError as error:
         return failed("state folder", f"{state}: {error.strerror}", "set HEADRACE_STATE to a folder you can write to")
     return passed("state folder", f"{state} is writable")
-
-
-def check_filesystem(state: Path, mounts: Iterable[Mount]) -> CheckResult:
-    """Check that the state folder is on a persistent local file system."""
-    mount = mount_of(state, mounts)
-    if mount is None:
-        return warning("file system", f"unknown for {state}", "make sure that it is a local disk")
-    found = f"{mount.fstype} at {mount.mountpoint}"
-    if mount.fstype not in FLEETING:
-        return passed("file system", found)
-    return warning(
-        "file system", f"{found}: {FLEETING[mount.fstype]}", "set HEADRACE_STATE to a folder on a local disk"
-    )
-
-
-def mount_of(path: Path, mounts: Iterable[Mount]) -> Mount | None:
-    """Return the mount of a path: the longest matching mount point, the last mounted of equal ones."""
-    leading = [mount for mount in mounts if path.is_relative_to(mount.mountpoint)]
-    return max(reversed(leading), key=lambda mount: len(mount.mountpoint)) if leading else None
 
 
 def check_port(

@@ -11,6 +11,13 @@ from pathlib import Path
 
 import psutil
 
+from include.doctor.check_file_system import (
+    Mount,
+    check_file_operations,
+    check_ledger_place,
+    check_locks_elsewhere,
+    check_mount,
+)
 from include.doctor.check_installation import (
     check_jars,
     check_packages,
@@ -21,9 +28,7 @@ from include.doctor.check_installation import (
 )
 from include.doctor.check_kafka import check_kafka
 from include.doctor.check_resources import (
-    Mount,
     check_disk,
-    check_filesystem,
     check_heaps,
     check_java,
     check_memory,
@@ -67,7 +72,10 @@ def state_findings(settings: Settings) -> list[CheckResult]:
         check_heaps(settings, psutil.virtual_memory().total),
         check_writable(settings.state),
         check_disk(shutil.disk_usage(existing(settings.state)).free, settings.state),
-        check_filesystem(settings.state, mounts()),
+        check_mount(settings.state, mounts()),
+        check_file_operations(settings.state),
+        *check_locks_elsewhere(settings),
+        *check_ledger_place(settings, mounts()),
         check_port(settings.kafka_port, observe_broker(settings), is_free, holder_of),
         *check_kafka(settings),
         *check_spark_master(settings),

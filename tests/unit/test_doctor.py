@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli import doctor_command
+from include.doctor.check_file_system import Mount, check_file_operations, check_ledger_place, check_mount
 from include.doctor.check_installation import (
     check_jars,
     check_packages,
@@ -21,9 +23,7 @@ from include.doctor.check_installation import (
 )
 from include.doctor.check_resources import (
     GB,
-    Mount,
     check_disk,
-    check_filesystem,
     check_heaps,
     check_java,
     check_memory,
@@ -79,14 +79,37 @@ def test_heaps_larger_than_the_machine_fail(driver: str, verdict: Verdict) -> No
     ],
 )
 def test_file_system_is_that_of_the_longest_mount(place: str, verdict: Verdict, kind: str) -> None:
-    found = check_filesystem(Path(place), MOUNTS)
+    found = check_mount(Path(place), MOUNTS)
     assert found.verdict is verdict
     assert found.found.startswith(kind)
 
 
 def test_container_layer_warns() -> None:
-    assert check_filesystem(Path("/x"), [Mount("/", "overlay")]).verdict is WARN
-    assert check_filesystem(Path("/x"), []).verdict is WARN
+    assert check_mount(Path("/x"), [Mount("/", "overlay")]).verdict is WARN
+    assert check_mount(Path("/x"), []).verdict is WARN
+
+
+def test_sqlite_ledger_on_a_network_file_system_warns() -> None:
+    on_nfs = Settings(state=Path("/mnt/state"))
+    assert [each.verdict for each in check_ledger_place(on_nfs, MOUNTS)] == [WARN]
+    in_postgres = on_nfs.model_copy(update={"ledger_url": "postgresql://x/y"})
+    for settings in (in_postgres, Settings(state=Path("/mnt/fast/state"))):
+        assert check_ledger_place(settings, MOUNTS) == []
+
+
+def test_file_system_without_what_commits_need_fails(tmp_path: Path) -> None:
+    def no_links(_new: Path, _name: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    def replacing(new: Path, name: Path) -> None:
+        shutil.copyfile(new, name)
+
+    assert check_file_operations(tmp_path).verdict is OK
+    for link, why in ((no_links, "no hard links"), (replacing, "a hard link replaces a file")):
+        found = check_file_operations(tmp_path, link)
+        assert (found.verdict, why in found.found) == (FAIL, True), found
+    assert check_file_operations(tmp_path / "absent").verdict is FAIL
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_port_taken_by_another_process_fails() -> None:

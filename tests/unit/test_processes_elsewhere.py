@@ -15,8 +15,10 @@ import psutil
 import pytest
 from stand_ins import report_progress
 
+from include.doctor.check_file_system import check_locks_elsewhere
+from include.doctor.check_result import Verdict
 from include.host.process_place import host_name, this_boot, this_place
-from include.paths import run_path
+from include.paths import run_path, runner_lock_path
 from include.process_control import job_process
 from include.process_control.job_process import JobRunning, end_job, refuse_running
 from include.process_control.runner_lease import RunnerAlreadyRunning, forget_other_places, refuse_other_host
@@ -25,6 +27,7 @@ from include.settings import Settings
 from include.state.broker_address import NoBroker, bootstrap_servers
 from include.state.desired_streams import desired_stream, request_stream
 from include.state.driver_status import DriverStatus, read_reported_status, status_file
+from include.state.file_locks import take_lock
 from include.state.heartbeats import EXPIRY, beat, heartbeat_age, seconds_since_boot
 from include.state.process_states import BROKER, CONSOLE, METRICS, RUNNER, ProcessState
 from include.state.run_files import (
@@ -204,6 +207,18 @@ def test_new_runner_waits_for_the_heartbeat_of_a_runner_on_another_machine(setti
         refuse_other_host(settings)
     os.utime(run_path(settings, RUNNER), (time.time() - EXPIRY - 1,) * 2)
     refuse_other_host(settings)
+
+
+def test_doctor_finds_that_the_locks_of_another_host_are_not_seen_here(settings: Settings, place: str) -> None:
+    assert check_locks_elsewhere(settings) == []
+    record(settings, RUNNER, place)
+    (unseen,) = check_locks_elsewhere(settings)
+    assert (unseen.verdict, "its lock is free here" in unseen.found) == (Verdict.FAIL, True)
+    with take_lock(runner_lock_path(settings), "the other one"):
+        assert [each.verdict for each in check_locks_elsewhere(settings)] == [Verdict.OK]
+    assert check_locks_elsewhere(settings.model_copy(update={"lease_url": "postgresql://x/y"})) == []
+    os.utime(run_path(settings, RUNNER), (time.time() - EXPIRY - 1,) * 2)
+    assert check_locks_elsewhere(settings) == []
 
 
 def test_up_starts_no_runner_that_is_a_service(settings: Settings) -> None:
