@@ -8,6 +8,8 @@ from typing import Protocol
 import polars as pl
 from small_release import Record, SmallRelease
 
+from include.reading.publication import Publication, read_publication
+
 
 class BatchSnapshots:
     """A release, and its published tables as of each batch."""
@@ -15,11 +17,14 @@ class BatchSnapshots:
     def __init__(self, release: SmallRelease) -> None:
         self.release = release
         self._tables: list[dict[str, pl.DataFrame]] = []
+        self.publications: list[Publication] = []
+        """By batch."""
 
     def take(self, records: Sequence[Record]) -> None:
         """Ingest and refine one batch, then copy the published tables."""
         self.release.take(records)
         self._tables.append({name: self.release.read(name) for name in self.release.versions()})
+        self.publications.append(read_publication(self.release.settings, self.release.dataset.name))
 
     def after(self, batch: int, table: str) -> pl.DataFrame:
         """Return the rows of `table` as published after `batch`."""

@@ -128,6 +128,35 @@ def test_a_repeated_run_reads_the_inputs_from_silver(
         assert rows.sort(rows.columns[:2]).equals(expected[target.gold.name])
 
 
+@pytest.mark.parametrize("by_spark", [False, True], ids=["DuckDB", "Spark"])
+def test_of_rows_that_tie_the_one_with_the_greatest_partition_and_offset_is_the_latest(
+    spark: SparkSession, tmp_path: Path, by_spark: bool
+) -> None:
+    gold = """
+  meter_now:
+    kind: latest
+    keys: [device]
+    order_by: [read_at]
+    columns: {litres: litres}
+"""
+
+    def tied(device: str, litres: int, partition: int = 0) -> Record:
+        value = reading(device, 5, litres).value
+        assert value is not None
+        return Record(value.replace(b'"event_id": "', f'"event_id": "{litres}/'.encode()), partition=partition)
+
+    first = [tied("d1", 30), tied("d1", 10), tied("d1", 20), tied("d2", 7, 1), tied("d2", 9), tied("d3", 3)]
+    then = [tied("d1", 11), tied("d2", 8), tied("d3", 2, 1)]
+    found = [
+        refined(meter_release(spark, tmp_path / str(len(batches)), gold), batches, by_spark=by_spark)["meter_now"]
+        for batches in ([first], [first, then])
+    ]
+    assert [dict(rows.select("device", "litres").rows()) for rows in found] == [
+        {"d1": 20, "d2": 7, "d3": 3},
+        {"d1": 11, "d2": 7, "d3": 2},
+    ]
+
+
 def test_an_expression_that_fails_on_a_row_halts_gold_and_rejects_no_record(
     spark: SparkSession, tmp_path: Path
 ) -> None:

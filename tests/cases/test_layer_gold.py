@@ -167,6 +167,12 @@ def test_latest_row_is_chosen_by_event_time_then_stage(snapshots: BatchSnapshots
     assert {row["flight"]: (row["status"], f"{row['since']:%H:%M}") for row in rows} == STATUS[batch]
 
 
+def test_stages_order_the_events_of_a_second_as_a_flight_goes_on(snapshots: BatchSnapshots) -> None:
+    found = dict(snapshots.release.silver().select("kind", "stage").unique().rows())
+    assert sorted(found, key=lambda kind: found[kind]) == ["scheduled", "departed", "arrived", "cancelled"]
+    assert len(set(found.values())) == len(found)
+
+
 def test_latest_row_has_all_columns_of_newest_event(snapshots: BatchSnapshots) -> None:
     rows = {row["flight"]: row for row in snapshots.after(1, "gold.flight_status").filter(carrier="DL").to_dicts()}
     assert rows[3]["dest"] == "IAH"

@@ -17,6 +17,8 @@ from small_release import Record, small_release
 from include.catalog.dataset import declared_dataset
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.settings import Settings
+from spark_jobs.layers import silver_layer
+from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.storage.delta_table import RowsUnaccounted
 
 A, B, C, D = (flight_event("scheduled", number) for number in (1, 2, 3, 4))
@@ -105,11 +107,9 @@ def test_duplicate_names_its_winner(snapshots: BatchSnapshots) -> None:
     assert row["_month"] == f"{row['first_seen']:%Y-%m}" == "2026-11"
 
 
-def test_scheduled_events_have_stage_0(snapshots: BatchSnapshots) -> None:
-    assert set(snapshots.release.silver()["stage"]) == {0}
-
-
-def test_empty_batch_changes_no_rows(snapshots: BatchSnapshots) -> None:
+def test_empty_batch_moves_the_publication_and_changes_no_rows(snapshots: BatchSnapshots) -> None:
+    before, after = snapshots.publications[2:4]
+    assert (before.batch, after.batch, after.offsets) == (2, 3, before.offsets)
     for table in ("silver.flights", "rejected.flights", "gold.carrier_hours", "gold.worst_delays"):
         assert snapshots.after(3, table).equals(snapshots.after(2, table)), table
 
@@ -160,6 +160,21 @@ def test_silver_code_that_loses_or_doubles_rows_is_refused(rows: str, spark: Spa
         release.refine(0, 0)
     assert release.refined() == -1
     assert release.begun() is None
+
+
+@pytest.mark.parametrize("table", ["silver", "rejected"])
+def test_run_that_would_lose_a_row_of_a_table_is_refused(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    release.ingest([A, A, B])
+    if table == "silver":
+        monkeypatch.setattr(silver_layer, "ORIGINALS", f"{silver_layer.ORIGINALS} limit 1")
+    else:
+        monkeypatch.setattr(silver_layer, "rejected_rows_sql", lambda dataset: f"{rejected_rows_sql(dataset)} limit 0")
+    with pytest.raises(RowsUnaccounted, match="3 records came in, . are accepted and . rejected"):
+        release.refine(0, 0)
+    assert (release.refined(), release.begun()) == (-1, None)
 
 
 def test_columns_that_differ_only_by_case_are_refused(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:

@@ -123,6 +123,10 @@ def test_optional_fields_may_be_null_or_absent(spark: SparkSession) -> None:
         '{"a":"1","d":"4"} ': None,
         '{"a":"1","d":"4"}}': None,
         '{"a":"1","a":"2","d":"4"}': None,
+        '{"a":"1","b":"2","b":"3","d":"4"}': None,
+        '{"a":"1","b":null,"b":"3","d":"4"}': None,
+        '{"a":"1","c":3,"c":null,"d":"4"}': None,
+        '{"a":"1","b":"2","c":3,"b":"2","d":"4"}': None,
     }
     assert read(spark, OPTIONAL, [record.encode() for record in records]) == list(records.values())
 

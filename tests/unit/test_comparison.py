@@ -102,6 +102,8 @@ def test_each_measure_is_compared_by_itself(tmp_path: Path) -> None:
     sums = {each.column: (each.old_sum, each.new_sum, each.percent) for each in found.tables[0].measures}
     assert sums["delay"] == (60.0, 66.0, 10.0)
     assert sums["departed"][:2] == (3.0, 3.0)
+    nulls = {each.column: (each.old_nulls, each.new_nulls) for each in found.tables[0].measures}
+    assert nulls == {"departed": (1 / 3, 1 / 3), "delay": (0.0, 0.0)}
     (sample,) = found.tables[0].samples["changed"]
     assert (sample.old, sample.new) == ([{"departed": None, "delay": 30}], [{"departed": None, "delay": 36}])
 

@@ -195,10 +195,11 @@ def test_copies_follow_their_originals_in_the_topic(broker: str, tmp_path: Path)
     manifest = tmp_path / "m"
     sender(broker, "copies", manifest)()
     found = log(broker, "copies")
-    for line in read_manifest(manifest):
-        if line.get("reason") == "duplicate":
-            before = [value for _, value in found[line["partition"]][: line["offset"]]]
-            assert any(f'"event_id":"{line["event_id"]}"'.encode() in (value or b"") for value in before)
+    copies = [line for line in read_manifest(manifest) if line.get("reason") == "duplicate"]
+    assert copies
+    for line in copies:
+        before = [value for _, value in found[line["partition"]][: line["offset"]]]
+        assert any(f'"event_id":"{line["event_id"]}"'.encode() in (value or b"") for value in before)
 
 
 def test_stopped_run_continues_without_sending_twice(
