@@ -35,7 +35,7 @@ from spark_jobs.layers.release_tables import Release, open_release, release_path
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun
 from spark_jobs.log_lines import log_line
 from spark_jobs.storage.batch_rows import count_rows
-from spark_jobs.storage.claim_tables import claim_tables
+from spark_jobs.storage.claim_tables import take_over_tables
 from spark_jobs.storage.delta_table import OwnershipLost, Table
 
 SHADOW_RETRY_SECONDS = 30.0
@@ -296,8 +296,7 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
         datetime.now(UTC),
     )
     try:
-        if settings.lease_url:
-            claim_tables(release_paths(settings, dataset), lease.epoch)
+        take_over_tables(release_paths(settings, dataset), lease.epoch, leases_expire=bool(settings.lease_url))
         release = open_release(spark, settings, dataset, bronze)
         if settings.is_power_safe:
             # New tables, and what a process that crashed, or ran without `power`, has committed.

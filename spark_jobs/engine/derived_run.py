@@ -37,7 +37,7 @@ from include.settings import Settings
 from include.state.json_file import JsonFile
 from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
 from spark_jobs.layers.derived_sources import changes_since, open_sources, source_version
-from spark_jobs.storage.claim_tables import claim_tables
+from spark_jobs.storage.claim_tables import take_over_tables
 from spark_jobs.storage.failpoints import Step, pass_step
 
 
@@ -234,9 +234,8 @@ class DerivedRelease:
 
     def _open_tables(self, sources: Sources) -> tuple[DerivedTable, ...]:
         declared, derived = self.derived.pipeline.gold, self.derived
-        if self.settings.lease_url:
-            paths = (gold_path(self.settings, derived.name, derived.release, gold.name) for gold in declared)
-            claim_tables(paths, self.epoch)
+        paths = (gold_path(self.settings, derived.name, derived.release, gold.name) for gold in declared)
+        take_over_tables(paths, self.epoch, leases_expire=bool(self.settings.lease_url))
         return tuple(open_derived_table(self.spark, self.settings, self.derived, gold, sources) for gold in declared)
 
     def _facts(self, run: DerivedRun) -> dict[str, Any]:

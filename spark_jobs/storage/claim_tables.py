@@ -1,4 +1,4 @@
-"""A new owner claims its tables: a commit that an earlier owner has under way is refused (include/leases/adr-0001)."""
+"""A new owner takes tables over: a commit that an earlier one has under way is refused (include/leases/adr-0001)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from include.clients.delta_log import LOG, latest_version
-from spark_jobs.storage.log_commit import VersionTaken, put_commit
+from spark_jobs.storage.log_commit import VersionTaken, discard_unfinished_commits, put_commit
 
 EPOCH = "headraceEpoch"
+
+
+def take_over_tables(paths: Iterable[Path], epoch: int, *, leases_expire: bool) -> None:
+    """Remove unfinished commits of earlier owners; where leases expire, also claim the tables.
+
+    A lock of a file is free only when its holder has ended, so that its unfinished commits are leftovers of a crash.
+    """
+    existing = [path for path in paths if (path / LOG).is_dir()]
+    for path in existing:
+        discard_unfinished_commits(path)
+    if leases_expire:
+        claim_tables(existing, epoch)
 
 
 def claim_tables(paths: Iterable[Path], epoch: int) -> None:

@@ -2,7 +2,7 @@
 
 *Writes:* one commit file of a table's log. Reads no log: the cost does not depend on what the log or the table has.
 *Guarantee:* readers see all of a commit or nothing; of two processes that commit one version, one succeeds.
-*After a crash:* the unfinished file, of a few kilobytes, stays; readers ignore it.
+*After a crash:* the unfinished file stays until the table's next owner takes it over; readers ignore it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from include.clients.delta_log import LOG, commit_name
 from include.durable_files import sync_path, unique_suffix
 
 Action = Mapping[str, Any]
+UNFINISHED = "_commit_*.json.tmp"
 
 
 class VersionTaken(Exception):
@@ -40,7 +41,7 @@ def put_commit(
     }
     lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": {**info, **facts}}, *actions)]
     log = table / LOG
-    unfinished = log / f"_commit_{unique_suffix()}.json.tmp"
+    unfinished = log / UNFINISHED.replace("*", unique_suffix())
     try:
         _write(unfinished, "\n".join(lines).encode(), durable)
         _create(table, version, unfinished)
@@ -48,6 +49,12 @@ def put_commit(
         unfinished.unlink(missing_ok=True)
     if durable:
         sync_path(log)
+
+
+def discard_unfinished_commits(table: Path) -> None:
+    """Remove commits that earlier owners have not finished; one that is still under way fails with VersionTaken."""
+    for path in (table / LOG).glob(UNFINISHED):
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes, durable: bool) -> None:
@@ -65,6 +72,8 @@ def _create(table: Path, version: int, content: Path) -> None:
         os.link(content, path)
     except FileExistsError as error:
         raise VersionTaken(f"the log has version {version}") from error
+    except FileNotFoundError as error:
+        raise VersionTaken(f"a new owner has removed the unfinished commit of version {version}") from error
     # The owner that was faster may have moved its commit into the history meanwhile, so that the name was free again.
     if version < history_end(table):
         path.unlink()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from unittest.mock import Mock
 
 import pytest
 from test_reading_publication import flights
@@ -14,10 +17,15 @@ from test_table_commits import file, spec
 from include.clients.delta_log import LOG
 from include.commit_guard import add_check, remove_check
 from include.leases.lease_errors import LeaseLost
+from include.paths import bronze_path
 from include.reading.publication import fence_publication, publish, read_publication
 from include.settings import Settings
-from spark_jobs.storage.claim_tables import claim_tables
+from spark_jobs.engine.derived_loop import DerivedLoop
+from spark_jobs.engine.driver_loop import DriverLoop
+from spark_jobs.engine.fence_owner import fence_earlier_owner
+from spark_jobs.storage.claim_tables import claim_tables, take_over_tables
 from spark_jobs.storage.delta_table import OwnershipLost, Table
+from spark_jobs.storage.log_commit import UNFINISHED
 
 
 @contextmanager
@@ -93,3 +101,70 @@ def test_owner_without_its_lease_publishes_nothing(settings: Settings) -> None:
     with at_the_check(lose), pytest.raises(LeaseLost):
         publish(settings, flights(13))
     assert read_publication(settings, "flights") == flights(12)
+
+
+@pytest.mark.parametrize("kind", ["stream", "derived"])
+def test_driver_that_has_lost_its_lease_ends_before_the_next_run(settings: Settings, kind: str) -> None:
+    lease, work, stop = Mock(location="leases/flights", **{"is_held.side_effect": [True, False]}), Mock(), Event()
+    loop: DriverLoop | DerivedLoop
+    if kind == "stream":
+        loop = DriverLoop(settings, "flights", lease, work, Mock(), Mock(), Mock(), stop)
+        loop._execute_request = loop._compact = loop._clean_up = Mock()  # type: ignore[method-assign]
+        loop._refine_next = work  # type: ignore[method-assign]
+    else:
+        loop = DerivedLoop(Mock(settings=settings), lease, Mock(), stop)
+        loop._execute_request, loop.upkeep = Mock(), Mock()  # type: ignore[method-assign]
+        loop._advance = work  # type: ignore[method-assign]
+    work.side_effect = [True, AssertionError("a run without the lease")]
+    with pytest.raises(LeaseLost):
+        loop.run()
+    assert work.call_count == 1
+
+
+def unfinished(table: Table) -> list[Path]:
+    return [path for path in (table.spec.path / LOG).iterdir() if path.name.endswith(".tmp")]
+
+
+def test_unfinished_commit_of_a_crash_is_removed_when_the_table_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(spec(tmp_path))
+    table.commit("app", 0, {}, [file("one")])
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "link", Mock(side_effect=KeyboardInterrupt))
+        killed.setattr(Path, "unlink", Mock())
+        with pytest.raises(KeyboardInterrupt):
+            table.commit("app", 1, {}, [file("two")])
+    assert len(unfinished(table)) == 1
+    take_over_tables([table.spec.path, tmp_path / "no table yet"], 2, leases_expire=False)
+    assert (unfinished(table), Table(spec(tmp_path)).version) == ([], 1)
+
+
+@pytest.mark.parametrize("leases_expire", [False, True])
+def test_commit_that_a_new_owner_interrupts_is_refused_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leases_expire: bool
+) -> None:
+    """Without the owner's lease, a reload would make it current again."""
+    earlier, link = Table(spec(tmp_path)), os.link
+
+    def link_too_late(content: Path, path: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        take_over_tables([earlier.spec.path], 2, leases_expire=leases_expire)
+        Table(spec(tmp_path)).commit("app", 0, {}, [file("other")])
+        link(content, path)
+
+    monkeypatch.setattr(os, "link", link_too_late)
+    for _ in range(2):
+        with pytest.raises(OwnershipLost):
+            earlier.commit("app", 0, {}, [file("one")])
+    owner = Table(spec(tmp_path))
+    assert ([each.path for each in owner.files()], unfinished(owner)) == ([file("other").path], [])
+
+
+def test_bronze_is_taken_over_when_a_driver_starts(settings: Settings) -> None:
+    log = bronze_path(settings, "flights") / LOG
+    log.mkdir(parents=True)
+    left = log / UNFINISHED.replace("*", "12-3a")
+    left.write_text("{")
+    fence_earlier_owner(settings, "flights", 2)
+    assert not left.exists()
