@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.catalog.dataset import Dataset
-from include.clients.kafka import BrokerUnreachable
+from include.clients.kafka import BrokerUnreachable, TopicMissing, partition_ids
 from include.durable_files import sync_files
 from include.kafka_address import source_options
 from include.paths import checkpoint_path
@@ -97,7 +97,7 @@ class Ingest:
         self.spark.sparkContext.setLogLevel("OFF")
 
     def _source_options(self, bootstrap: str) -> dict[str, str]:
-        start = {self.generation.topic: {str(p): offset for p, offset in self.generation.start.items()}}
+        start = {str(p): offset for p, offset in self._starting_offsets(bootstrap).items()}
         options = {
             "kafka.max.partition.fetch.bytes": "8388608",
             "kafka.fetch.max.bytes": "67108864",
@@ -106,7 +106,7 @@ class Ingest:
             **self.settings.kafka_options,
             **source_options(bootstrap),
             "subscribe": self.generation.topic,
-            "startingOffsets": json.dumps(start),
+            "startingOffsets": json.dumps({self.generation.topic: start}),
             "failOnDataLoss": "true",
             "kafka.isolation.level": "read_committed",
             "includeHeaders": "true",
@@ -116,6 +116,13 @@ class Ingest:
         for key, value in options.items():
             reject_unsafe(key, value)
         return options
+
+    def _starting_offsets(self, bootstrap: str) -> dict[int, int]:
+        """Return the first offset by partition: Spark wants all, also those added after the generation began."""
+        added = dict[int, int]()
+        with suppress(BrokerUnreachable, TopicMissing):
+            added = dict.fromkeys(partition_ids(bootstrap, self.generation.topic), 0)
+        return {**added, **self.generation.start}
 
     def _commit(self, records: DataFrame, number: int) -> None:
         """Commit one micro-batch; Spark calls it. During a drain it raises, so that the batch stays planned."""

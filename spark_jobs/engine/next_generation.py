@@ -30,10 +30,11 @@ def next_offsets(
     dataset: Dataset, head: BronzeHead | None, bootstrap: str, accept_loss: bool
 ) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
     """Return the next offset by partition, and the ranges that Kafka has expired. Raises OffsetsExpired for those
-    unless the loss is accepted."""
+    unless the loss is accepted. A partition that bronze does not know was added after bronze's last batch.
+    """
     topic = dataset.pipeline.topic
     first = log_start_offsets(bootstrap, topic)
-    start = first | (dict(head.ends) if head else {})
+    start = dict.fromkeys(first, 0) | dict(head.ends) if head else first
     lost = {p: (start[p], first[p]) for p in first if start[p] < first[p]}
     if lost and not accept_loss:
         raise OffsetsExpired(dataset.name, topic, lost)

@@ -181,10 +181,13 @@ def validated_generation(
 
 
 def refuse_expired_offsets(dataset: str, generation: Generation, head: BronzeHead | None, bootstrap: str) -> None:
-    """Raise OffsetsExpired unless Kafka has what bronze lacks: retention may overtake a stream that was down."""
+    """Raise OffsetsExpired unless Kafka has what bronze lacks: retention may overtake a stream that was down.
+
+    A partition that was added after the generation began is read from offset 0.
+    """
     is_own = head is not None and head.app_id == generation.app_id(dataset)
-    follows = {**generation.start, **(head.ends if head and is_own else {})}
     starts = log_start_offsets(bootstrap, generation.topic)
+    follows = {**dict.fromkeys(starts, 0), **generation.start, **(head.ends if head and is_own else {})}
     missing = {p: (end, starts[p]) for p, end in follows.items() if end < starts.get(p, 0)}
     if missing:
         raise OffsetsExpired(dataset, generation.topic, missing)

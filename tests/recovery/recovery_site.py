@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +147,10 @@ class Site:
         path.write_bytes(mine)
         return second
 
-    def send(self, count: int = 200) -> None:
-        """Send the next `count` readings, with their duplicates and invalid records."""
+    def send(self, count: int = 200, key: Callable[[Sent], str] = attrgetter("key")) -> None:
+        """Send the next `count` readings, with their duplicates and invalid records; `key` decides on the partition."""
         fresh = readings(self.sent_count, count)
-        rows = [(item.key.encode(), item.value.encode(), None) for item in fresh]
+        rows = [(key(item).encode(), item.value.encode(), None) for item in fresh]
         schema = {"key": pl.Binary, "value": pl.Binary, "fault": pl.String}
         produce(self.bootstrap, self.dataset, pl.DataFrame(rows, schema=schema, orient="row"))
         self.sent_count += count

@@ -248,11 +248,22 @@ def test_first_batch_after_an_accepted_loss_names_it(scene: Scene) -> None:
     assert "lost" not in second.facts
 
 
-def test_new_partition_begins_at_its_start(scene: Scene) -> None:
+def test_partition_that_was_added_later_begins_at_its_first_record(scene: Scene) -> None:
+    scene.kafka.starts[2], scene.kafka.ends[2] = 0, 5
+    assert scene.preflight() == scene.generation
     shutil.rmtree(scene.folder)
-    scene.kafka.starts[2] = scene.kafka.ends[2] = 5
     scene.repair()
-    assert scene.generation.start == {0: 40, 1: 40, 2: 5}
+    assert scene.generation.start == {0: 40, 1: 40, 2: 0}
+
+
+def test_expired_records_of_a_partition_that_was_added_later_are_skipped_only_on_request(scene: Scene) -> None:
+    scene.kafka.starts[2] = scene.kafka.ends[2] = 5
+    for ask in (scene.preflight, scene.repair):
+        with pytest.raises(OffsetsExpired, match=r"partition 2 offsets \[0, 5\)"):
+            ask()
+    assert scene.repair(accept_loss=True)[0]
+    assert (scene.generation.start, scene.generation.lost) == ({0: 40, 1: 40, 2: 5}, {2: (0, 5)})
+    assert scene.preflight() == scene.generation
 
 
 def test_repair_needs_the_lease(scene: Scene) -> None:
