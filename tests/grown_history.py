@@ -79,9 +79,13 @@ HOUR = StructType().add("hour", TimestampType()).add("events", LongType()).add("
 
 @dataclass
 class GrownHistory:
-    """Grows by `add_batch`; `seconds` has the CPU seconds of each step by batch, of the last MEASURED batches."""
+    """Grows by `add_batch`; `seconds` has the CPU seconds of each step by batch, of the last MEASURED batches.
+
+    `partitions` of the topic: bronze gets a file of each in each batch.
+    """
 
     settings: Settings
+    partitions: int = 1
     dataset: Dataset = field(init=False)
     release: Release = field(init=False)
     seconds: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
@@ -117,6 +121,11 @@ class GrownHistory:
         self.compaction = AutomaticCompaction()
         # A batch stands for a second; made as fast as it goes, all commits would be of the last five minutes.
         self.moving = AutomaticHistory(clock=lambda: float(self.batches), age=timedelta(), next_check=0.0)
+
+    @property
+    def written(self) -> int:
+        """The number of data files that batches have written, compaction apart: silver and gold get one each."""
+        return self.batches * (self.partitions + 2)
 
     @property
     def commits(self) -> int:
@@ -159,41 +168,54 @@ class GrownHistory:
             project_dataset(self.ledger, self.settings, self.dataset.name)
 
     def _ingest(self, number: int) -> Any:
-        return SimpleNamespace(bronze=self.release.writer.bronze, ingested={0: (number + 1) * RECORDS})
+        ends = dict.fromkeys(range(self.partitions), self._offsets(number).stop)
+        return SimpleNamespace(bronze=self.release.writer.bronze, ingested=ends)
+
+    def _offsets(self, number: int) -> range:
+        """Return the offsets that a batch has of each partition."""
+        count = max(1, RECORDS // self.partitions)
+        return range(number * count, (number + 1) * count)
 
     def _commit_bronze(self, number: int) -> None:
-        bronze, at = self.release.writer.bronze, START + timedelta(seconds=number)
-        span = number * RECORDS, (number + 1) * RECORDS
-        columns = {
-            "topic": ["flights"] * RECORDS,
-            "partition": [0] * RECORDS,
-            "offset": list(range(*span)),
-            "timestamp": [at] * RECORDS,
-            "timestamp_type": [0] * RECORDS,
-            "key": [None] * RECORDS,
-            "value": [b"{}"] * RECORDS,
-            "headers": [None] * RECORDS,
-            "_batch_id": [number] * RECORDS,
-        }
-        files = [_write(bronze, number, f"{at:%Y-%m-%d}", pa.table(columns, BRONZE_FILE))]
+        bronze, offsets = self.release.writer.bronze, self._offsets(number)
+        files = [self._write_bronze(number, part) for part in range(self.partitions)]
         facts = {"dataset": "flights", "topic": "flights", "topic_id": "t", "query_id": "q", "epoch": 1, "code": "c"}
-        batch = BronzeBatch(number, "flights/bronze/g1", number, {0: span}, facts)
+        spans = dict.fromkeys(range(self.partitions), (offsets.start, offsets.stop))
+        batch = BronzeBatch(number, "flights/bronze/g1", number, spans, facts)
         bronze.commit(batch.app_id, number, bronze_metadata(bronze, files, batch), files)
+
+    def _write_bronze(self, number: int, part: int) -> DataFile:
+        at, offsets = START + timedelta(seconds=number), self._offsets(number)
+        count = len(offsets)
+        columns = {
+            "topic": ["flights"] * count,
+            "partition": [part] * count,
+            "offset": list(offsets),
+            "timestamp": [at] * count,
+            "timestamp_type": [0] * count,
+            "key": [None] * count,
+            "value": [b"{}"] * count,
+            "headers": [None] * count,
+            "_batch_id": [number] * count,
+        }
+        return _write(self.release.writer.bronze, number, f"{at:%Y-%m-%d}", pa.table(columns, BRONZE_FILE), part)
 
     def _commit_refined(self, run: RefineRun) -> None:
         writer, number, at = self.release.writer, run.last, START + timedelta(seconds=run.last)
+        places = [(part, offset) for part in range(self.partitions) for offset in self._offsets(number)]
+        count = len(places)
         columns = {
-            "event_id": [f"{number}-{row}" for row in range(RECORDS)],
-            "occurred_at": [at] * RECORDS,
-            "_topic": ["flights"] * RECORDS,
-            "_partition": [0] * RECORDS,
-            "_offset": list(range(number * RECORDS, (number + 1) * RECORDS)),
-            "_timestamp": [at] * RECORDS,
-            "_batch_id": [number] * RECORDS,
+            "event_id": [f"{number}-{row}" for row in range(count)],
+            "occurred_at": [at] * count,
+            "_topic": ["flights"] * count,
+            "_partition": [part for part, _ in places],
+            "_offset": [offset for _, offset in places],
+            "_timestamp": [at] * count,
+            "_batch_id": [number] * count,
         }
         added = [_write(writer.silver, number, f"{at:%Y-%m}", pa.table(columns, SILVER_FILE))]
         times = {"0": at.isoformat().replace("+00:00", "Z")}
-        facts = {"rows": RECORDS, "rows_in": RECORDS, "event_time_max": times}
+        facts = {"rows": count, "rows_in": count, "event_time_max": times}
         self._commit(writer.silver, writer.app_id("silver"), run, facts, added)
         nothing: dict[str, Any] = {"rows": 0, "reasons": {}, "dispositions": {}, "warnings": {}}
         self._commit(writer.rejected, writer.app_id("rejected"), run, nothing, [])
@@ -226,8 +248,9 @@ class GrownHistory:
         by_batch.pop(self.batches - MEASURED, None)
 
 
-def _write(table: Table, number: int, partition: str, rows: pa.Table) -> DataFile:
-    path = table.attempt_folder(f"b{number:08d}") / f"{table.spec.partition}={partition}" / "part.parquet"
-    path.parent.mkdir(parents=True)
+def _write(table: Table, number: int, partition: str, rows: pa.Table, part: int = 0) -> DataFile:
+    folder = table.attempt_folder(f"b{number:08d}") / f"{table.spec.partition}={partition}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"part-{part}.parquet"
     pq.write_table(rows, path)
     return written_file(table.spec, path)
