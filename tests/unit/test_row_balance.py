@@ -1,4 +1,4 @@
-"""A run whose rows do not add up is refused; files of a window's silver are found by their bounds."""
+"""A batch or run whose rows do not add up is refused; files of a window's silver are found by their bounds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from include.catalog.windows import Window, parsed_size, window_begin, window_end
+from spark_jobs.layers.bronze_layer import BronzeBatch, validate_ranges
 from spark_jobs.layers.gold_files import files_within
 from spark_jobs.layers.silver_layer import ValidatedBatch, validate_balance
 from spark_jobs.storage.data_files import DataFile, TableSpec
@@ -28,6 +29,29 @@ def test_records_that_are_in_no_table_or_in_two_are_refused(rows_in: int) -> Non
         validate_balance("silver.small", (4, 7), batch)
     assert refused.value.batches == (4, 7)
     validate_balance("silver.small", (4, 7), ValidatedBatch(files(3), files(2), 5, {}, {}, {}))
+
+
+def bronze_file(partitions: tuple[int, int], offsets: tuple[int, int], rows: int) -> DataFile:
+    low, high = ({"partition": p, "offset": o} for p, o in zip(partitions, offsets, strict=True))
+    return DataFile("part.parquet", "2024-01-05", rows, 100, low, high)
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ([bronze_file((0, 1), (10, 12), 3)], "partition 0 has offsets 10 to 12"),
+        ([bronze_file((0, 0), (9, 12), 3)], "partition 0 has offsets 9 to 12, not \\[10, 13\\)"),
+        ([bronze_file((0, 0), (10, 13), 3)], "partition 0 has offsets 10 to 13, not \\[10, 13\\)"),
+        ([bronze_file((2, 2), (0, 0), 1)], "partition 2 has offsets 0 to 0, not \\[0, 0\\)"),
+        ([bronze_file((0, 0), (10, 12), 2)] * 2, "4 rows in \\[10, 13\\)"),
+    ],
+    ids=["two partitions in a file", "before the range", "after the range", "of no range", "a record twice"],
+)
+def test_batch_of_bronze_with_other_records_than_its_ranges_is_refused(written: list[DataFile], reason: str) -> None:
+    batch = BronzeBatch(7, "small/bronze/1", 7, {0: (10, 13), 1: (0, 5)}, {})
+    validate_ranges("bronze.small", [bronze_file((0, 0), (10, 12), 2), bronze_file((1, 1), (0, 4), 5)], batch)
+    with pytest.raises(RowsUnaccounted, match=reason):
+        validate_ranges("bronze.small", written, batch)
 
 
 @pytest.mark.parametrize(
