@@ -25,7 +25,7 @@ from include.audit.expiry_findings import (
 )
 from include.audit.file_findings import READ_ERRORS, FileCheck, file_check, unreadable_files, unreadable_table
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
-from include.audit.kafka_comparison import KafkaCounts, kafka_findings
+from include.audit.kafka_comparison import KafkaCounts, is_compared, kafka_findings, payload_view
 from include.audit.kafka_records import Topic
 from include.audit.silver_findings import (
     ALL_SILVER,
@@ -187,9 +187,15 @@ def _check_records(
     first, kept = counted.aged.complete, counted.aged.of("silver")
     members = {column.name: column.member for column in dataset.contract.columns}
     audited.check(silver, layers, lambda: left_over_findings(database, name, counted.aged))
-    audited.check(silver, layers, lambda: split_findings(database, name, publication.batch, first))
+    sound = not any(finding.table == bronze for finding in audited.findings) and bronze not in audited.unchecked
+    distinct = sound and is_compared(database, counted)
+    audited.check(silver, layers, lambda: split_findings(database, name, publication.batch, first, distinct=distinct))
     audited.check(silver, [silver], lambda: repeated_findings(database, name, pipeline, scope.batch))
-    audited.check(rejected, layers, lambda: orphan_findings(database, name, pipeline, kept, members))
+    audited.check(
+        rejected,
+        layers,
+        lambda: orphan_findings(database, name, pipeline, kept, members, payload_view(database, counted)),
+    )
     readable = [table for table in layers if table not in audited.damaged]
     counted.layers = _rows_by_partition(layer_counts(database, readable))
 

@@ -7,7 +7,7 @@ Guarantee: None, and so a check of the whole table, unless the other rows are th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -97,7 +97,10 @@ def changed_gold_check(
     touched = database.execute("select count(*) from published_part").fetchall()[0][0]
     earlier = files.rows_published - touched
     rows = _merged(database, changed) if is_merged(gold, changed.before) else _recomputed(database, changed)
-    return gold_check(database, gold, changed.refreshed, first, Recomputation(rows, earlier))
+    check, findings = gold_check(database, gold, changed.refreshed, first, Recomputation(rows, earlier))
+    if isinstance(check, GoldCheck):
+        check = replace(check, decided=check.decided and changed.before.decided)
+    return check, findings
 
 
 def is_merged(gold: Gold, before: VerifiedGold) -> bool:

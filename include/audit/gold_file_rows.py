@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from include.audit.verified_history import AuditScope, VerifiedFile, is_unmodified
+from include.audit.verified_history import AuditScope, is_there
 from include.clients.table_files import add_actions
 from include.reading.published_tables import PinnedTables, open_table
 
@@ -71,20 +71,13 @@ def gold_files(tables: PinnedTables, scope: AuditScope, name: str) -> GoldFiles 
     table, before, now = tables.table(name), scope.verified.files.get(name, {}), scope.reached.files.get(name, {})
     kept = scope.unchanged(name)
     added, removed = frozenset(now) - kept, frozenset(before) - kept
-    if removed & added or not all(_is_there(table.path / path, before[path]) for path in removed):
+    if removed & added or not all(is_there(table.path / path, before[path]) for path in removed):
         return None
     delta = open_table(table)
     partitions, declared = delta.metadata().partition_columns, pa.schema(delta.schema().to_arrow())
     schema = pa.schema([field for field in declared if field.name not in partitions])
     actions = {unquote(action["path"]): action for action in add_actions(delta).to_pylist()}
     return GoldFiles(table.path, schema, actions, kept, added, removed)
-
-
-def _is_there(path: Path, verified: VerifiedFile) -> bool:
-    try:
-        return is_unmodified(verified, path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _may_overlap(low: Any, high: Any, spans: Sequence[tuple[Any, Any]]) -> bool:

@@ -27,8 +27,10 @@ from include.audit.bronze_findings import (
     topic_findings,
 )
 from include.audit.expiry_findings import ExpiredBatches, expired_batches, expiry_findings
-from include.audit.kafka_records import Topic
+from include.audit.file_findings import READ_ERRORS
+from include.audit.kafka_records import Chunk, Topic
 from include.audit.verified_history import AuditScope
+from include.reading.memory_database import view_rows
 from include.reading.publication import Publication
 from include.reading.published_tables import RECORD_LAYERS, PinnedTables
 
@@ -36,6 +38,13 @@ COMPARED_AGAIN = 1_000
 """Offsets before the verified end that each audit compares with Kafka again."""
 PARTITIONS_AT_A_TIME = 2
 """Each holds a chunk of Kafka's records and bronze's rows of the same offsets."""
+MOST_DUPLICATES = 500_000
+MOST_PAYLOAD_BYTES = 64 << 20
+"""Rejected duplicates whose payloads are kept when they are compared, in all."""
+PAYLOADS = "duplicate_payloads"
+DUPLICATES = """
+select distinct _partition as partition, _offset as "offset" from rejected where disposition = 'duplicate'
+"""
 
 
 @dataclass
@@ -43,12 +52,14 @@ class KafkaCounts:
     """Per partition: records read from Kafka, rows of bronze that Kafka has deleted; `lost`: ranges never read.
 
     `aged`: what has expired from the tables. `layers`: rows of the tables, per partition.
+    `payloads`: those of rejected duplicates (partition, offset, value), as far as they are equal to bronze's.
     """
 
     kafka: dict[int, int] = field(default_factory=dict)
     expired: dict[int, int] = field(default_factory=dict)
     lost: list[CommittedRange] = field(default_factory=list)
     aged: ExpiredBatches = ExpiredBatches()
+    payloads: list[pl.DataFrame] = field(default_factory=list)
     layers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -84,13 +95,40 @@ def kafka_findings(
         return list(comparison.findings(partition, first, end, scope.end(partition)))
 
     ended = Event()
-    comparison = _KafkaComparison(tables.arrow(table), table, topic, counted, ended)
+    comparison = _KafkaComparison(tables.arrow(table), table, topic, counted, ended, _duplicates(database))
     with ThreadPoolExecutor(PARTITIONS_AT_A_TIME, "kafka") as pool:
         try:
             yield from chain.from_iterable(pool.map(of_partition, sorted(counted.expired)))
         except BaseException:
             ended.set()
             raise
+
+
+def _duplicates(database: Any) -> dict[int, pl.Series]:
+    """Return by partition the offsets of the view `rejected` that are duplicates; none if there are too many."""
+    try:
+        found: pl.DataFrame = database.sql(DUPLICATES).pl()
+    except READ_ERRORS:
+        # The damage is named where rejected is compared; bronze can be compared without it.
+        return {}
+    if found.height > MOST_DUPLICATES:
+        return {}
+    return {int(str(number)): part["offset"] for (number,), part in found.group_by(["partition"])}
+
+
+def is_compared(database: Any, counted: KafkaCounts) -> bool:
+    """Whether each row of the view `bronze` was compared with a record of Kafka."""
+    rows = database.sql("select count(*) from bronze").fetchall()[0][0]
+    return bool(rows == sum(counted.kafka.values()))
+
+
+def payload_view(database: Any, counted: KafkaCounts) -> str:
+    """Return the view that has the payloads of the rejected duplicates: `bronze`, unless all were kept."""
+    duplicates = database.sql(f"select count(*) from ({DUPLICATES})").fetchall()[0][0]
+    if not counted.payloads or sum(each.height for each in counted.payloads) != duplicates:
+        return "bronze"
+    view_rows(database, PAYLOADS, pl.concat(counted.payloads).to_arrow())
+    return PAYLOADS
 
 
 def _rows_before(database: Any, partition: int, offset: int) -> int:
@@ -107,6 +145,7 @@ class _KafkaComparison:
     topic: Topic
     counted: KafkaCounts
     ended: Event
+    duplicates: Mapping[int, pl.Series]
 
     def findings(self, partition: int, start: int, end: int, verified: int) -> Iterator[Finding]:
         """Compare offsets [start, end) of a partition, chunk by chunk; those before `verified` are counted already."""
@@ -120,4 +159,14 @@ class _KafkaComparison:
                 return
             self.counted.kafka[partition] += chunk.records.filter(pl.col("offset") >= verified).height
             rows = bronze_frame(self.bronze, partition, chunk.start, chunk.end)
-            yield from record_findings(chunk, rows, self.table)
+            found = list(record_findings(chunk, rows, self.table))
+            yield from found
+            if not found:
+                self._keep_payloads(chunk)
+
+    def _keep_payloads(self, chunk: Chunk) -> None:
+        offsets, kept = self.duplicates.get(chunk.partition), self.counted.payloads
+        if offsets is None or sum(each.estimated_size() for each in kept) > MOST_PAYLOAD_BYTES:
+            return
+        rows = chunk.records.filter(pl.col("offset").is_in(offsets.implode()))
+        kept.append(rows.select(pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value").rechunk())

@@ -22,11 +22,29 @@ ALL_SILVER = "all_silver"
 EVERYWHERE = "true"
 
 
-def split_findings(database: Any, dataset: str, batch: int, first: int = 0) -> Iterator[Finding]:
+def split_findings(
+    database: Any, dataset: str, batch: int, first: int = 0, *, distinct: bool = False
+) -> Iterator[Finding]:
     """Yield where bronze differs from silver ⊎ rejected by (partition, offset, batch), and rows of later batches.
 
-    Batches before `first` have expired and are not compared.
+    Batches before `first` have expired and are not compared. If bronze is known to have `distinct` records, they are
+    compared one by one only if their number or the sum of their hashes differs from those of silver and rejected.
     """
+    if not (distinct and _is_split(database, first)):
+        yield from _unequal_findings(database, dataset, first)
+    later = database.sql(LATER_RECORDS, params=[batch] * 3).pl()
+    for (layer,), rows in later.group_by(["layer"], maintain_order=True):
+        detail = f"of a batch later than the published {batch}"
+        yield from _by_partition(FindingKind.surplus, f"{layer}.{dataset}", detail, rows)
+
+
+def _is_split(database: Any, first: int) -> bool:
+    """Whether silver and rejected together have as many records as bronze, with the same sum of hashes."""
+    sums = {side: found for side, *found in database.sql(RECORD_SUMS.format(first=first)).fetchall()}
+    return bool(sums.get("bronze") == sums.get("validated"))
+
+
+def _unequal_findings(database: Any, dataset: str, first: int) -> Iterator[Finding]:
     unequal = database.sql(UNEQUAL_RECORDS.format(first=first)).pl()
     silver, rejected, bronze = f"silver.{dataset}", f"rejected.{dataset}", f"bronze.{dataset}"
     validated, known = pl.col("silver") + pl.col("rejected"), pl.col("bronze") > 0
@@ -43,10 +61,6 @@ def split_findings(database: Any, dataset: str, batch: int, first: int = 0) -> I
     ]
     for kind, table, detail, wrong in rules:
         yield from _by_partition(kind, table, detail, unequal.filter(wrong))
-    later = database.sql(LATER_RECORDS, params=[batch] * 3).pl()
-    for (layer,), rows in later.group_by(["layer"], maintain_order=True):
-        detail = f"of a batch later than the published {batch}"
-        yield from _by_partition(FindingKind.surplus, f"{layer}.{dataset}", detail, rows)
 
 
 def _by_partition(kind: FindingKind, table: str, detail: str, rows: pl.DataFrame) -> Iterator[Finding]:
@@ -82,18 +96,19 @@ def orphan_findings(
     pipeline: Pipeline,
     first: int = 0,
     members: Mapping[str, str] = MappingProxyType({}),
+    payloads: str = "bronze",
 ) -> Iterator[Finding]:
     """Yield rejected duplicates without a winner in silver.
 
     The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
-    identity is read from its fix, or else from its payload in bronze (`payload_text`). A duplicate whose winner is in a
-    batch before `first`, and so expired from silver, is skipped. `members`: the names that columns have in the payload,
-    if others. The batches of silver that the rejected rows name are read; all of it if a winner is not there.
+    identity is read from its fix, or else from its payload (`payload_text`), which the view `payloads` has. A duplicate
+    whose winner is in a batch before `first`, and so expired from silver, is skipped. `members`: the names that columns
+    have in the payload, if others. The batches of silver that the rejected rows name are read; all if one is wrong.
     """
     near = _named_batches(database)
-    orphans = database.sql(_orphans(database, pipeline, first, members, near)).pl()
+    orphans = database.sql(_orphans(database, pipeline, first, members, payloads, near)).pl()
     if orphans.height and near != EVERYWHERE:
-        orphans = database.sql(_orphans(database, pipeline, first, members, EVERYWHERE)).pl()
+        orphans = database.sql(_orphans(database, pipeline, first, members, payloads, EVERYWHERE)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record with its identity"
     yield from _by_partition(FindingKind.different, f"rejected.{dataset}", detail, orphans)
 
@@ -106,7 +121,9 @@ def _named_batches(database: Any) -> str:
     return "false" if low is None else f"_batch_id between {low} and {high}"
 
 
-def _orphans(database: Any, pipeline: Pipeline, first: int, members: Mapping[str, str], near: str) -> str:
+def _orphans(
+    database: Any, pipeline: Pipeline, first: int, members: Mapping[str, str], payloads: str, near: str
+) -> str:
     """Return the SQL of the duplicates without a winner. The identity's columns are numbered: any name may clash."""
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     names = list(enumerate(pipeline.identity))
@@ -117,7 +134,7 @@ def _orphans(database: Any, pipeline: Pipeline, first: int, members: Mapping[str
     )
     same = " and ".join(f"s.{sql_identifier(name)} = d._identity_{number}" for number, name in names)
     kept = KEPT_WINNER.format(first=first) if first else ""
-    return ORPHANED_DUPLICATES.format(extracted=extracted, same=same, kept=kept, near=near)
+    return ORPHANED_DUPLICATES.format(extracted=extracted, same=same, kept=kept, payloads=payloads, near=near)
 
 
 def _json_path(name: str) -> str:
@@ -164,6 +181,18 @@ having
     or min(batch) <> max(batch)
 order by partition, "offset"
 """
+RECORD_SUMS = """
+select side, count(*), sum(hash(partition::integer, "offset"::bigint, batch::bigint))
+from (
+    select 'bronze' as side, partition, "offset", _batch_id as batch from bronze
+    union all
+    select 'validated', _partition, _offset, _batch_id from silver
+    union all
+    select 'validated', _partition, _offset, _batch_id from rejected
+)
+where batch >= {first} or batch is null or {first} = 0
+group by side
+"""
 LATER_RECORDS = """
 select 'bronze' as layer, partition, "offset" from bronze where _batch_id > ?
 union all
@@ -174,12 +203,13 @@ order by all
 """
 REPEATED_IDENTITIES = """
 with repeated as (
-    select {identity} from all_silver where {near} group by all having count(*) > 1 and max(_batch_id) > {after}
+    select hash({identity}) as mark from all_silver where {near}
+    group by mark having count(*) > 1 and max(_batch_id) > {after}
 ),
 candidates as (
     select {identity}, epoch({event_time}) as _moment, _batch_id, _partition, _offset
     from all_silver
-    where {near} and ({identity}) in (select ({identity}) from repeated)
+    where {near} and hash({identity}) in (select mark from repeated)
 )
 select later._partition as partition, later._offset as "offset"
 from candidates as later
@@ -193,11 +223,11 @@ order by all
 """
 ORPHANED_DUPLICATES = """
 with duplicates as (
-    select b._batch_id, b.partition, b."offset",
+    select r._batch_id, b.partition, b."offset",
         case when f.value is null then payload_text(b.value) else try(decode(f.value)) end as payload
-    from bronze as b
+    from {payloads} as b
     left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
-    join (select _partition, _offset from rejected where disposition = 'duplicate'{kept}) as r
+    join (select _batch_id, _partition, _offset from rejected where disposition = 'duplicate'{kept}) as r
     on r._partition = b.partition and r._offset = b."offset"
 ),
 named as (

@@ -2,15 +2,15 @@
 
 Reads / Writes: `audits/<dataset>.verified.json` in the state folder.
 Guarantee: batches count as verified only while bronze, silver and rejected hold exactly the rows that were verified. A
-file with the same size and modification time counts as unchanged. The rows of all other files are read and digested, so
-that rows stay verified when compaction rewrites them.
+file with the same size and modification time counts as unchanged. If other files replaced some, which are kept for a
+while (`retention.versions`), the rows of both are compared, so that rows stay verified when compaction rewrites them.
 After a crash: the file is that of the last balanced audit; without a file the next audit is a full one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -36,12 +36,10 @@ REQUESTED = "requested"
 
 @dataclass(frozen=True)
 class VerifiedFile:
-    """A data file: bytes, time of its last change, and its rows with their digest (0 for a table of gold)."""
+    """A data file: bytes, and the time of its last change."""
 
     size: int
     modified_ns: int
-    rows: int = 0
-    digest: int = 0
 
 
 VerifiedFiles = Mapping[str, VerifiedFile]
@@ -65,8 +63,7 @@ class VerifiedHistory:
     """A publication that was balanced: its batch, the end offsets by partition, the files by table, when it was found.
 
     `records` by partition: the counts of PartitionBalance, of all batches up to it. `lost`: ranges whose loss was
-    accepted. `gold`: how far each gold table was verified. `bronze_version` is the last commit that was read. A digest
-    is the sum of DuckDB's hashes of the rows modulo 2^64; digests of one DuckDB version are comparable.
+    accepted. `gold`: how far each gold table was verified. `bronze_version` is the last commit that was read.
     """
 
     release: str
@@ -151,7 +148,11 @@ def audit_scope(
     layers = [f"{layer}.{publication.dataset}" for layer in RECORD_LAYERS]
     try:
         files = {name: _current_files(tables, name, known.get(name, {})) for name in tables.tables}
-        changed = [name for name in layers if not _digest_new(tables, name, files[name], known.get(name, {}), batch)]
+        changed = [
+            name
+            for name in layers
+            if history is not None and not _have_same_rows(tables, name, files[name], known.get(name, {}), batch)
+        ]
     except READ_ERRORS as error:
         return AuditScope(None, f"a file cannot be read: {first_line(error)}")
     reached = VerifiedHistory(
@@ -181,12 +182,12 @@ def _why_all(history: VerifiedHistory | None, reached: VerifiedHistory, changed:
     if history.batch > reached.batch or any(end > reached.offsets.get(partition, 0) for partition, end in ends):
         return f"batch {history.batch} was audited before"
     if changed:
-        return f"rows of batches up to {history.batch} have changed in {', '.join(changed)}"
+        return f"rows of batches up to {history.batch} may have changed in {', '.join(changed)}"
     return ""
 
 
 def _current_files(tables: PinnedTables, name: str, known: VerifiedFiles) -> dict[str, VerifiedFile]:
-    """Return a table's files: unchanged ones with the digest in `known`, others without a digest."""
+    """Return a table's files as they are now; unmodified ones are those of `known`."""
     table = tables.table(name)
     found = {}
     for path in map(unquote, add_actions(open_table(table))["path"].to_pylist()):
@@ -196,39 +197,38 @@ def _current_files(tables: PinnedTables, name: str, known: VerifiedFiles) -> dic
     return found
 
 
+def is_there(path: Path, file: VerifiedFile) -> bool:
+    """Whether there is a file that is unmodified since it was verified."""
+    try:
+        return is_unmodified(file, path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def is_unmodified(file: VerifiedFile, stat: os.stat_result) -> bool:
     """Whether a file has the size and the time of change that it had when it was verified."""
     return (file.size, file.modified_ns) == (stat.st_size, stat.st_mtime_ns)
 
 
-def _digest_new(
-    tables: PinnedTables, name: str, files: dict[str, VerifiedFile], known: VerifiedFiles, batch: int
-) -> bool:
-    """Add the digests of files that are new; return whether the rows up to `batch` are those of the known files."""
+def _have_same_rows(tables: PinnedTables, name: str, files: VerifiedFiles, known: VerifiedFiles, batch: int) -> bool:
+    """Whether the files of a table that are new have the rows up to `batch` of those that are gone, and no others."""
+    folder = tables.table(name).path
     new = [path for path, file in files.items() if known.get(path) != file]
-    gone = [file for path, file in known.items() if files.get(path) != file]
-    old_rows = old_digest = 0
-    for path, (rows, digest, *older) in row_digests(tables.table(name).path, new, batch).items():
-        files[path] = replace(files[path], rows=rows, digest=digest)
-        old_rows, old_digest = old_rows + older[0], (old_digest + older[1]) % 2**64
-    return (old_rows, old_digest) == (sum(file.rows for file in gone), sum(file.digest for file in gone) % 2**64)
+    gone = [path for path, file in known.items() if files.get(path) != file]
+    if not all(is_there(folder / path, known[path]) for path in gone):
+        return False
+    return row_digest(folder, new, batch) == row_digest(folder, gone, batch)
 
 
-def row_digests(folder: Path, paths: list[str], batch: int) -> dict[str, tuple[int, int, int, int]]:
-    """Return by path the rows of a file and their digest, of all of them and of those of batches up to `batch`."""
+def row_digest(folder: Path, paths: Sequence[str], batch: int) -> tuple[int, int]:
+    """Return the number of rows of batches up to `batch` in these files, and the sum of their hashes modulo 2^64."""
     if not paths:
-        return {}
+        return 0, 0
     names = ", ".join(sql_literal(str(folder / path)) for path in paths)
-    rows = f"read_parquet([{names}], hive_partitioning = false, union_by_name = true, filename = '_file')"
+    rows = f"read_parquet([{names}], hive_partitioning = false, union_by_name = true)"
     with memory_database(MEMORY) as database:
-        columns = sorted(
-            name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall() if name != "_file"
-        )
-        listed = ", ".join(map(sql_identifier, columns))
-        sql = f"select _file, _batch_id <= {batch} as old, hash({listed}) as mark from {rows}"
-        found = database.execute(
-            f"select _file, count(*), (sum(mark) % {2**64})::ubigint, count(*) filter (old), "
-            f"(coalesce(sum(mark) filter (old), 0) % {2**64})::ubigint from ({sql}) group by _file"
-        ).fetchall()
-    digests = {name: (rows, digest, old_rows, old_digest) for name, rows, digest, old_rows, old_digest in found}
-    return {path: digests.get(str(folder / path), (0, 0, 0, 0)) for path in paths}
+        columns = sorted(name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall())
+        marks = f"select hash({', '.join(map(sql_identifier, columns))}) as mark from {rows} where _batch_id <= {batch}"
+        sql = f"select count(*), (coalesce(sum(mark), 0) % {2**64})::ubigint from ({marks})"
+        found, digest = database.execute(sql).fetchall()[0]
+    return int(found), int(digest)

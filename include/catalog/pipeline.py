@@ -282,4 +282,7 @@ def latest_keys(pipeline: Pipeline) -> tuple[str, ...]:
 
 def deciding_columns(gold: LatestGold) -> list[tuple[str, str]]:
     """Return the columns of silver by which a row is the newest, in order, each with the column that keeps it."""
-    return [(name, f"_by_{name.removeprefix('_')}") for name in (*gold.order_by, "_partition", "_offset")]
+    position = [(name, f"_by{name}") for name in ("_partition", "_offset")]
+    taken = [kept for _, kept in position]
+    declared = [(name, f"_by_{name}" if f"_by_{name}" not in taken else f"_by_{name}_column") for name in gold.order_by]
+    return [*declared, *position]

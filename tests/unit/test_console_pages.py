@@ -149,15 +149,13 @@ def test_plan_shows_stages_with_their_authors(settings: Settings, client: TestCl
     assert "<button" not in page, "nobody is logged in, so nothing can be decided"
 
 
-def test_rejected_records_are_shown_over_time_by_reason(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejected_records_are_shown_over_time_by_reason(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("include.console.stream_pages.rejected_samples", lambda *_: [])
     text = client.get("/datasets/flights/rejected?reason=type&range=month").text
     assert "Rejected by type" in text
     assert '<a href="/datasets/flights/rejected?reason=type&amp;range=month" aria-current="true">' in text
     assert '<a href="/datasets/flights/rejected?reason=type&amp;range=day">day</a>' in text
-    assert re.search(r'</i>type <b>6</b>', text), "two in each of three batches"
+    assert re.search(r"</i>type <b>6</b>", text), "two in each of three batches"
     assert "Rejected records by reason" in client.get("/datasets/flights/rejected").text
 
 
