@@ -56,6 +56,18 @@ def test_dag_list_shows_no_import_error(stack: Stack, page: Page) -> None:
     expect(page.get_by_text(re.compile("import error", re.IGNORECASE))).to_have_count(0)
 
 
+def test_navigation_leads_to_the_console(stack: Stack, page: Page) -> None:
+    page.goto(stack.page.address)
+    page.get_by_role("button", name="Browse").click()
+    with page.context.expect_page() as opened:
+        page.get_by_role("menuitem", name="Headrace").click()
+    console = opened.value
+    expect(console.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(console.get_by_role("link", name=DATASET)).to_be_visible()
+    keep(console, "0-console")
+    console.close()
+
+
 def test_stream_page_shows_its_health(stack: Stack, page: Page) -> None:
     page.goto(f"{stack.page.address}/dags/{STREAM}")
     if stack.page.call("GET", f"/dags/{STREAM}")["is_paused"]:
