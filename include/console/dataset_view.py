@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from include.catalog.contract import Column, Contract
-from include.catalog.contract_rules import Rule
+from include.catalog.contract_rules import LISTS, Rule
 from include.catalog.dataset import Dataset, DatasetUnknown, ReleaseUnknown, declared_dataset, released_dataset
 from include.catalog.derived_dataset import (
     DerivedDataset,
@@ -20,6 +21,7 @@ from include.catalog.derived_dataset import (
 )
 from include.catalog.lineage_graph import described_gold
 from include.catalog.pipeline import gold_window
+from include.catalog.row_expectations import PAIR
 from include.console.chart_shapes import BarChart, bar_chart
 from include.console.display_values import moment, percent, short, whole
 from include.console.live_observer import LiveObserver, LiveSnapshot, TimeRange
@@ -35,6 +37,8 @@ from include.settings import Settings
 from include.status.derived_progress import DerivedProgress
 from include.status.stream_progress import DatasetProgress
 
+NAMES_OF_COLUMNS = ("column", *PAIR, *LISTS)
+"""Arguments of rules; their values are in a rule's `columns`."""
 MOST_SAMPLES = 20
 MOST_PAYLOAD = 4_000
 WINNER = re.compile(r"\d+/\d+/\d+")
@@ -264,8 +268,8 @@ def _column_cells(column: Column, contract: Contract) -> Sequence[str]:
 
 
 def _rule_cells(table: str, rule: Rule) -> Sequence[str]:
-    written = {key: value for key, value in rule.written.items() if key != "column"}
-    details = ", ".join(f"{key}={value}" for key, value in written.items())
+    written = {key: value for key, value in rule.written.items() if key not in NAMES_OF_COLUMNS}
+    details = ", ".join(f"{key}: {json.dumps(value, default=str)}" for key, value in written.items())
     return table, rule.name, rule.action, rule.severity, rule.expectation, ", ".join(rule.columns), details
 
 

@@ -15,6 +15,7 @@ from include.settings import Settings
 from include.status.disk_use import PartUse, disk_use
 
 COUNTS = ("total", "current", "replaced", "log", "deletable")
+PLATFORM = "platform"
 KEEP_SECONDS = 60.0
 WAIT_SECONDS = 0.15
 """A page waits this long for the first count; then it reports that files are being counted."""
@@ -22,13 +23,11 @@ WAIT_SECONDS = 0.15
 
 @dataclass(frozen=True)
 class StorageLine:
-    """A part of the state folder; `share` is that of all bytes, 0 to 1."""
+    """A part of the state folder; `owner`: its dataset and release, or the platform."""
 
-    dataset: str
-    release: str
     name: str
+    owner: str
     cells: Sequence[str]
-    share: float
 
 
 @dataclass(frozen=True)
@@ -79,16 +78,14 @@ def storage_view(parts: Sequence[PartUse], at: datetime | None, problem: str) ->
     total = sum(part.total for part in parts) or 1
     by_dataset: dict[str, int] = defaultdict(int)
     for part in parts:
-        by_dataset[part.part.dataset or "platform"] += part.total
+        by_dataset[part.part.dataset or PLATFORM] += part.total
     return StorageView(
         at=moment(at) if at else "",
         lines=[
             StorageLine(
-                use.part.dataset or "–",
-                use.part.release,
                 use.part.name,
+                " ".join(filter(None, (use.part.dataset or PLATFORM, use.part.release))),
                 [size(getattr(use, name)) if getattr(use, name) else "" for name in COUNTS],
-                use.total / total,
             )
             for use in parts
         ],

@@ -172,6 +172,7 @@ def test_derived_dataset_has_its_tables_quality_and_rules_and_no_records(client:
         assert "/datasets/weather_delays/runs" not in text
     assert "Rules of records" not in pages[1]
     assert "Fields of a record" not in pages[2]
+    assert "<td>departures, delayed</td><td>or_equal: true</td>" in pages[2], "columns are named once"
 
 
 def test_table_shows_what_each_column_is_computed_from(settings: Settings) -> None:
