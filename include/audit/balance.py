@@ -37,13 +37,13 @@ from include.audit.silver_findings import (
 )
 from include.audit.verified_history import AuditScope, VerifiedGold
 from include.catalog.dataset import Dataset
-from include.catalog.gold_refresh import EVERY_RUN, REFRESH_KEY, RefreshState, read_refresh_state
+from include.catalog.gold_refresh import EVERY_RUN
 from include.catalog.payload_format import JSON
 from include.catalog.pipeline import Gold, refresh_interval
-from include.clients.delta_log import newest_metadata
 from include.reading.memory_database import memory_database, view_rows
 from include.reading.publication import Publication, PublishedTable
 from include.reading.published_tables import RECORD_LAYERS, PinnedTables
+from include.reading.refresh_state import RefreshState, stored_refresh_state
 from include.schemas.payload_text import define_payload_text
 from include.schemas.writer_schemas import WriterSchemas
 
@@ -302,7 +302,7 @@ def _refresh_state(tables: PinnedTables, gold: Gold) -> RefreshState:
         # No commit of it has a state: the search would read all of them.
         return RefreshState()
     table = tables.table(f"gold.{gold.name}")
-    return read_refresh_state(newest_metadata(table.path, table.version, REFRESH_KEY))
+    return stored_refresh_state(table.path, table.version)
 
 
 def _rows_held(silver: Any, gold: Gold, refreshed: RefreshState) -> Any:

@@ -40,11 +40,11 @@ from include.audit.touched_grains import (
 )
 from include.audit.verified_history import AuditScope, VerifiedGold
 from include.catalog.event_times import after, before
-from include.catalog.gold_refresh import RefreshState
 from include.catalog.measures import Measure
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, closes, gold_session, gold_window
 from include.reading.memory_database import view_rows
 from include.reading.published_tables import PinnedTables
+from include.reading.refresh_state import RefreshState
 from include.sql_quoting import sql_identifier
 
 MERGED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}

@@ -16,7 +16,7 @@ import duckdb
 
 from include.audit.audit_findings import Finding, FindingKind
 from include.audit.measure_sql import aggregate_sql, is_wrong_sql
-from include.catalog.gold_refresh import RefreshState, closing
+from include.catalog.gold_refresh import closing
 from include.catalog.measures import Measure, measure_expressions
 from include.catalog.pipeline import (
     AdditiveGold,
@@ -33,6 +33,7 @@ from include.catalog.pipeline import (
 )
 from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
 from include.errors import Terminal
+from include.reading.refresh_state import RefreshState
 from include.sql_quoting import duckdb_expression, sql_identifier
 
 ROWS, GRAIN = "rows of the query", ""

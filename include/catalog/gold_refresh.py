@@ -1,4 +1,4 @@
-"""When a gold table is refreshed (`refresh` of `pipeline.yaml`), and how far it is refreshed.
+"""When a gold table is refreshed (`refresh` of `pipeline.yaml`), and what a watermark closes.
 
 `every_run`: each run merges its rows. `every 1 minute`: the rows of several runs are merged at once, after the
 interval. `on_close`: a window or session appears when the watermark has passed it, and changes when late rows come.
@@ -7,8 +7,8 @@ interval. `on_close`: a window or session appears when the watermark has passed 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -21,8 +21,6 @@ from include.sql_quoting import sql_identifier
 
 EVERY_RUN, ON_CLOSE = "every_run", "on_close"
 INTERVAL = re.compile(r"every +(.+)")
-REFRESH_KEY = "holds"
-"""The key of a commit's metadata under which the state of the refresh is stored."""
 
 
 def parsed_refresh(value: Any) -> Any:
@@ -39,37 +37,6 @@ def parsed_refresh(value: Any) -> Any:
 
 
 Refresh = Annotated[str | timedelta, BeforeValidator(parsed_refresh)]
-
-
-@dataclass(frozen=True)
-class RefreshState:
-    """How far a table with a `refresh` is refreshed: with rows of silver of batches up to `batch`, -1 for none.
-
-    With an interval `at` is the time of the last refresh, in seconds since 1970. With `on_close` the table has the
-    rows that `watermark` has passed; `event_times` are the greatest event times by partition, from which the watermark
-    is computed; no row of an open session is before `since`, None when that is not known.
-    """
-
-    batch: int = -1
-    at: float = 0.0
-    watermark: datetime | None = None
-    event_times: Mapping[str, datetime] = field(default_factory=dict)
-    since: datetime | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as a commit's metadata has it."""
-        moments = {"watermark": self.watermark, "since": self.since}
-        known = {name: moment.isoformat() for name, moment in moments.items() if moment is not None}
-        times = {partition: time.isoformat() for partition, time in sorted(self.event_times.items())}
-        return {"batch": self.batch, "at": self.at, **known, **({"event_times": times} if times else {})}
-
-
-def read_refresh_state(metadata: Mapping[str, Any]) -> RefreshState:
-    """Return the state that a commit's metadata stores; that of an empty table when it stores none."""
-    found = metadata.get(REFRESH_KEY, {})
-    times = {partition: datetime.fromisoformat(text) for partition, text in found.get("event_times", {}).items()}
-    moments = {name: datetime.fromisoformat(found[name]) for name in ("watermark", "since") if name in found}
-    return RefreshState(int(found.get("batch", -1)), float(found.get("at", 0)), event_times=times, **moments)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from typing import Any
 from uuid import uuid4
 
 from include.catalog.dataset import Dataset, released_dataset
-from include.catalog.gold_refresh import REFRESH_KEY, Closing, closing, read_refresh_state
+from include.catalog.gold_refresh import Closing, closing
 from include.catalog.pipeline import closes, timed_by
-from include.clients.delta_log import newest_metadata
 from include.paths import patch_path
 from include.planning.compare_tables import Rows, Side, key_columns, parquet_rows
 from include.plans.plan import Plan
 from include.reading.memory_database import memory_database, spill_folder
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import layer_order, open_dataset
+from include.reading.refresh_state import stored_refresh_state
 from include.record_coordinates import POSITION
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
@@ -41,7 +41,7 @@ def _closed(settings: Settings, dataset: Dataset, publication: Publication) -> d
     for gold in dataset.pipeline.gold:
         table, timed = tables.get(f"gold.{gold.name}"), timed_by(gold)
         if closes(gold) and table is not None and timed is not None:
-            refreshed = read_refresh_state(newest_metadata(table.path, table.version, REFRESH_KEY))
+            refreshed = stored_refresh_state(table.path, table.version)
             found[table.name] = closing(timed, refreshed.watermark)
     return found
 

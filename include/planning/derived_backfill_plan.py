@@ -20,6 +20,7 @@ from include.planning.compare_tables import Side
 from include.planning.comparison_sides import slice_sides
 from include.planning.confirm_applied import confirm_derived_backfill
 from include.planning.derived_release_plan import predicted_of_sources
+from include.planning.new_plan import write_new_plan
 from include.planning.owner_client import project_now
 from include.planning.plan_kind import PlanKind
 from include.planning.plan_parameters import AS_OF
@@ -33,8 +34,8 @@ from include.planning.slice_plan import (
     slice_kind,
 )
 from include.plans.plan import DERIVED_BACKFILL, DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import planning_lock, save_plan
-from include.plans.plan_lookup import find_plan, next_plan_id
+from include.plans.plan_journal import planning_lock
+from include.plans.plan_lookup import find_plan
 from include.plans.stage_results import Applied, RolledBack
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset
@@ -73,8 +74,8 @@ def plan_derived_backfill(
         predicted = _predicted(settings, publication, ranges)
         refuse_small_disk(settings, dataset, predicted)
         whole = [name for name, inside in ranges.items() if inside is None]
-        plan = Plan(
-            id=DRY_RUN if parameters.dry_run else next_plan_id(settings, DERIVED_BACKFILL, dataset),
+        draft = Plan(
+            id=DRY_RUN,
             kind=DERIVED_BACKFILL,
             dataset=dataset,
             base=publication.release,
@@ -88,7 +89,7 @@ def plan_derived_backfill(
             requested=requested + (f", and all of {', '.join(whole)}" if whole else ""),
             origin=origin,
         )
-        return PlanRecord(plan, ()) if parameters.dry_run else save_plan(settings, plan)
+        return write_new_plan(settings, draft, dry_run=parameters.dry_run)
 
 
 def recomputes_everything(settings: Settings, plan: Plan) -> bool:

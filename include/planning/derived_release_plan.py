@@ -15,13 +15,14 @@ from include.catalog.derived_dataset import (
 )
 from include.catalog.release_diff import TableChange, gold_changes
 from include.planning.compare_tables import Side
+from include.planning.new_plan import write_new_plan
 from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_preconditions import refuse_conflict, refuse_small_disk, reported_rate
 from include.planning.release_kind import release_kind
 from include.planning.release_plan import NothingToRelease, ReleaseParameters, StartPointRefused, plan_release
 from include.plans.plan import DERIVED_RELEASE, DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import planning_lock, save_plan
-from include.plans.plan_lookup import find_plan, next_plan_id
+from include.plans.plan_journal import planning_lock
+from include.plans.plan_lookup import find_plan
 from include.plans.stage_results import ReleaseBuilt
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset, pinned
@@ -63,8 +64,8 @@ def plan_derived_release(
         predicted = predicted_of_sources(settings, declared, _gold_rows(settings, publication))
         refuse_small_disk(settings, dataset, predicted)
         fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
-        plan = Plan(
-            id=DRY_RUN if parameters.dry_run else next_plan_id(settings, DERIVED_RELEASE, dataset),
+        draft = Plan(
+            id=DRY_RUN,
             kind=DERIVED_RELEASE,
             dataset=dataset,
             base=base.release,
@@ -76,7 +77,7 @@ def plan_derived_release(
             predicted=predicted,
             origin=origin,
         )
-        return PlanRecord(plan, ()) if parameters.dry_run else save_plan(settings, plan)
+        return write_new_plan(settings, draft, dry_run=parameters.dry_run)
 
 
 def _changes(base: DerivedDataset, fresh: DerivedDataset) -> list[TableChange]:

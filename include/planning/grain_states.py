@@ -16,7 +16,6 @@ from typing import Any
 
 from include.catalog.dataset import released_dataset
 from include.catalog.derived_dataset import derived_names, released_derived
-from include.catalog.gold_refresh import REFRESH_KEY, read_refresh_state
 from include.catalog.grain_range import timed_query
 from include.catalog.pipeline import Gold, gold_session, gold_window, refresh_interval, row_columns, timed_by
 from include.catalog.watermark import Watermark
@@ -29,6 +28,7 @@ from include.planning.published_watermarks import after_batch, published_waterma
 from include.reading.memory_database import memory_database
 from include.reading.publication import Publication, PublishedTable, read_publication, tables_of
 from include.reading.published_tables import TableUnknown, open_dataset
+from include.reading.refresh_state import REFRESH_KEY, read_refresh_state
 from include.settings import Settings
 from include.sql_quoting import sql_identifier
 

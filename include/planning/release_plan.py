@@ -18,13 +18,14 @@ from include.paths import bronze_path
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.planning.compare_tables import Side
 from include.planning.comparison_sides import release_sides
+from include.planning.new_plan import write_new_plan
 from include.planning.owner_client import request_owner
 from include.planning.plan_parameters import Number, PlanParameters, UtcTime
 from include.planning.plan_preconditions import predict, refuse_conflict, refuse_small_disk
 from include.planning.release_kind import apply_release, release_kind
 from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
-from include.plans.plan_journal import planning_lock, save_plan
-from include.plans.plan_lookup import find_plan, next_plan_id, plans_of_data
+from include.plans.plan_journal import planning_lock
+from include.plans.plan_lookup import find_plan, plans_of_data
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, Stage
 from include.reading.bronze_ranges import first_batch_since
 from include.reading.expired_batches import first_unexpired_batch
@@ -128,8 +129,8 @@ def plan_release(
         predicted = predict(settings, publication)
         refuse_small_disk(settings, dataset, predicted)
         fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
-        plan = Plan(
-            id=DRY_RUN if parameters.dry_run else next_plan_id(settings, RELEASE, dataset),
+        draft = Plan(
+            id=DRY_RUN,
             kind=RELEASE,
             dataset=dataset,
             base=base.release,
@@ -142,7 +143,7 @@ def plan_release(
             requested=_requested(settings, publication, start),
             origin=origin,
         )
-        return PlanRecord(plan, ()) if parameters.dry_run else save_plan(settings, plan)
+        return write_new_plan(settings, draft, dry_run=parameters.dry_run)
 
 
 def _release_start(settings: Settings, publication: Publication, parameters: ReleaseParameters) -> ReleaseStart | None:

@@ -27,6 +27,7 @@ from include.paths import patch_path, silver_path
 from include.planning.compare_tables import Side
 from include.planning.comparison_sides import slice_sides
 from include.planning.confirm_applied import confirm_slice
+from include.planning.new_plan import write_new_plan
 from include.planning.owner_client import request_owner
 from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import AS_OF, PlanParameters
@@ -39,8 +40,6 @@ from include.planning.plan_preconditions import (
 )
 from include.planning.published_history import PublishedHistory
 from include.plans.plan import DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import save_plan
-from include.plans.plan_lookup import next_plan_id
 from include.plans.stage_results import Applied, RolledBack, SliceBuilt
 from include.reading.bronze_ranges import BatchOffsets
 from include.reading.expired_batches import first_complete_batch
@@ -190,8 +189,8 @@ def create_slice_plan(view: PublishedView, kind: str, slice_: Slice, request: Pl
     view.refuse_inherited(slice_)
     predicted = _predicted(view, slice_)
     refuse_small_disk(view.settings, name, predicted)
-    plan = Plan(
-        id=DRY_RUN if request.dry_run else next_plan_id(view.settings, kind, name),
+    draft = Plan(
+        id=DRY_RUN,
         kind=kind,
         dataset=name,
         base=view.publication.release,
@@ -205,7 +204,7 @@ def create_slice_plan(view: PublishedView, kind: str, slice_: Slice, request: Pl
         requested=request.requested + _reference_text(slice_.reference),
         origin=request.origin,
     )
-    return PlanRecord(plan, ()) if request.dry_run else save_plan(view.settings, plan)
+    return write_new_plan(view.settings, draft, dry_run=request.dry_run)
 
 
 def _reference_text(versions: Mapping[str, int] | None) -> str:

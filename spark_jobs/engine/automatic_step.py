@@ -1,7 +1,7 @@
 """The base of the owner's automatic steps: their errors never end the runs, and they pause between attempts.
 
 Reads / Writes / After a crash: nothing of its own.
-Guarantee: only LeaseLost and OwnershipLost leave a guarded step; any other error is a line in the log, runs continue.
+Guarantee: only what NOT_RETRIED names leaves a guarded step; any other error is a line in the log, runs continue.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from include.leases.lease_errors import LeaseLost
+from spark_jobs.engine.back_off import attempt
 from spark_jobs.log_lines import log_line
-from spark_jobs.storage.delta_table import OwnershipLost
 
 FIRST_CHECK = 60.0
 """Seconds after the driver's start."""
@@ -38,17 +37,16 @@ class AutomaticStep:
         self.next_check = self.clock() + seconds
 
     def guarded(self, work: Callable[[], bool], failure: str) -> bool:
-        """Return what `work` returns: whether there is more to do. Raises LeaseLost, OwnershipLost.
+        """Return what `work` returns: whether there is more to do. Raises what NOT_RETRIED names.
 
         After any other error, log `failure` and return what `after_failure` returns.
         """
-        try:
-            return work()
-        except (LeaseLost, OwnershipLost):
-            raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, runs continue)
+
+        def log_failure(error: Exception) -> bool:
             log_line(f"{failure}; runs continue", error)
             return self.after_failure()
+
+        return attempt(work, log_failure)
 
     def after_failure(self) -> bool:
         """Pause; return whether there is more to do at once."""

@@ -1,10 +1,11 @@
-"""The pause before failed work is tried again: it doubles with each failure in a row."""
+"""The pause before failed work is tried again: it doubles with each failure in a row. Which failures end a driver."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from include.leases.lease_errors import LeaseLost
 from include.reading.publication import PublicationAhead
@@ -12,8 +13,19 @@ from include.store.stored_publication import StoreConflict
 from spark_jobs.storage.delta_table import OwnershipLost
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+Result = TypeVar("Result")
 NOT_RETRIED = (LeaseLost, OwnershipLost, PublicationAhead, StoreConflict)
 """Errors that end a driver: somebody else owns the tables now, here or in the object store."""
+
+
+def attempt(work: Callable[[], Result], after_failure: Callable[[Exception], Result]) -> Result:
+    """Return what the work returns, or what `after_failure` returns for its error. Raises what NOT_RETRIED names."""
+    try:
+        return work()
+    except NOT_RETRIED:
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever it is, the driver's other work continues)
+        return after_failure(error)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from include.reading.publication import find_publication
 from include.settings import Settings
 from include.state.driver_status import LastRun
 from spark_jobs.engine.automatic_compaction import declared_compaction
-from spark_jobs.engine.back_off import NOT_RETRIED, BackOff
+from spark_jobs.engine.back_off import BackOff, attempt
 from spark_jobs.engine.derived_patch import finish_derived_patch
 from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
@@ -83,12 +83,8 @@ class DerivedLoop:
             self._report_running()
             return False
         self.reporter.waiting_for = None
-        try:
-            worked = self._execute_next()
-        except NOT_RETRIED:
-            raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, readers keep the last publication)
-            self._halt(error)
+        worked = attempt(self._execute_next, self._halt)
+        if worked is None:
             return False
         self.back_off.end()
         self._report_running()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 from include.errors import HeadraceError
 from include.leases.lease import Lease
@@ -22,7 +23,7 @@ from spark_jobs.engine.automatic_compaction import AutomaticCompaction, declared
 from spark_jobs.engine.automatic_expiry import AutomaticExpiry
 from spark_jobs.engine.automatic_history import AutomaticHistory
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.back_off import NOT_RETRIED, BackOff
+from spark_jobs.engine.back_off import BackOff, attempt
 from spark_jobs.engine.bronze_pacing import BronzePacing
 from spark_jobs.engine.compact_tables import compactable_tables
 from spark_jobs.engine.driver_progress import record_run
@@ -81,24 +82,20 @@ class DriverLoop:
         """Execute the published release's next run, if there is one; return whether there was work."""
         if self.back_off.is_pausing:
             return False
-        run = None
-        try:
-            # A patch that failed half way must be finished before any run.
-            self.active.finish_patch()
-            last = self.supervisor.ingest.last_batch
-            self.pacing.begin_run(last)
-            run = self.active.published.refine_next(self.settings, last, publishing=True, bronze_end=self._bronze_end)
-        except NOT_RETRIED:
-            raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
-            self._halt(error)
-            return False
-        finally:
-            self.pacing.end_run(has_run=run is not None)
+        run = attempt(self._run_of_published, self._halt)
+        self.pacing.end_run(has_run=run is not None)
         if run is None:
             return False
         self._note_run(run)
         return True
+
+    def _run_of_published(self) -> RunReport | None:
+        """Execute the published release's next run; None when there is none."""
+        # A patch that failed half way must be finished before any run.
+        self.active.finish_patch()
+        last = self.supervisor.ingest.last_batch
+        self.pacing.begin_run(last)
+        return self.active.published.refine_next(self.settings, last, publishing=True, bronze_end=self._bronze_end)
 
     def _bronze_end(self) -> int:
         """Return the last batch of bronze, -1 in a drain: no further run begins."""
@@ -108,17 +105,12 @@ class DriverLoop:
         """Refresh gold tables whose interval is over; return whether there was one."""
         if self.back_off.is_pausing or self.active.is_patching:
             return False
-        try:
-            refreshed = self.active.published.refresh(self.settings, publishing=True)
-        except NOT_RETRIED:
-            raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, bronze continues)
-            self._halt(error)
+        refresh = partial(self.active.published.refresh, self.settings, publishing=True)
+        if not attempt(refresh, self._halt):
             return False
-        if refreshed:
-            self._resume()
-            project(self.ledger, self.settings, self.dataset)
-        return refreshed
+        self._resume()
+        project(self.ledger, self.settings, self.dataset)
+        return True
 
     def _advance_shadow(self) -> bool:
         worked = not self.active.is_patching and self.active.advance_shadow()

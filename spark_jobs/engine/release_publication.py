@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from include.catalog.gold_refresh import read_refresh_state
 from include.catalog.pipeline import refresh_interval
 from include.paths import warehouse
 from include.reading.publication import Publication, TableVersion
+from include.reading.refresh_state import read_refresh_state
 from include.settings import Settings
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.table_commits import batch_commit, commit_of, latest_patch, metadata_of

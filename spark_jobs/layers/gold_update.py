@@ -17,18 +17,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.event_times import FIRST, LAST
-from include.catalog.gold_refresh import (
-    EVERY_RUN,
-    REFRESH_KEY,
-    RefreshState,
-    SessionClosing,
-    closing,
-    read_refresh_state,
-)
+from include.catalog.gold_refresh import EVERY_RUN, SessionClosing, closing
 from include.catalog.pipeline import Gold, closes, gold_session, gold_window, refresh_interval, timed_by
 from include.catalog.watermark import WatermarkProgress
 from include.catalog.windows import Session, Start, Window, window_begin
-from include.clients.delta_log import newest_metadata
+from include.reading.refresh_state import REFRESH_KEY, RefreshState, stored_refresh_state
 from spark_jobs.layers.gold_files import GoldTable, files_within
 from spark_jobs.layers.gold_windows import is_before
 from spark_jobs.layers.refine_run import RefineRun
@@ -101,7 +94,7 @@ def refresh_state(target: GoldTable) -> RefreshState:
     """Return how far a table is refreshed; irrelevant for a table that every run refreshes."""
     if target.gold.refresh == EVERY_RUN:
         return RefreshState()
-    return read_refresh_state(newest_metadata(target.table.spec.path, target.table.version, REFRESH_KEY))
+    return stored_refresh_state(target.table.spec.path, target.table.version)
 
 
 def update_of_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: float | None) -> GoldUpdate:

@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
 from include.audit.gold_findings import GoldCheck, gold_check
-from include.catalog.gold_refresh import REFRESH_KEY, read_refresh_state
 from include.catalog.pipeline import refresh_interval
-from include.clients.delta_log import newest_metadata
 from include.reading.publication import published_tables
+from include.reading.refresh_state import stored_refresh_state
 from include.settings import Settings
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
@@ -48,7 +47,7 @@ def audited(release: SmallRelease, table: str) -> list[str]:
     database = duckdb.connect()
     database.execute("set TimeZone = 'UTC'")
     published = published_tables(release.settings)[f"gold.{table}"]
-    refreshed = read_refresh_state(newest_metadata(published.path, published.version, REFRESH_KEY))
+    refreshed = stored_refresh_state(published.path, published.version)
     silver = release.silver()
     rows = silver if refresh_interval(gold) is None else silver.filter(pl.col("_batch_id") <= refreshed.batch)
     database.register("silver", rows.to_arrow())

@@ -14,9 +14,9 @@ from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from include.catalog.gold_refresh import RefreshState
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.reading.publication import read_publication
+from include.reading.refresh_state import RefreshState
 from spark_jobs.engine.publication_recovery import republish
 from spark_jobs.engine.recompute_history import recompute_history
 from spark_jobs.layers.gold_update import is_due

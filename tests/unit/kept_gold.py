@@ -30,10 +30,11 @@ from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
 from include.audit.gold_findings import DIALECT, recompute_sql
 from include.catalog.dataset import released_dataset, snapshot_dataset
-from include.catalog.gold_refresh import EVERY_RUN, REFRESH_KEY, RefreshState, closing
+from include.catalog.gold_refresh import EVERY_RUN, closing
 from include.catalog.pipeline import Gold, closes, refresh_interval, timed_by
 from include.paths import gold_path
 from include.reading.publication import publish
+from include.reading.refresh_state import REFRESH_KEY, RefreshState
 from include.settings import Settings
 
 PIPELINE = """
