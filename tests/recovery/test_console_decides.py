@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,49 +10,19 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from recovery_site import Site
+from served_console import served_console
 from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
 from include.console.action_log import last_actions
 from include.console.log_in import add_user
-from include.host.ports import free_ports
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
 from include.reading import pinned
-from include.settings import CLONE
 
 CHROMIUM = "/usr/bin/chromium"
 USER, PASSWORD = "ann", "correct horse"
 MILLISECONDS = 90_000
 NEEDED = 1
-
-
-@contextmanager
-def opened_console(site: Site, passwords: Path) -> Iterator[str]:
-    """Run a console of the site; yield its address."""
-    add_user(passwords, USER, PASSWORD)
-    (port,) = free_ports(1)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "include.console.console_server", "127.0.0.1", str(port)],
-        cwd=CLONE,
-        env=site.environment({"HEADRACE_CONSOLE_PASSWORDS": str(passwords)}),
-    )
-    try:
-        _await_answer(f"http://127.0.0.1:{port}/")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(20)
-
-
-def _await_answer(address: str) -> None:
-    end = time.monotonic() + 90
-    while True:
-        try:
-            urllib.request.urlopen(address, timeout=30).close()
-            return
-        except OSError:
-            assert time.monotonic() < end, "the console did not answer"
-            time.sleep(0.2)
 
 
 @contextmanager
@@ -100,7 +66,9 @@ def test_release_is_approved_applied_and_rolled_back_and_another_rejected_in_the
     assert site.command("release", "run", "--dataset", site.dataset).returncode == NEEDED
     plan = only_plan(site)["id"]
 
-    with opened_console(site, tmp_path / "passwords") as address, logged_in(address) as page:
+    add_user(tmp_path / "passwords", USER, PASSWORD)
+    environment = site.environment({"HEADRACE_CONSOLE_PASSWORDS": str(tmp_path / "passwords")})
+    with served_console(environment) as (address, _), logged_in(address) as page:
         decide(page, plan, "Approve")
         assert (load_plan(site.settings, plan).stage, litres(site)) == (Stage.APPROVED, before)
         decide(page, plan, "Apply")

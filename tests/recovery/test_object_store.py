@@ -75,6 +75,13 @@ class StoredSite:
         driver.send(signal.SIGTERM)
         assert driver.wait() == 0
 
+    def end_with_nothing_lost(self, driver: Driver) -> None:
+        """Wait until everything is published, end the driver, and assert that here and in the store nothing is lost."""
+        self.site.wait_published(driver)
+        self.drain(driver)
+        self.site.assert_nothing_lost()
+        self.assert_store_has_what_is_published()
+
     def command(self, *words: str) -> str:
         """Run `headrace …`, which must succeed; return what it printed."""
         done = self.site.command(*words, **self.variables)
@@ -136,11 +143,7 @@ def test_a_disk_that_is_lost_is_restored_and_the_stream_continues_once(stored_si
     printed = stored_site.command("restore", site.dataset, "--yes")
     assert f"batch {killed - 1} of release" in printed
     assert "repaired" in printed
-    driver = stored_site.start()
-    site.wait_published(driver)
-    stored_site.drain(driver)
-    site.assert_nothing_lost()
-    stored_site.assert_store_has_what_is_published()
+    stored_site.end_with_nothing_lost(stored_site.start())
 
 
 @pytest.mark.extended
@@ -158,9 +161,7 @@ def test_kills_on_the_way_to_the_store_lose_nothing(stored_site: StoredSite) -> 
         driver.kill()
         stored_site.resume()
         site.wait_published(driver := stored_site.start())
-    stored_site.drain(driver)
-    site.assert_nothing_lost()
-    stored_site.assert_store_has_what_is_published()
+    stored_site.end_with_nothing_lost(driver)
 
 
 def has_unpublished_gold(site: Site) -> bool:
@@ -185,10 +186,7 @@ def test_a_store_that_is_away_halts_publications_and_not_bronze(stored_site: Sto
     wait_until(lambda: bronze_has_all(site), "bronze has all", driver)
     assert site.publication() == before
     stored_site.resume()
-    site.wait_published(driver)
-    stored_site.drain(driver)
-    site.assert_nothing_lost()
-    stored_site.assert_store_has_what_is_published()
+    stored_site.end_with_nothing_lost(driver)
 
 
 @pytest.mark.extended
@@ -205,10 +203,7 @@ def test_a_driver_that_starts_while_the_store_is_away_waits_for_it(stored_site: 
     driver = stored_site.start()
     site.wait_state("waiting", driver)
     stored_site.resume()
-    site.wait_published(driver)
-    stored_site.drain(driver)
-    site.assert_nothing_lost()
-    stored_site.assert_store_has_what_is_published()
+    stored_site.end_with_nothing_lost(driver)
 
 
 def bronze_has_all(site: Site) -> bool:
@@ -231,10 +226,7 @@ def test_a_foreign_commit_ends_the_driver_and_restore_removes_it(stored_site: St
     assert "somebody else has committed" in driver.log_text()
     assert site.publication() == before == stored_site.stored()
     stored_site.command("restore", site.dataset, "--yes")
-    site.wait_published(driver := stored_site.start())
-    stored_site.drain(driver)
-    site.assert_nothing_lost()
-    stored_site.assert_store_has_what_is_published()
+    stored_site.end_with_nothing_lost(stored_site.start())
 
 
 @pytest.mark.extended

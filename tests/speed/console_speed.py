@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -25,14 +23,14 @@ from typing import Any
 
 import psutil
 from plan_samples import plan_at
+from served_console import served_console
 from small_warehouse import SmallWarehouse, at, bronze_row, rejected_row, silver_row
 
 from include.clients.delta_log import Commit
-from include.host.ports import free_ports
 from include.ledger.ledger_writer import LedgerWriter, open_writer
 from include.plans.stage_results import Stage
 from include.reading.publication import Publication, TableVersion, publish
-from include.settings import CLONE, Settings
+from include.settings import Settings
 
 GOAL_MS = 200.0
 RELEASE = "ab12cd34ef56"
@@ -138,25 +136,19 @@ def make_tables_and_plans(settings: Settings) -> None:
 
 def measured(settings: Settings, runs: int, requests: int) -> dict[str, PageFigures]:
     """The figures of each page, of a console that runs as a process."""
-    (port,) = free_ports(1)
-    command = [sys.executable, "-m", "include.console.console_server", "127.0.0.1", str(port)]
     environment = os.environ | {"HEADRACE_STATE": str(settings.state)}
-    server = subprocess.Popen(command, cwd=CLONE, env=environment)
-    try:
-        await_history(port)
+    with served_console(environment) as (address, server):
+        await_history(address)
         pages, process = pages_of(runs), psutil.Process(server.pid)
         for path in pages * WARM:
-            request(port, path)
-        return {path: page_figures(port, path, requests, process) for path in pages}
-    finally:
-        server.terminate()
-        server.wait(20)
+            request(address, path)
+        return {path: page_figures(address, path, requests, process) for path in pages}
 
 
-def page_figures(port: int, path: str, requests: int, process: psutil.Process) -> PageFigures:
+def page_figures(address: str, path: str, requests: int, process: psutil.Process) -> PageFigures:
     """Request a page; the observer's CPU seconds meanwhile count as the page's."""
     before = cpu_seconds(process)
-    times = [request(port, path) for _ in range(requests)]
+    times = [request(address, path) for _ in range(requests)]
     return {"ms": times, "cpu_ms": 1000 * (cpu_seconds(process) - before) / requests}
 
 
@@ -178,30 +170,27 @@ def pages_of(runs: int) -> list[str]:
     ]
 
 
-def await_history(port: int) -> None:
-    """Wait until the server answers and its figures of the month begin with the first run."""
+def await_history(address: str) -> None:
+    """Wait until the figures of the month begin with the first run."""
     end = time.monotonic() + 120
-    while time.monotonic() < end:
-        try:
-            if "Records published" in read(port, "/datasets/flights?range=month"):
-                # The history is read for a second in each observation; then it stays current.
-                time.sleep(15)
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise TimeoutError("the console did not answer")
+    while "Records published" not in read(address, "/datasets/flights?range=month"):
+        if time.monotonic() > end:
+            raise TimeoutError("the console shows no figures")
+        time.sleep(0.2)
+    # The history is read for a second in each observation; then it stays current.
+    time.sleep(15)
 
 
-def read(port: int, path: str) -> str:
+def read(address: str, path: str) -> str:
     """A page's text."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+    with urllib.request.urlopen(address + path, timeout=30) as answer:
         return str(answer.read().decode())
 
 
-def request(port: int, path: str) -> float:
+def request(address: str, path: str) -> float:
     """The milliseconds of one request."""
     began = time.perf_counter()
-    read(port, path)
+    read(address, path)
     return 1000 * (time.perf_counter() - began)
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +12,8 @@ from console_client import PASSWORD, USER, add_user, published_state
 from ledgered_stream import Stream
 from plan_samples import plan_at
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from served_console import served_console
 
-from include.host.ports import free_ports
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.plans.plan_journal import load_plan
@@ -102,29 +98,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     settings = Settings(state=folder / "state", console_passwords=folder / "passwords")
     stream = published_state(settings)
     plan_at(settings, Stage.BUILT, Stage.COMPARED)
-    (port,) = free_ports(1)
     given = {"HEADRACE_STATE": str(settings.state), "HEADRACE_CONSOLE_PASSWORDS": str(settings.console_passwords)}
-    command = [sys.executable, "-m", "include.console.console_server", "127.0.0.1", str(port)]
-    server = subprocess.Popen(command, cwd=CLONE, env=os.environ | given)
-    found = Site(settings, stream, f"http://127.0.0.1:{port}")
-    try:
-        await_answer(f"{found.address}/")
+    with served_console(os.environ | given) as (address, _):
+        found = Site(settings, stream, address)
         yield found
-    finally:
-        server.terminate()
-        server.wait(20)
     assert found.problems == [], "errors of pages, or requests to other addresses"
-
-
-def await_answer(address: str) -> None:
-    end = time.monotonic() + 90
-    while True:
-        try:
-            urllib.request.urlopen(address, timeout=30).close()
-            return
-        except OSError:
-            assert time.monotonic() < end, "the console did not answer"
-            time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
