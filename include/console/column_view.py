@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from include.catalog.column_lineage import dataset_columns, derived_lineage, described_columns
 from include.catalog.column_origins import TableColumns
@@ -13,7 +12,6 @@ from include.catalog.dataset import IsDerived, ReleaseUnknown
 from include.catalog.derived_dataset import DerivedDataset, released_derived
 from include.console.dataset_view import release_of
 from include.console.query_view import QueryRows
-from include.paths import snapshot_path
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import PinnedTables
 from include.settings import Settings
@@ -38,9 +36,6 @@ def column_lines(
     return [ColumnLine(name, kind, *origins.get(name, ("", ""))) for name, kind in types]
 
 
-_known: dict[Path, Mapping[str, TableColumns]] = {}
-
-
 def release_columns(settings: Settings, reading: PinnedTables, table: PublishedTable) -> Mapping[str, TableColumns]:
     """Return the origins of the columns of a table's release, and of the releases that it reads.
 
@@ -48,18 +43,11 @@ def release_columns(settings: Settings, reading: PinnedTables, table: PublishedT
     """
     with suppress(ReleaseUnknown):
         try:
-            return _release_columns(settings, table)
+            return dataset_columns(release_of(settings, table.dataset, table.release))
         except IsDerived:
             derived = released_derived(settings, table.dataset, table.release)
             return _derived_columns(settings, reading, derived)
     return {}
-
-
-def _release_columns(settings: Settings, table: PublishedTable) -> Mapping[str, TableColumns]:
-    place = snapshot_path(settings, table.dataset, table.release)
-    if place not in _known:
-        _known[place] = dataset_columns(release_of(settings, table.dataset, table.release))
-    return _known[place]
 
 
 def _derived_columns(settings: Settings, reading: PinnedTables, derived: DerivedDataset) -> dict[str, TableColumns]:

@@ -98,7 +98,7 @@ def table_view(settings: Settings, name: str, measure: str, memory: VersionMemor
     sql = _preview_sql(name, axes.time if axes else "")
     preview = memory.get(table, "preview", lambda: limited_rows(reading, sql, PREVIEW_ROWS))
     chart = memory.get(table, f"chart {chosen}", lambda: table_chart(reading, name, axes, chosen)) if axes else None
-    columns = column_lines(settings, reading, table, preview)
+    columns = memory.get(table, "columns", lambda: column_lines(settings, reading, table, preview))
     has_watermark = axes is not None and axes.is_closed_by_watermark
     return PublishedTableView(line, table.release, preview, chart, measures, chosen, columns, has_watermark)
 

@@ -125,7 +125,7 @@ def test_replay_is_submitted_and_approved_in_the_form(stack: Stack, page: Page) 
 def test_task_links_to_its_rule_results(stack: Stack, page: Page) -> None:
     run = stack.page.trigger(QUALITY)
     assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
-    page.goto(f"{stack.page.address}/dags/{QUALITY}/runs/{run}/tasks/ask/details")
+    page.goto(f"{stack.page.address}/dags/{QUALITY}/runs/{run}/tasks/validate/details")
     button = page.get_by_role("link", name="Rule results")
     expect(button).to_be_visible(timeout=30_000)
     keep(page, "8-quality")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from console_client import HOSTILE, console_client, published_state
@@ -16,6 +17,7 @@ from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 from include.audit.audit_outcome import AuditOutcome, outcome_file
 from include.catalog.dataset import snapshot_dataset
 from include.catalog.rule_results import RuleResult
+from include.console import column_view
 from include.console.dataset_view import rejected_samples
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.plan_journal import save_comparison
@@ -175,11 +177,15 @@ def test_derived_dataset_has_its_tables_quality_and_rules_and_no_records(client:
     assert "<td>departures, delayed</td><td>or_equal: true</td>" in pages[2], "columns are named once"
 
 
-def test_table_shows_what_each_column_is_computed_from(settings: Settings) -> None:
+def test_table_shows_what_each_column_is_computed_from(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot_dataset(settings, "flights")
     GrownHistory(settings).add_batch()
+    computed = Mock(side_effect=column_view.dataset_columns)
+    monkeypatch.setattr(column_view, "dataset_columns", computed)
     with console_client(settings) as client:
-        text = client.get("/tables/silver.flights").text
+        texts = [client.get("/tables/silver.flights").text for _ in range(2)]
+    assert (computed.call_count, texts[0]) == (1, texts[1]), "columns of a version are computed once"
+    text = texts[0]
     cells = "<code>string</code></td><td>bronze.flights.value.event_id (transformation)</td><td>event_id</td>"
     assert f'<th scope="row">event_id</th><td>{cells}' in text
     assert "headrace explain" not in text, "which is about rows of gold"
