@@ -282,7 +282,7 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
         if isinstance(check, GoldCheck):
             held = audited.tables.table(silver).batch if refresh_interval(gold) is None else refreshed.batch
             audited.gold.append(replace(check, batch=held if held < audited.tables.table(silver).batch else None))
-            audited.reached[name] = VerifiedGold(held, refreshed.watermark, check.decided)
+            audited.reached[name] = VerifiedGold(held, refreshed.watermark, check.decided, check.expired)
         else:
             audited.unchecked[name] = check
         return [*wrong, *_batch_findings(audited.tables.table(name), gold, refreshed)]

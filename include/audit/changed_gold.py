@@ -7,15 +7,16 @@ Guarantee: None, and so a check of the whole table, unless the other rows are th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow.compute as pc
 
 from include.audit.audit_findings import Finding
+from include.audit.file_findings import READ_ERRORS
 from include.audit.gold_file_rows import GoldFiles, gold_files
 from include.audit.gold_findings import (
-    EVALUATION_ERRORS,
     GoldCheck,
     Recomputation,
     UncheckedTable,
@@ -76,19 +77,36 @@ def changed_gold(
     if before is None or (closes(gold) and gold_session(gold) is not None):
         # The verified table lacks the sessions that were open then; newer rows join them as well.
         return None
+    if _has_reopened(gold, before, refreshed):
+        return None
     files = gold_files(tables, scope, name)
     return None if files is None else ChangedGold(gold, files, silver, before, refreshed)
+
+
+def _has_reopened(gold: Gold, before: VerifiedGold, refreshed: RefreshState) -> bool:
+    """Whether a table with `on_close` is published with an earlier watermark than it was verified with."""
+    if not closes(gold) or before.watermark is None:
+        return False
+    return refreshed.watermark is None or refreshed.watermark < before.watermark
 
 
 def changed_gold_check(
     database: Any, changed: ChangedGold, first: int
 ) -> tuple[GoldCheck | UncheckedTable, list[Finding]] | None:
-    """Check the touched grains as `gold_check` does, and that no other row changed; None when one did."""
+    """Check the touched grains as `gold_check` does, and that no other row changed; None when one did.
+
+    None also after any error: a replaced file may be deleted meanwhile. The check of the whole table then decides.
+    """
+    with suppress(*READ_ERRORS):
+        return _check_touched(database, changed, first)
+    return None
+
+
+def _check_touched(
+    database: Any, changed: ChangedGold, first: int
+) -> tuple[GoldCheck | UncheckedTable, list[Finding]] | None:
     gold, files = changed.gold, changed.files
-    try:
-        _find_touched(database, changed)
-    except EVALUATION_ERRORS:
-        return None
+    _find_touched(database, changed)
     if _digest(database, changed, files.removed) != _digest(database, changed, files.added):
         return None
     published = _touched_part(database, changed, files.added | files.near(*row_spans(database, gold)))
@@ -98,9 +116,22 @@ def changed_gold_check(
     earlier = files.rows_published - touched
     rows = _merged(database, changed) if is_merged(gold, changed.before) else _recomputed(database, changed)
     check, findings = gold_check(database, gold, changed.refreshed, first, Recomputation(rows, earlier))
-    if isinstance(check, GoldCheck):
-        check = replace(check, decided=check.decided and changed.before.decided)
-    return check, findings
+    return (_with_earlier(check, changed.before) if isinstance(check, GoldCheck) else check), findings
+
+
+def _with_earlier(check: GoldCheck, before: VerifiedGold) -> GoldCheck:
+    """Return the check of touched grains with what was found earlier about the others.
+
+    After an expiry everything is compared, so the rows that could not be compared are those of the verified table.
+    """
+    others = before.expired - check.expired
+    return replace(
+        check,
+        rows=check.rows - others,
+        earlier=check.earlier - others,
+        expired=before.expired,
+        decided=check.decided and before.decided,
+    )
 
 
 def is_merged(gold: Gold, before: VerifiedGold) -> bool:

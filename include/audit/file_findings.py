@@ -1,8 +1,8 @@
-"""Compares a table's files with its commits: presence, size, checksum, and whether each can be read."""
+"""Compares a table's files with its commits: presence, size, checksum, rows, bounds, and whether each can be read."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include.audit.audit_findings import Finding, FindingKind
+from include.audit.file_bounds import contradiction
 from include.clients.commit_history import HistoryDamaged
 from include.clients.delta_log import LogDamaged, LogIncomplete
 from include.clients.file_checksum import file_checksum, named_checksum
@@ -53,10 +54,11 @@ class _File:
     path: str
     size: int
     rows: int
+    action: Mapping[str, Any]
 
 
 def file_check(table: PublishedTable, unchanged: Container[str] = frozenset()) -> tuple[FileCheck, list[Finding]]:
-    """Compare the files of a table with its log: presence, size, checksum. Raises PublishedVersionGone.
+    """Compare the files of a table with its log: presence, size, checksum, rows, bounds. Raises PublishedVersionGone.
 
     `unchanged`: the paths of files that are not read again.
     """
@@ -90,9 +92,10 @@ def unreadable_table(table: PublishedTable, error: Exception) -> Finding:
 
 
 def _files(table: PublishedTable) -> list[_File]:
-    log = add_actions(open_table(table))
-    columns = (log[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
-    return [_File(unquote(path), size, rows or 0) for path, size, rows in zip(*columns, strict=True)]
+    return [
+        _File(unquote(action["path"]), action["size_bytes"], action["num_records"] or 0, action)
+        for action in add_actions(open_table(table)).to_pylist()
+    ]
 
 
 def _damage(folder: Path, file: _File) -> str | None:
@@ -104,9 +107,9 @@ def _damage(folder: Path, file: _File) -> str | None:
             return f"has {size} bytes, {file.size} were committed"
         if committed is not None and (found := file_checksum(path)) != committed:
             return f"has checksum {found}, {committed} was committed"
-    except OSError as error:
+        return contradiction(path, file.action)
+    except (pa.ArrowException, OSError) as error:
         return first_line(error)
-    return None
 
 
 def _finding(table: PublishedTable, file: _File, why: str) -> Finding:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,14 +17,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from include.audit.file_bounds import beginning, latest_of
 from include.audit.verified_history import AuditScope, is_there
 from include.clients.table_files import add_actions
 from include.reading.published_tables import PinnedTables, open_table
-
-COMPARED_CHARACTERS = 16
-"""The bounds in a log may have only the beginnings of longer texts."""
-COARSENESS = timedelta(milliseconds=1)
-"""The bounds in a log may have whole milliseconds only."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +52,8 @@ class GoldFiles:
     def near(self, columns: tuple[str, str], spans: Sequence[tuple[Any, Any]]) -> frozenset[str]:
         """Return the kept files that may have rows of which the two columns lie in one of ascending `spans`."""
         low, high = columns
+        if any(None in span for span in spans):
+            return self.kept
         return frozenset(
             path
             for path in self.kept
@@ -81,17 +78,10 @@ def gold_files(tables: PinnedTables, scope: AuditScope, name: str) -> GoldFiles 
 
 
 def _may_overlap(low: Any, high: Any, spans: Sequence[tuple[Any, Any]]) -> bool:
-    if low is None or high is None or any(None in span for span in spans):
+    if low is None or high is None:
         return True
-    first, last = _comparable(low), _comparable(high)
-    if isinstance(last, datetime):
-        last += COARSENESS
     try:
-        at = bisect_left(spans, first, key=lambda span: _comparable(span[1]))
-        return at < len(spans) and bool(_comparable(spans[at][0]) <= last)
+        at = bisect_left(spans, beginning(low), key=lambda span: beginning(span[1]))
+        return at < len(spans) and bool(beginning(spans[at][0]) <= latest_of(high))
     except TypeError:
         return True
-
-
-def _comparable(value: Any) -> Any:
-    return value[:COMPARED_CHARACTERS] if isinstance(value, str) else value

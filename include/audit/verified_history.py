@@ -50,12 +50,14 @@ VerifiedFiles = Mapping[str, VerifiedFile]
 class VerifiedGold:
     """How far a gold table was verified: with silver up to `batch`, and with what `watermark` had closed (`on_close`).
 
-    `decided`: the columns that keep by what a row is the newest were right too (`latest`).
+    `decided`: the columns that keep by what a row is the newest were right too (`latest`). `expired`: rows of expired
+    records, which could not be compared.
     """
 
     batch: int
     watermark: datetime | None = None
     decided: bool = False
+    expired: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from kept_gold import KeptSales, sold
 
+from include.audit import changed_gold
 from include.audit.balance import DatasetAudit
 from include.audit.touched_grains import MOST_SPANS, merged_spans
 from include.clients.table_files import current_files
@@ -211,6 +214,53 @@ def test_latest_table_that_keeps_a_wrong_order_is_computed_from_all_rows(tmp_pat
     keep_wrong_order()
     sales.make_unreadable("silver.sales", "_month=2026-01")
     assert [skipped.table for skipped in sales.audit().unchecked][:1] == ["gold.shop_status"]
+
+
+def test_watermark_that_went_back_is_found(sales: KeptSales) -> None:
+    sales.watermark = datetime(2026, 1, 1, tzinfo=UTC)
+    sales.replace("closed_days", sales.rows("closed_days"))
+    sales.publish()
+    assert wrong(sales.audit()) == {("surplus", "closed_days")}
+
+
+def test_record_at_the_end_of_the_calendar_does_not_end_later_audits(sales: KeptSales) -> None:
+    sales.add({**sold(3, 1, 9), "sold_at": datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)})
+    assert sales.audit().balanced
+    sales.add(sold(3, 1, 9))
+    assert sales.audit().balanced
+
+
+def test_replaced_file_that_is_deleted_during_the_audit_is_no_damage(
+    sales: KeptSales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = set(sales.tables.names["gold.shop_days"].rglob("_part=2026-02/*.parquet"))
+    sales.add(sold(2, 1, 11, "south"))
+    digest = changed_gold._digest
+
+    def clean_up_first(database: Any, changed: changed_gold.ChangedGold, paths: frozenset[str]) -> tuple[int, int]:
+        for file in old if changed.gold.name == "shop_days" else ():
+            file.unlink(missing_ok=True)
+        return digest(database, changed, paths)
+
+    monkeypatch.setattr(changed_gold, "_digest", clean_up_first)
+    second = sales.audit()
+    assert second.balanced, second.findings
+    assert recomputed(second)["shop_days"][0] == 0
+
+
+def test_bounds_in_a_commit_that_its_file_contradicts_are_found(sales: KeptSales) -> None:
+    """A driver, and an audit, that leave the file out by them would write and accept a second row of its grains."""
+    sales.add(sold(2, 2, 9, "north"))
+    log = max((sales.tables.names["gold.shop_totals"] / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    added = next(action["add"] for action in actions if "add" in action)
+    stats = json.loads(added["stats"])
+    stats["minValues"]["shop"], stats["maxValues"]["shop"] = "a", "b"
+    added["stats"] = json.dumps(stats)
+    log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    audit = sales.audit()
+    assert wrong(audit) == {("damaged", "shop_totals")}
+    assert "has shop north, b was committed as the greatest" in audit.findings[0].detail
 
 
 def test_compacted_table_needs_no_recomputation(sales: KeptSales) -> None:
