@@ -101,8 +101,8 @@ def started(folder: Path, commits: int, partitions: int) -> Grown:
         command, env=driver_environment(settings), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     grown = Grown(commits, process)
-    grown.answer()
-    print(f"{commits:,} commits: {time.monotonic() - before:,.0f} s", flush=True)
+    files = grown.answer()["files"]
+    print(f"{commits:,} commits, {files:,.0f} data files: {time.monotonic() - before:,.0f} s", flush=True)
     return grown
 
 
@@ -124,7 +124,7 @@ def answer_questions(history: GrownHistory, commits: int) -> None:
     while history.batches < batches:
         # The history of commits needs a publication; the last one brings the ledger up to date.
         history.add_batch(published=history.batches % PUBLISHED == 0 or history.batches == batches - 1)
-    print("{}", flush=True)
+    print(json.dumps({"files": history.written}), flush=True)
     for line in sys.stdin:
         print(json.dumps(one_more(history) if line.strip() == "batch" else whole(history)), flush=True)
 
@@ -147,7 +147,6 @@ def whole(history: GrownHistory) -> Figures:
         "log bytes per commit": sum(path.stat().st_blocks * BLOCK for path in logs) / history.commits,
         "files in logs": len(logs),
         "files": history.files,
-        "files ever written": history.written,
     }
 
 
