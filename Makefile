@@ -67,10 +67,12 @@ test-containers: setup-dev ## the ledger on a real PostgreSQL server in a contai
 test-airflow-package: setup-dev ## an Airflow without Headrace's code and state folder: stream, plans, approval, audit by a connection
 	@PYTHONPATH=tests/recovery $(PYTEST) -v $(if $(ARGS),$(ARGS),tests/remote_airflow)
 
-test-hosts: setup-dev ## two runner hosts, leases in a real PostgreSQL server, one stopped, cut off, killed; needs root, iproute2, PostgreSQL
+test-hosts: setup-dev ## two runner hosts, one stopped, cut off, killed; a shared volume; NFS; needs root, iproute2, PostgreSQL, User-Mode Linux
 	@[ "$$(id -u)" = 0 ] || { echo "headrace: network namespaces need root; nothing was tested"; exit 1; }
 	@command -v ip >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
 		{ echo "headrace: ip or initdb is missing, installing them"; apt-get install -y -qq --no-install-recommends iproute2 postgresql; }
+	@for name in linux.uml mount.nfs4 rpc.nfsd busybox; do command -v $$name >/dev/null || \
+		{ echo "headrace: $$name is missing; Debian: apt-get install user-mode-linux nfs-kernel-server nfs-common busybox-static"; exit 1; }; done
 	@PYTHONPATH=tests/recovery $(PYTEST) -v -s $(if $(ARGS),$(ARGS),tests/hosts)
 
 test-bare: ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine

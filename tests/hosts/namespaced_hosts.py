@@ -60,18 +60,22 @@ class Host:
 
     def command(self, *words: str) -> str:
         """Run `headrace …` on the host; return its output."""
-        done = subprocess.run(
-            self.inside(sys.executable, "-m", "include.cli.main", *words),
+        done = self.run(sys.executable, "-m", "include.cli.main", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on the host, in a process namespace of its own; `more` are further variables."""
+        return subprocess.run(
+            self.inside(*words),
             cwd=CLONE,
-            env=dict(self.environment),
+            env={**self.environment, **more},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=200,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
     def processes(self) -> list[int]:
         """Return the pids, as seen from outside, of everything that runs in the network of the host."""

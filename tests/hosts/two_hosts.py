@@ -25,13 +25,13 @@ RUNNER, STREAM = "run/runner", f"leases/{DATASET}"
 
 
 @contextmanager
-def shared_site(root: Path, network: Network, server: PostgresServer) -> Iterator[Site]:
-    """Yield a dataset whose state folder all hosts have, and a Kafka that all reach."""
+def shared_site(root: Path, network: Network, server: PostgresServer | None) -> Iterator[Site]:
+    """Yield a dataset whose state folder all hosts have, and a Kafka that all reach; without a server: OS locks."""
     cluster = start_broker_cluster(
         root / "kafka", Settings(state=root / "state", broker_memory="256m"), 1, network.address
     )
     (root / "datasets").mkdir()
-    given = {"lease_url": server.url, "lease_seconds": SECONDS, "runner": "service"}
+    given = {"lease_url": server.url if server else "", "lease_seconds": SECONDS, "runner": "service"}
     settings = Settings(
         state=root / "state", datasets=root / "datasets", driver_memory="1g", kafka_bootstrap=cluster.bootstrap
     ).model_copy(update=given)
@@ -46,14 +46,8 @@ def shared_site(root: Path, network: Network, server: PostgresServer) -> Iterato
 @contextmanager
 def two_hosts(network: Network, site: Site, logs: Path, more: Mapping[str, str]) -> Iterator[list[Host]]:
     """Yield two hosts, each with its runner, as their services start them; `more`: their further settings."""
-    settings = site.settings
-    variables = {
-        "HEADRACE_LEASE_URL": settings.lease_url,
-        "HEADRACE_LEASE_SECONDS": str(SECONDS),
-        "HEADRACE_RUNNER": "service",
-        "HEADRACE_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
-    }
-    found = [network.add_host(site.environment({**variables, **more})) for _ in range(2)]
+    leases = {"HEADRACE_LEASE_URL": site.settings.lease_url, "HEADRACE_LEASE_SECONDS": str(SECONDS)}
+    found = [network.add_host(service_environment(site, {**leases, **more})) for _ in range(2)]
     found[0].start_runner(logs)
     wait_until(lambda: holder(site, RUNNER) == "host1", "host1 supervises", within=60)
     found[1].start_runner(logs)
@@ -62,7 +56,13 @@ def two_hosts(network: Network, site: Site, logs: Path, more: Mapping[str, str])
     finally:
         for host in found:
             print(f"--- runner of {host.name}\n{host.log.read_text()}")
-        print((log_path(settings, stream_name(DATASET))).read_text()[-6000:])
+        print(log_path(site.settings, stream_name(DATASET)).read_text()[-6000:])
+
+
+def service_environment(site: Site, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of commands on a host whose runner is a service."""
+    variables = {"HEADRACE_RUNNER": "service", "HEADRACE_KAFKA_BOOTSTRAP": site.settings.kafka_bootstrap}
+    return site.environment({**variables, **more})
 
 
 def holder(site: Site, name: str) -> str:
