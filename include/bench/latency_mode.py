@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from include.bench.bench_follower import Ends, ObservedPublication
@@ -73,13 +74,18 @@ def total(before: Ends, after: Ends) -> int:
 
 def appended(settings: Settings, dataset: str, before: Ends, after: Ends) -> pl.DataFrame:
     """Return partition, offset and timestamp (epoch seconds, of the log append) of records in between."""
-    bronze = pinned(settings).read(f"bronze.{dataset}", columns=["partition", "offset", "timestamp"])
+    bronze = pinned(settings).arrow(f"bronze.{dataset}")
     inside = [
         (pl.col("partition") == part) & (pl.col("offset") >= before[part]) & (pl.col("offset") < end)
         for part, end in after.items()
     ]
     one_in = -(-total(before, after) // MOST_RECORDS)
-    found = bronze.filter(pl.any_horizontal(inside) & (pl.col("offset") % max(one_in, 1) == 0)).collect()
+    chosen = pl.any_horizontal(inside) & (pl.col("offset") % max(one_in, 1) == 0)
+    columns = ["partition", "offset", "timestamp"]
+    # Batch by batch: a filter that Arrow does not have would be applied to all records in memory.
+    batches = bronze.to_batches(columns=columns, filter=pc.field("offset") >= min(before.values()))
+    parts = [pl.DataFrame(batch).filter(chosen) for batch in batches]
+    found = pl.concat([pl.DataFrame(bronze.schema.empty_table().select(columns)), *parts])
     return found.with_columns(timestamp=pl.col("timestamp").dt.epoch("us") / 1e6)
 
 

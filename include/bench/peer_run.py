@@ -19,6 +19,7 @@ from pathlib import Path
 
 import polars as pl
 import psutil
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from include.bench.bench_gate import audited, published_problems, table_problems
@@ -210,7 +211,7 @@ def _problems(tables: Path, sent: SentRecords) -> list[str]:
     assert silver is not None
     assert gold is not None
     identities = silver.select(FEEDS[DATASET].id_field).collect().to_series()
-    return table_problems(sent, identities, gold.collect())
+    return table_problems(sent, [identities], ds.dataset(gold.collect().to_arrow()))
 
 
 def _rows_of(table: Path) -> pl.LazyFrame | None:

@@ -83,12 +83,11 @@ class OpenLoop(threading.Thread):
         self.join()
 
     def _send(self) -> None:
-        outbox = Outbox(self._target.bootstrap, self._target.topic)
+        outbox = Outbox(self._target.bootstrap, self._target.topic, keeping_positions=False)
         schedule, row = Schedule(Pace(self._rate, stop=self._stop_event.is_set), first=0, total=0), 0
         for frame in self._frames:
             first, row = row, queue_chunk(outbox, schedule, frame, row)
             self._target.sent.add(frame.head(row - first))
-            outbox.take_positions()
             if self._stop_event.is_set():
                 break
         outbox.flush()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow.dataset as ds
 import pytest
 
 from include.bench import bench_follower, bench_session, bench_state, event_supply, sustained_mode
@@ -157,6 +158,17 @@ def test_sent_records_add_up_over_frames() -> None:
     assert (whole.records, whole.accepted) == (50_500, 50_000)
 
 
+def test_views_of_spans_together_are_all_views() -> None:
+    sent, keys = SentRecords("ad_events"), ["since", "campaign_id"]
+    for number in (0, 1, 400):
+        sent.add(ad_block(number))
+    sent.add(ad_block(2).head(9_000))
+    spans = sent.view_spans()
+    assert len(spans) == 3
+    found = pl.concat([sent.view_rows(*span) for span in spans])
+    assert found.sort(keys).equals(sent.view_rows().sort(keys))
+
+
 def test_wrong_event_count_fails_the_benchmark(settings: Settings) -> None:
     session = BenchSession(settings, "flights", print, EventSupply("flights"), SentRecords("flights"))
     require_count(session, 10, {0: 5, 1: 5}, {0: 11, 1: 9})
@@ -171,13 +183,17 @@ GATE = SentRecords("ad_events", 3, 2, identity_hash(pl.Series(["1", "2"])), [], 
 VIEWS = pl.DataFrame({"campaign_id": ["c"], "since": [SINCE], "views": [2]})
 
 
+def in_arrow(rows: pl.DataFrame) -> ds.Dataset:
+    return ds.dataset(rows.to_arrow())
+
+
 def test_right_tables_pass_the_gate() -> None:
-    assert table_problems(GATE, pl.Series(["2", "1"]), VIEWS) == []
+    assert table_problems(GATE, [pl.Series(["2"]), pl.Series(["1"])], in_arrow(VIEWS)) == []
 
 
 @pytest.mark.parametrize("identities", [["1"], ["1", "2", "2"], ["1", "3"]])
 def test_missing_surplus_and_other_rows_of_silver_fail_the_gate(identities: list[str]) -> None:
-    assert table_problems(GATE, pl.Series(identities), VIEWS)
+    assert table_problems(GATE, [pl.Series(identities)], in_arrow(VIEWS))
 
 
 @pytest.mark.parametrize(
@@ -187,10 +203,12 @@ def test_missing_surplus_and_other_rows_of_silver_fail_the_gate(identities: list
         VIEWS.clear(),
         pl.concat([VIEWS, VIEWS]),
         pl.concat([VIEWS, VIEWS.with_columns(since=SINCE + timedelta(seconds=10))]),
+        pl.concat([VIEWS, VIEWS.with_columns(since=SINCE + timedelta(days=40))]),
+        pl.concat([VIEWS, VIEWS.with_columns(since=pl.lit(None, pl.Datetime("us", "UTC")))]),
     ],
 )
 def test_wrong_missing_doubled_and_surplus_rows_of_gold_fail_the_gate(views: pl.DataFrame) -> None:
-    assert len(table_problems(GATE, pl.Series(["1", "2"]), views)) >= 1
+    assert len(table_problems(GATE, [pl.Series(["1", "2"])], in_arrow(views))) >= 1
 
 
 # --- observed publications ---------------------------------------------------------------------------------------
