@@ -32,7 +32,7 @@ from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.expired_rows import first_complete_batch
 from spark_jobs.layers.release_tables import Release, open_release, release_paths
-from spark_jobs.layers.validated_run import NextRun, ValidatedRun
+from spark_jobs.layers.validated_run import NextRun, ValidatedRun, Validations
 from spark_jobs.log_lines import log_line
 from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.claim_tables import take_over_tables
@@ -102,18 +102,21 @@ class ActiveRelease:
         most_rows: int | None = None,
         refreshing: bool = True,
         bronze_end: Callable[[], int] | None = None,
+        validations: Validations | None = None,
     ) -> RunReport | None:
         """Execute the next run up to bronze batch `last`; return None when there is none.
 
         Without `refreshing` gold tables with an interval stay as they are. `bronze_end` returns bronze's last batch:
         with it, the records of the run after this one are validated meanwhile if they are many (layers/adr-0015), but
-        not while a run that failed is retried.
+        not while a run that failed is retried. `validations` is told of them.
         """
         most = most_rows or settings.refine_records
         bounds = next_run(self.release, last, most, self.validated.batches if self.validated else None)
         if bounds is None:
             return None
-        following = self._following(most, bronze_end) if bronze_end is not None and not self.has_failed else None
+        following = None
+        if bronze_end is not None and not self.has_failed:
+            following = self._following(most, bronze_end, validations)
         now = time.time() if refreshing else None
         self.has_failed = True
         try:
@@ -130,11 +133,11 @@ class ActiveRelease:
             self.is_unpublished = False
         return report
 
-    def _following(self, most_rows: int, bronze_end: Callable[[], int]) -> NextRun:
+    def _following(self, most_rows: int, bronze_end: Callable[[], int], validations: Validations | None) -> NextRun:
         def bounds_after(batch: int) -> tuple[int, int] | None:
             return large_run(self.release, batch + 1, bronze_end(), most_rows)
 
-        return NextRun(self.release.writer, self.validated, bounds_after)
+        return NextRun(self.release.writer, self.validated, bounds_after, validations)
 
     def refresh(self, settings: Settings, *, publishing: bool) -> bool:
         """Refresh gold tables whose interval is over; publish them, and commits of a failed run. Return whether there

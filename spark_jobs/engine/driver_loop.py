@@ -93,9 +93,11 @@ class DriverLoop:
         """Execute the published release's next run; None when there is none."""
         # A patch that failed half way must be finished before any run.
         self.active.finish_patch()
-        last = self.supervisor.ingest.last_batch
-        self.pacing.begin_run(last)
-        return self.active.published.refine_next(self.settings, last, publishing=True, bronze_end=self._bronze_end)
+        last, ahead = self.supervisor.ingest.last_batch, self.active.published.validated
+        self.pacing.begin_run(ahead.batches[1] if ahead else last, is_validated=ahead is not None)
+        return self.active.published.refine_next(
+            self.settings, last, publishing=True, bronze_end=self._bronze_end, validations=self.pacing
+        )
 
     def _bronze_end(self) -> int:
         """Return the last batch of bronze, -1 in a drain: no further run begins."""

@@ -29,7 +29,8 @@ from include.reference.reference_tables import current_versions
 from include.settings import Settings, reject_unsafe
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
-from spark_jobs.engine.bronze_pacing import FULL, BronzePacing
+from spark_jobs.engine.bronze_pacing import FULL, BronzePacing, CommittedBatch
+from spark_jobs.engine.next_run import least_ahead
 from spark_jobs.engine.preflight import refuse_replaced_topic
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
 from spark_jobs.storage.checkpoint_generation import Generation
@@ -152,7 +153,8 @@ class Ingest:
         """Return when the batch after `number`, which was begun at `begun`, is to be planned, or at once in a drain."""
         self.stop.wait(begun + self.settings.trigger_seconds - time.monotonic())
         if self.pacing is not None:
-            self.pacing.wait(number, self.seconds, self.stop)
+            is_large = self.rows >= least_ahead(self.settings.refine_records)
+            self.pacing.wait(CommittedBatch(number, self.seconds, is_large), self.stop)
 
     def _sync_plan(self, number: int) -> None:
         """Force the planned offsets to disk before bronze has the batch: the next start plans nothing else."""

@@ -15,6 +15,8 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 ROW_BYTES = 1024
+SHARE_AHEAD = 10
+"""A smaller run is mostly its fixed cost: with the records that arrive meanwhile it costs hardly more."""
 
 
 class CommitsLost(Terminal):
@@ -77,12 +79,17 @@ def run_from(release: Release, first: int, last: int, most_rows: int) -> tuple[i
 
 
 def large_run(release: Release, first: int, last: int, most_rows: int) -> tuple[int, int] | None:
-    """Return the bounds of the run that begins with batch `first`, if it has at least half of `most_rows` rows."""
+    """Return the bounds of the run that begins with batch `first`, if it is large enough to be validated ahead."""
     bounds = run_from(release, first, last, most_rows)
     if bounds is None:
         return None
-    is_full = bounds[1] < last or 2 * count_rows(release.writer.bronze, *bounds) >= most_rows
-    return bounds if is_full else None
+    is_large = bounds[1] < last or count_rows(release.writer.bronze, *bounds) >= least_ahead(most_rows)
+    return bounds if is_large else None
+
+
+def least_ahead(most_rows: int) -> int:
+    """Return the rows from which on a run is validated ahead, when a run has at most `most_rows`."""
+    return -(-most_rows // SHARE_AHEAD)
 
 
 def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:

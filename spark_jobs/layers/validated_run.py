@@ -11,11 +11,13 @@ After a crash: the next run removes the folder.
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_tables import SilverTables
@@ -25,6 +27,8 @@ from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.spark_files import rows_in_files
 
 Batches = tuple[int, int]
+POLL_SECONDS = 0.01
+"""How often the next run's batches are looked for while the current run is written."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,22 @@ def run_records(writer: SilverTables, batches: Batches, folder: Path) -> list[Pa
     return [*paths, *parquet_files(folder)]
 
 
+class Validations(Protocol):
+    """What is told when records are validated: bronze's next batch is paced by it."""
+
+    def begin_validation(self, last: int) -> None:
+        """Note that the records up to batch `last` are validated from now on."""
+
+    def end_validation(self) -> None:
+        """Note that they are validated, so that Spark is idle."""
+
+
 class NextRun:
     """The run after the current one: its records are validated in a thread while the current run is written.
 
     It commits nothing (adr-0015). `finish` waits for the thread, so nothing else of a driver runs meanwhile.
     `validated`: what the run before has made of the current run; afterwards that of the next run, None without one.
-    `bounds_after` returns the batches of the run after a batch, None when that run is not to be validated ahead.
+    `bounds_after` returns the batches of the run after a batch, None as long as that run is not to be validated ahead.
     """
 
     def __init__(
@@ -103,10 +117,12 @@ class NextRun:
         writer: SilverTables,
         validated: ValidatedRun | None,
         bounds_after: Callable[[int], Batches | None],
+        validations: Validations | None = None,
     ) -> None:
         self.validated = validated
-        self._writer, self._bounds_after = writer, bounds_after
-        self._running: Future[ValidatedRun] | None = None
+        self._writer, self._bounds_after, self._validations = writer, bounds_after, validations
+        self._running: Future[ValidatedRun | None] | None = None
+        self._ending = threading.Event()
 
     def claim(self, run: RefineRun) -> ValidatedRun | None:
         """Return the validated records of `run` and forget them; None unless they would be validated the same now."""
@@ -116,19 +132,34 @@ class NextRun:
         return None
 
     def start(self, run: RefineRun) -> None:
-        """Begin to validate the run after `run`, if its batches are known."""
-        batches = self._bounds_after(run.last)
-        if batches is not None:
-            pool = ThreadPoolExecutor(1, "next-run")
-            self._running = pool.submit(self._validate, batches)
-            pool.shutdown(wait=False)
+        """Note that `run` is validated; begin to validate the run after it, once its batches are known."""
+        if self._validations is not None:
+            self._validations.end_validation()
+        pool = ThreadPoolExecutor(1, "next-run")
+        self._running = pool.submit(self._validate_after, run.last)
+        pool.shutdown(wait=False)
 
     def finish(self) -> None:
-        """Wait until the run is validated. What failed is validated again, and reported, as the current run."""
+        """Wait until the run is validated, if that has begun. What failed is validated again, and reported, as the
+        current run.
+        """
         running, self._running = self._running, None
+        self._ending.set()
         if running is not None:
             with suppress(Exception):
                 self.validated = running.result()
+
+    def _validate_after(self, batch: int) -> ValidatedRun | None:
+        while (batches := self._bounds_after(batch)) is None:
+            if self._ending.wait(POLL_SECONDS):
+                return None
+        if self._validations is None:
+            return self._validate(batches)
+        self._validations.begin_validation(batches[1])
+        try:
+            return self._validate(batches)
+        finally:
+            self._validations.end_validation()
 
     def _validate(self, batches: Batches) -> ValidatedRun:
         validated = validate_run(self._writer, batches)

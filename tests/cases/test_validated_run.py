@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,9 +17,11 @@ from small_release import Record, SmallRelease
 
 from include.reading.decision_log import FIX, Decision, append_decisions
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
+from spark_jobs.engine.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import committed_batches
 from spark_jobs.layers import silver_layer, validated_run
 from spark_jobs.layers.validate_records import ValidatedFiles
+from spark_jobs.storage import failpoints
 from spark_jobs.storage.failpoints import Step
 
 GOLD = """
@@ -73,9 +76,41 @@ def test_run_is_written_from_what_the_run_before_validated(
     assert not active.release.writer.staging.exists() or not list(active.release.writer.staging.iterdir())
 
 
-def test_few_records_wait_for_others(active: ActiveRelease, made: SmallRelease) -> None:
-    assert refine_next(active, made, most_rows=9).batches == (0, 2)
-    assert validated_batches(active) is None
+@pytest.mark.parametrize(("most_rows", "ahead"), [(31, None), (30, (3, 3))])
+def test_few_records_wait_for_others(
+    active: ActiveRelease, made: SmallRelease, most_rows: int, ahead: tuple[int, int] | None
+) -> None:
+    """A batch has three records: a tenth of 30, but not of 31."""
+    report = active.refine_next(made.settings, 2, publishing=True, most_rows=most_rows, bronze_end=lambda: 3)
+    assert report is not None
+    assert (report.batches, validated_batches(active)) == ((0, 2), ahead)
+
+
+def test_batch_that_arrives_during_a_run_is_validated_and_paces_the_next(
+    active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bronze, pacing = [0], BronzePacing()
+
+    def arrive(step: Step) -> None:
+        if step == Step.SILVER_COMMITTED:
+            assert is_awaited(pacing, 0)
+            bronze.append(1)
+            end = time.monotonic() + 30
+            while pacing.taken < 1 and time.monotonic() < end:
+                time.sleep(0.005)
+
+    monkeypatch.setattr(failpoints, "step_listeners", [arrive])
+    pacing.begin_run(0)
+    active.refine_next(
+        made.settings, 0, publishing=True, most_rows=3, bronze_end=lambda: bronze[-1], validations=pacing
+    )
+    assert validated_batches(active) == (1, 1)
+    assert is_awaited(pacing, 1)
+
+
+def is_awaited(pacing: BronzePacing, batch: int) -> bool:
+    """Whether the batch after a large one is planned now."""
+    return pacing.remaining(CommittedBatch(batch, 0.1, is_large=True), pacing.clock() + SLOW_PACE) == 0
 
 
 def test_decision_about_a_validated_record_is_followed(active: ActiveRelease, made: SmallRelease) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_jobs.engine.bronze_pacing import SLOW_PACE, BronzePacing
+from spark_jobs.engine.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
 
 
 @dataclass
@@ -23,8 +23,8 @@ class Scene:
         self.now += 1.0
         self.pacing.end_run(has_run=True)
 
-    def remaining(self, batch: int, seconds: float = 0.2) -> float:
-        return self.pacing.remaining(batch, seconds, self.now + SLOW_PACE)
+    def remaining(self, batch: int, seconds: float = 0.2, *, is_large: bool = False) -> float:
+        return self.pacing.remaining(CommittedBatch(batch, seconds, is_large), self.now + SLOW_PACE)
 
 
 @pytest.fixture
@@ -54,6 +54,31 @@ def test_poll_without_a_run_does_not_change_the_expected_duration_of_a_run(scene
     assert scene.pacing.seconds == pytest.approx(1.0)
 
 
+def test_after_a_large_batch_the_next_is_planned_when_spark_has_validated_it(scene: Scene) -> None:
+    scene.pacing.begin_run(8)
+    scene.now += 0.1
+    assert scene.remaining(8, is_large=True) == pytest.approx(SLOW_PACE)
+    scene.pacing.end_validation()
+    assert scene.remaining(8, is_large=True) == 0
+    assert scene.remaining(8) == pytest.approx(0.7)
+
+
+def test_a_large_batch_that_is_validated_ahead_is_followed_when_it_is_validated(scene: Scene) -> None:
+    scene.pacing.begin_run(8)
+    scene.pacing.end_validation()
+    assert scene.remaining(9, is_large=True) == pytest.approx(SLOW_PACE)
+    scene.pacing.begin_validation(9)
+    assert scene.remaining(9, is_large=True) == pytest.approx(SLOW_PACE)
+    scene.pacing.end_validation()
+    assert scene.remaining(9, is_large=True) == 0
+
+
+def test_batch_that_came_after_a_run_was_validated_ahead_is_not_taken_by_it(scene: Scene) -> None:
+    scene.pacing.begin_run(8, is_validated=True)
+    assert scene.remaining(8, is_large=True) == 0
+    assert scene.remaining(9, is_large=True) == pytest.approx(SLOW_PACE)
+
+
 def test_a_long_run_does_not_stop_bronze(scene: Scene) -> None:
     scene.pacing.seconds = 60.0
     scene.pacing.begin_run(8)
@@ -62,7 +87,7 @@ def test_a_long_run_does_not_stop_bronze(scene: Scene) -> None:
 
 def test_a_wait_ends_when_refine_takes_the_batch_and_is_idle_again() -> None:
     pacing, stop = BronzePacing(), threading.Event()
-    waiting = threading.Thread(target=pacing.wait, args=(3, 0.1, stop))
+    waiting = threading.Thread(target=pacing.wait, args=(CommittedBatch(3, 0.1), stop))
     waiting.start()
     pacing.begin_run(3)
     pacing.end_run(has_run=True)
@@ -73,4 +98,4 @@ def test_a_wait_ends_when_refine_takes_the_batch_and_is_idle_again() -> None:
 def test_a_drain_ends_the_wait() -> None:
     pacing, stop = BronzePacing(), threading.Event()
     stop.set()
-    pacing.wait(3, 0.1, stop)
+    pacing.wait(CommittedBatch(3, 0.1), stop)
