@@ -26,8 +26,8 @@ from include.process_folder import new_process_folder
 from spark_jobs.storage.repeatable_plan import is_repeatable
 from spark_jobs.storage.spark_files import write_files
 
-MOST_BYTES = 32 << 20
-"""The greatest size of a slot's rows as Arrow, all of its files together."""
+MOST_BYTES = 48 << 20
+"""The greatest size of a slot's rows before compression, all of its files together."""
 # Below spark.sql.files.maxPartitionBytes, so that one task reads a file.
 FILE_BYTES = 2 * MOST_BYTES
 READ_BATCH_ROWS = 4_096
@@ -86,6 +86,10 @@ class Slot:
         """Exchange the rows for those of Parquet files. Raises SlotFull, before it has read all of many rows."""
         if sum(_uncompressed_bytes(file) for file in files) > MOST_BYTES:
             raise SlotFull
+        if len(files) == len(self._files):
+            for source, file in zip(files, self._files, strict=True):
+                _replace_padded(source.read_bytes(), file)
+            return
         parts, size = [self._schema.empty_table()], 0
         for part in self._parts(files):
             parts.append(part)
@@ -144,13 +148,18 @@ class QueryOfOneRun:
 
 
 def _write_padded(rows: pa.Table, file: Path) -> None:
-    """Write rows as a Parquet file of FILE_BYTES, sparse where the storage can.
-
-    A reader finds the footer from the end and the row groups from the beginning, so there may be a gap between them.
-    """
+    """Write rows as a Parquet file of FILE_BYTES."""
     buffer = BytesIO()
     pq.write_table(rows, buffer, write_statistics=False, **UNCOMPRESSED)
-    content = buffer.getbuffer()
+    _replace_padded(buffer.getbuffer(), file)
+
+
+def _replace_padded(content: bytes | memoryview, file: Path) -> None:
+    """Replace a file by the content of a Parquet file with a gap, so that it has FILE_BYTES, sparse where the storage
+    can.
+
+    A reader finds the footer from the end and the row groups from the beginning: the gap is between them.
+    """
     if len(content) > FILE_BYTES:
         raise SlotFull
     footer = int.from_bytes(content[-FOOTER_LENGTH_AND_MAGIC:-4], "little") + FOOTER_LENGTH_AND_MAGIC

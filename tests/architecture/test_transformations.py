@@ -95,7 +95,7 @@ def test_transformations_run_no_python_on_rows() -> None:
 
 
 def test_prepared_queries_alone_bring_rows_to_the_driver() -> None:
-    """A slot takes 32 MB of rows (spark_jobs/layers/adr-0013). Modules without Spark have no rows of it to bring."""
+    """A slot takes 48 MB of rows (spark_jobs/layers/adr-0013). Modules without Spark have no rows of it to bring."""
     assert [
         f"{m.path}:{call.lineno} {function} calls {name}: {BRINGING[name]}"
         for m in data_plane()
