@@ -38,6 +38,8 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.offset_log import planned_ranges
 
 DRAINED = "drained at the batch boundary"
+# A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
+UNSORTED = {"spark.sql.maxConcurrentOutputFileWriters": "2"}
 POLL_SECONDS = 0.1
 """How often Spark asks Kafka for records while there are none."""
 
@@ -131,6 +133,9 @@ class Ingest:
             self.mute()
             raise RuntimeError(DRAINED)
         begun = time.monotonic()
+        for key, value in UNSORTED.items():
+            # The session of the query, a copy of the driver's.
+            records.sparkSession.conf.set(key, value)
         try:
             self.limit.refuse_outdated()
             batch = self._batch(number)

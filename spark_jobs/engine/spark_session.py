@@ -61,8 +61,6 @@ TUNED = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "snappy",
-    # The rows of a task have one partition, seldom two: they are not sorted by it. A task may have two files open.
-    "spark.sql.maxConcurrentOutputFileWriters": "2",
     # A task holds one row group in memory, also when it reads: the vectorised batches end with their row group.
     "spark.hadoop.parquet.block.size": str(32 << 20),
     # The default of 100 makes pages of at least 100 records: 30 MB if a record has 300 KB, and a page is copied thrice.
