@@ -109,7 +109,7 @@ def test_published_tables_are_validated_and_compacted(stack: Stack) -> None:
     assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
     answer = stack.page.result(QUALITY, run, "validate")
     assert (answer["evaluated"] > 0, answer["failed"], answer["batch"]) == (True, [], stack.publication().batch)
-    links = stack.page.call("GET", f"/dags/{QUALITY}/dagRuns/{run}/taskInstances/ask/links")["extra_links"]
+    links = stack.page.call("GET", f"/dags/{QUALITY}/dagRuns/{run}/taskInstances/validate/links")["extra_links"]
     assert links == {"Rule results": f"/headrace/docs/{DATASET}/overview.html"}
     published = stack.publication()
     run = stack.page.trigger("maintain")
@@ -145,7 +145,7 @@ def test_dry_run_only_explains(stack: Stack) -> None:
         ({"by": "batches", "first_batch": 1, "last_batch": 1, "table": "silver; DROP TABLE x"}, "'table'"),
         ({"start": "2013-01-03T00:00:00Z", "end": "2013-01-02T00:00:00Z"}, "start is not before end"),
         ({"by": "offsets", "offsets": {"7": [0, 5]}}, "no partition 7"),
-        ({"by": "batches", "first_batch": 900, "last_batch": 901}, "no published record lies there"),
+        ({"by": "batches", "first_batch": 900, "last_batch": 901}, "no record is published there"),
     ],
 )
 def test_impossible_replay_is_refused_before_anything_is_written(
