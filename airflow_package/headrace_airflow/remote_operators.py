@@ -197,8 +197,9 @@ class CloseRemotePlan(RemoteOperator):
         """Return the run's plan and its stage; fails if a task of the run has failed, or the plan was open."""
         ended = {"origin": origin(context), "by": triggered_by(context)}
         found = self.server().request("POST", "ended-runs", ended)
-        if found["was_open"]:
-            raise AirflowFailException(f"plan {found['plan']} was still open; it is {found['stage']}")
+        # A request that is repeated because its answer was lost finds the plan cancelled.
+        if found["was_open"] or found["stage"] == "cancelled":
+            raise AirflowFailException(f"plan {found['plan']} was not completed; it is {found['stage']}")
         if failed := failed_tasks(context):
             raise AirflowFailException(f"failed: {', '.join(failed)}; no plan is open")
         return found

@@ -41,7 +41,7 @@ from include.planning.release_plan import ReleaseParameters
 from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.planning.slice_plan import RangeEmpty
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_comparison, load_plan, plan_lock
+from include.plans.plan_journal import load_comparison, load_plan, plan_lock, planning_lock
 from include.plans.plan_lookup import find_plan
 from include.plans.stage_results import Stage
 from include.settings import Settings
@@ -198,9 +198,13 @@ def _planned(request: Request, record: PlanRecord) -> Mapping[str, Any]:
 
 @routes.post("/ended-runs")
 def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
-    """Cancel the plan of a run that has ended, if it is still open; nothing of it was published."""
+    """Cancel the plan of a run that has ended, if it is still open; nothing of it was published.
+
+    A plan that is being created when its run is ended is waited for: nobody would continue it.
+    """
     settings = console_of(request).settings
-    record = find_plan(settings, body.origin)
+    with planning_lock(settings):
+        record = find_plan(settings, body.origin)
     was_open = record is not None and record.is_open
     if record is not None and was_open:
         with _logged(request, "cancel", record.plan.id, body.by):

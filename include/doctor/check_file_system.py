@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -14,6 +15,7 @@ from include.doctor.check_result import CheckResult, failed, passed, warning
 from include.paths import runner_lock_path
 from include.settings import Settings
 from include.state.file_locks import is_free
+from include.state.heartbeats import EXPIRY
 from include.state.json_file import StateFileUnreadable
 from include.state.process_states import RUNNER
 from include.state.run_files import RunFile, gives_sign, is_elsewhere, read_run_file
@@ -32,6 +34,9 @@ FLEETING = {
     "fuse.sshfs": SHARED,
     "fuse.glusterfs": SHARED,
 }
+NO_FAULT_OF_ITS_KIND = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+MOUNT = "mount the file system with locks for all hosts, or set HEADRACE_LEASE_URL"
+ROOM = "make the folder exist, writable for this user and with free space, then headrace doctor"
 Link = Callable[[Path, Path], None]
 
 
@@ -79,7 +84,8 @@ def check_file_operations(state: Path, link: Link = os.link) -> CheckResult:
         with tempfile.TemporaryDirectory(dir=state, prefix=".doctor-") as folder:
             missing = missing_operation(Path(folder), link)
     except OSError as error:
-        return failed("file operations", f"{state}: {error.strerror}", remedy)
+        full = error.errno in NO_FAULT_OF_ITS_KIND
+        return failed("file operations", f"{state}: {error.strerror}", ROOM if full else remedy)
     if missing:
         return failed("file operations", f"{state}: {missing}", remedy)
     return passed("file operations", "hard links, renames and locks work")
@@ -106,7 +112,8 @@ def missing_operation(folder: Path, link: Link) -> str:
 
 def lock_excludes(path: Path) -> bool:
     """Return whether a file that is locked cannot be locked again."""
-    with path.open() as file:
+    # NFS grants an exclusive lock only on a file that is open for writing.
+    with path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return not is_free(path)
 
@@ -116,10 +123,14 @@ def check_locks_elsewhere(settings: Settings) -> list[CheckResult]:
     run = None if settings.lease_url else runner_elsewhere(settings)
     if run is None:
         return []
-    if not is_free(runner_lock_path(settings)):
-        return [passed("locks", f"the lock of the runner on {run.host} is seen here")]
-    found = f"the runner on {run.host} works, and its lock is free here: locks are not shared"
-    return [failed("locks", found, "mount the file system with locks for all hosts, or set HEADRACE_LEASE_URL")]
+    try:
+        is_shared = not is_free(runner_lock_path(settings))
+    except OSError as error:
+        return [failed("locks", f"the file system refuses locks: {error.strerror}", MOUNT)]
+    if is_shared:
+        return [passed("locks", f"the lock of the runner on {run.host} is visible here")]
+    found = f"the lock of the runner on {run.host} is free here: locks are not shared, or it has just ended"
+    return [failed("locks", found, f"headrace doctor again after {EXPIRY:.0f} s; then {MOUNT}")]
 
 
 def runner_elsewhere(settings: Settings) -> RunFile | None:

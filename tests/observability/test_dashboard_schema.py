@@ -74,7 +74,7 @@ def query_without_an_expression(dashboard: Dashboard) -> None:
 @pytest.mark.parametrize(
     ("broken", "named"),
     [
-        (unknown_key, '\'"titel"\' does not exist'),
+        (unknown_key, "'\"titel\"' does not exist"),
         (wrong_placement, '"below"'),
         (missing_tooltip, "'tooltip' is missing"),
         (number_for_a_text, "'number' is not assignable"),

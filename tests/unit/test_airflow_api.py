@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from include.console.action_log import last_actions
 from include.console.console_server import ConsoleExposed, refuse_exposed
 from include.console.remote_work import RemoteWork, WorkState
 from include.errors import Terminal, Transient
-from include.plans.plan_journal import load_plan
+from include.plans.plan_journal import load_plan, planning_lock
 from include.plans.stage_results import Stage
 from include.settings import Settings
 from include.state.desired_streams import desired_stream, request_stream
@@ -175,6 +177,24 @@ def test_plan_of_an_ended_run_is_cancelled_once(client: TestClient, given: Setti
         assert answer.json() == {"plan": plan.id, "stage": "cancelled", "was_open": was_open}
     record = load_plan(given, plan.id)
     assert [(event.stage, event.by) for event in record.events][-1] == (Stage.CANCELLED, "ann")
+
+
+def test_plan_that_is_created_while_its_run_is_ended_is_cancelled(client: TestClient, given: Settings) -> None:
+    origin = "backfill__flights/manual__2"
+    is_locked = threading.Event()
+
+    def create_plan() -> None:
+        with planning_lock(given):
+            is_locked.set()
+            time.sleep(0.5)
+            plan_at(given, Stage.BUILT, origin=origin)
+
+    with ThreadPoolExecutor(1) as pool:
+        created = pool.submit(create_plan)
+        assert is_locked.wait(10)
+        answer = client.post("/api/v1/ended-runs", json={"by": "ann", "origin": origin}, headers=BEARER)
+        created.result()
+    assert (answer.json()["stage"], answer.json()["was_open"]) == ("cancelled", True)
 
 
 def test_work_that_fails_says_whether_a_retry_helps() -> None:
