@@ -188,8 +188,12 @@ def _check_records(
     members = {column.name: column.member for column in dataset.contract.columns}
     audited.check(silver, layers, lambda: left_over_findings(database, name, counted.aged))
     sound = not any(finding.table == bronze for finding in audited.findings) and bronze not in audited.unchecked
-    distinct = sound and is_compared(database, counted)
-    audited.check(silver, layers, lambda: split_findings(database, name, publication.batch, first, distinct=distinct))
+
+    def splits() -> Iterator[Finding]:
+        distinct = sound and is_compared(database, counted)
+        return split_findings(database, name, publication.batch, first, distinct=distinct)
+
+    audited.check(silver, layers, splits)
     audited.check(silver, [silver], lambda: repeated_findings(database, name, pipeline, scope.batch))
     audited.check(
         rejected,

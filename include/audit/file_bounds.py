@@ -6,7 +6,7 @@ Runs and audits leave files out by these bounds, so a row outside them would not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -40,7 +40,8 @@ def contradiction(path: Path, committed: Mapping[str, Any]) -> str | None:
     footer = pq.read_metadata(path)
     if committed["num_records"] not in (None, footer.num_rows):
         return f"has {footer.num_rows} rows, {committed['num_records']} were committed"
-    for column, low, high in _footer_bounds(footer):
+    bounded = {name.partition(".")[2] for name, bound in committed.items() if bound is not None}
+    for column, low, high in _footer_bounds(footer, bounded):
         first, last = committed.get(f"min.{column}"), committed.get(f"max.{column}")
         if first is not None and _is_less(beginning(low), beginning(first)):
             return f"has {column} {low}, {first} was committed as the least"
@@ -49,13 +50,25 @@ def contradiction(path: Path, committed: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _footer_bounds(footer: pq.FileMetaData) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the least and the greatest value of each column of which all row groups have them."""
+def _footer_bounds(footer: pq.FileMetaData, columns: Container[str]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the least and the greatest value of each of these columns of which all row groups have them."""
     for index in range(footer.num_columns):
         parts = [footer.row_group(group).column(index) for group in range(footer.num_row_groups)]
-        found = [part.statistics for part in parts if not _is_empty(part)]
-        if found and all(each is not None and each.has_min_max for each in found):
-            yield parts[0].path_in_schema, min(each.min for each in found), max(each.max for each in found)
+        if parts and parts[0].path_in_schema in columns:
+            bounds = _bounds_of([part.statistics for part in parts if not _is_empty(part)])
+            if bounds is not None:
+                yield parts[0].path_in_schema, *bounds
+
+
+def _bounds_of(found: Sequence[pq.Statistics | None]) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value, None without them or if Python has no such values: the year 10000."""
+    known = [each for each in found if each is not None and each.has_min_max]
+    if not known or len(known) < len(found):
+        return None
+    try:
+        return min(each.min for each in known), max(each.max for each in known)
+    except (OverflowError, ValueError):
+        return None
 
 
 def _is_empty(part: pq.ColumnChunkMetaData) -> bool:

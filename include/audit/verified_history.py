@@ -219,7 +219,12 @@ def _have_same_rows(tables: PinnedTables, name: str, files: VerifiedFiles, known
     gone = [path for path, file in known.items() if files.get(path) != file]
     if not all(is_there(folder / path, known[path]) for path in gone):
         return False
-    return row_digest(folder, new, batch) == row_digest(folder, gone, batch)
+    try:
+        before = row_digest(folder, gone, batch)
+    except READ_ERRORS:
+        # A clean-up may delete replaced files meanwhile.
+        return False
+    return row_digest(folder, new, batch) == before
 
 
 def row_digest(folder: Path, paths: Sequence[str], batch: int) -> tuple[int, int]:

@@ -283,6 +283,9 @@ def latest_keys(pipeline: Pipeline) -> tuple[str, ...]:
 def deciding_columns(gold: LatestGold) -> list[tuple[str, str]]:
     """Return the columns of silver by which a row is the newest, in order, each with the column that keeps it."""
     position = [(name, f"_by{name}") for name in ("_partition", "_offset")]
-    taken = [kept for _, kept in position]
-    declared = [(name, f"_by_{name}" if f"_by_{name}" not in taken else f"_by_{name}_column") for name in gold.order_by]
+    taken, declared = {kept for _, kept in position}, list[tuple[str, str]]()
+    for name in gold.order_by:
+        kept = f"_by_{name.removeprefix('_')}"
+        declared.append((name, f"_by_{name}_column" if kept in taken else kept))
+        taken.add(declared[-1][1])
     return [*declared, *position]

@@ -27,7 +27,7 @@ from spark_jobs.storage.repeatable_plan import is_repeatable
 from spark_jobs.storage.spark_files import write_files
 
 MOST_BYTES = 48 << 20
-"""The greatest size of a slot's rows before compression, all of its files together."""
+"""The greatest size of a slot's rows as Arrow, all of its files together."""
 # Below spark.sql.files.maxPartitionBytes, so that one task reads a file.
 FILE_BYTES = 2 * MOST_BYTES
 READ_BATCH_ROWS = 4_096
@@ -86,10 +86,6 @@ class Slot:
         """Exchange the rows for those of Parquet files. Raises SlotFull, before it has read all of many rows."""
         if sum(_uncompressed_bytes(file) for file in files) > MOST_BYTES:
             raise SlotFull
-        if len(files) == len(self._files):
-            for source, file in zip(files, self._files, strict=True):
-                _replace_padded(source.read_bytes(), file)
-            return
         parts, size = [self._schema.empty_table()], 0
         for part in self._parts(files):
             parts.append(part)
@@ -148,18 +144,13 @@ class QueryOfOneRun:
 
 
 def _write_padded(rows: pa.Table, file: Path) -> None:
-    """Write rows as a Parquet file of FILE_BYTES."""
+    """Write rows as a Parquet file of FILE_BYTES, sparse where the storage can.
+
+    A reader finds the footer from the end and the row groups from the beginning, so there may be a gap between them.
+    """
     buffer = BytesIO()
     pq.write_table(rows, buffer, write_statistics=False, **UNCOMPRESSED)
-    _replace_padded(buffer.getbuffer(), file)
-
-
-def _replace_padded(content: bytes | memoryview, file: Path) -> None:
-    """Replace a file by the content of a Parquet file with a gap, so that it has FILE_BYTES, sparse where the storage
-    can.
-
-    A reader finds the footer from the end and the row groups from the beginning: the gap is between them.
-    """
+    content = buffer.getbuffer()
     if len(content) > FILE_BYTES:
         raise SlotFull
     footer = int.from_bytes(content[-FOOTER_LENGTH_AND_MAGIC:-4], "little") + FOOTER_LENGTH_AND_MAGIC
@@ -172,6 +163,8 @@ def _replace_padded(content: bytes | memoryview, file: Path) -> None:
 
 
 def _uncompressed_bytes(file: Path) -> int:
-    """Return the bytes of a file's rows before compression, from its footer: as Arrow they are about as many."""
+    """Return the bytes of a file's rows before compression, from its footer: as Arrow they are as many or, where a
+    dictionary holds equal values once, more.
+    """
     footer = pq.read_metadata(file)
     return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))

@@ -152,24 +152,6 @@ def test_query_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) ->
     assert len(parquet_files(tmp_path / "result")) == 1
 
 
-def test_slot_takes_as_many_files_as_it_has_tasks_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
-    """Compressed, in several row groups, with columns that the slot lacks."""
-    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=2)
-    query = PreparedQuery(slot.rows.where("n > 1"))
-    for first, second in (((1, 2, 3), (4,)), (range(2_000), range(2_000, 2_003)), ((), (7,))):
-        files = []
-        for number, numbers in enumerate((first, second)):
-            rows = rows_of(*numbers).append_column("other", pa.array([0] * len(numbers)))
-            files.append(tmp_path / f"{number}.parquet")
-            pq.write_table(rows, files[-1], row_group_size=500, compression="zstd")
-        slot.fill_from(files)
-        assert sorted(query.result()["n"].to_pylist()) == [n for n in (*first, *second) if n > 1]
-        sizes = {file.stat().st_size for file in parquet_files(tmp_path / "slot")}
-        assert sizes == {prepared_query.FILE_BYTES}
-        data = files[0].read_bytes()[: -prepared_query.FOOTER_LENGTH_AND_MAGIC - 500]
-        assert (tmp_path / "slot" / "0.parquet").read_bytes()[: len(data) // 2] == data[: len(data) // 2]
-
-
 def test_slot_refuses_more_rows_than_it_may_hold(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

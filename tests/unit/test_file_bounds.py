@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -59,6 +60,15 @@ def test_rows_or_bounds_that_differ_are_named(
     path, action = committed
     assert set(changed) <= set(action)
     assert named in (contradiction(path, {**action, **changed}) or "")
+
+
+def test_values_after_the_calendar_of_python_are_not_compared(tmp_path: Path) -> None:
+    file = tmp_path / "far.parquet"
+    with duckdb.connect() as database:
+        far = "make_timestamptz(1764000000000000000) as at, date '20000-01-01' as day, 1 as number"
+        database.execute(f"copy (select {far}) to '{file}'")
+    assert contradiction(file, {"num_records": 1, "min.at": AT, "min.day": date(1, 1, 1), "min.number": 1}) is None
+    assert contradiction(file, {"num_records": 1, "min.at": AT, "min.number": 2}) is not None
 
 
 def test_wider_bounds_and_beginnings_of_texts_are_right(committed: tuple[Path, dict[str, Any]]) -> None:

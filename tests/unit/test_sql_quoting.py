@@ -14,7 +14,7 @@ from include.audit.audit_findings import Finding
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.silver_findings import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
 from include.catalog.measures import Measure
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, deciding_columns
 from include.catalog.windows import Window, parsed_size
 from include.schemas.payload_text import define_payload_text
 from include.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
@@ -93,6 +93,18 @@ def test_latest_row_by_a_column_with_any_name(database: duckdb.DuckDBPyConnectio
     columns = tuple((f"its {name}", expression(name)) for name in NAMES)
     published(database, {"shop": "'north'", **dict.fromkeys((name for name, _ in columns), "'x'")})
     assert checked(database, LatestGold("g", "", ("shop",), tuple(NAMES), columns)) == []
+
+
+def test_kept_order_of_a_latest_table_has_the_names_that_existing_tables_have() -> None:
+    gold = LatestGold("last", order_by=("sold_at", "_timestamp", "offset", "timestamp"))
+    assert [kept for _, kept in deciding_columns(gold)] == [
+        "_by_sold_at",
+        "_by_timestamp",
+        "_by_offset_column",
+        "_by_timestamp_column",
+        "_by_partition",
+        "_by_offset",
+    ]
 
 
 def test_query_over_columns_with_any_name(database: duckdb.DuckDBPyConnection) -> None:
