@@ -29,7 +29,16 @@ from include.catalog.pipeline import Gold, gold_session, gold_window, grain_colu
 from include.catalog.windows import Start, Window, window_begin, window_end, window_starts
 from include.clients.file_checksum import name_by_checksum
 from spark_jobs.layers.embedded_plan import EmbeddedPlan
-from spark_jobs.storage.data_files import HIVE_NULL, Bound, DataFile, TableSpec, bounds_of, chunks_by_rows, written_file
+from spark_jobs.storage.data_files import (
+    HIVE_NULL,
+    Bound,
+    DataFile,
+    TableSpec,
+    bounds_of,
+    chunks_by_rows,
+    may_have_nulls,
+    written_file,
+)
 from spark_jobs.storage.delta_table import Table
 
 Spans = Sequence[tuple[Bound, Bound]] | None
@@ -137,8 +146,13 @@ def _rows_of(paths: Sequence[Path], columns: Sequence[str], most: int = MOST_GRA
 
 
 def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
-    """Return the column that selects files of a gold table, and its spans in files of grains."""
+    """Return the column that selects files of a gold table, and its spans in files of grains.
+
+    A grain that is null there lies in no span, so the spans are not known then.
+    """
     column = grain_columns(gold)[0]
+    if any(may_have_nulls(path, column) for path in written):
+        return column, None
     found = [bounds for path in written for bounds in bounds_of(path, (column,))]
     known = [(low[column], high[column]) for low, high in found if column in low]
     return column, known if len(known) == len(found) else None

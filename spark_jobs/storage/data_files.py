@@ -93,6 +93,13 @@ def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound]
     return [_bounds([footer.row_group(group)], at) for group in range(footer.num_row_groups)]
 
 
+def may_have_nulls(path: Path, column: str) -> bool:
+    """Return whether a Parquet file may have a null in a column, by its footer."""
+    footer = pq.read_metadata(path)
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    return bool(groups) and dict(_nulls(groups, _column_numbers(footer, (column,)))).get(column) != 0
+
+
 def written_file(spec: TableSpec, path: Path) -> DataFile:
     """Return a newly written file with its rows and bounds, from its footer."""
     footer = pq.read_metadata(path)

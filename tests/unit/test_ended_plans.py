@@ -314,7 +314,7 @@ def test_driver_removes_data_of_ended_plans_between_two_runs(settings: Settings)
     end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
     stop, active, supervisor = threading.Event(), Mock(is_patching=False, all_releases=[]), Mock()
     active.published.refine_next.return_value, active.advance_shadow.return_value = None, False
-    active.published.refresh.return_value = False
+    active.published.refresh.return_value, active.published.validated = False, None
     loop = DriverLoop(settings, "flights", Mock(), active, supervisor, Mock(), Mock(), stop)
     supervisor.restart_ended.side_effect = [None, None, None]
     loop.removal.next_check = 0

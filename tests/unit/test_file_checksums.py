@@ -58,10 +58,10 @@ def test_one_flipped_byte_in_a_committed_file_is_found(table: Table) -> None:
 
 
 def test_file_without_a_checksum_is_not_verifiable(table: Table) -> None:
-    table.commit("app", 0, {}, [DataFile("_month=2026-03/part-0.parquet", "2026-03", 1, 0)])
     path = table.spec.path / "_month=2026-03" / "part-0.parquet"
-    path.parent.mkdir()
-    path.touch()
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"number": [7]}), path)
+    table.commit("app", 0, {}, [DataFile("_month=2026-03/part-0.parquet", "2026-03", 1, path.stat().st_size)])
     assert file_check(published(table)) == (FileCheck("silver.sales", 0, 1), [])
 
 

@@ -218,6 +218,14 @@ def test_nan_key_touches_every_file(tmp_path: Path) -> None:
     assert len(touched_files(table.target, Grains("country", None, lambda: {(float("nan"), "a")}))) == 3
 
 
+def test_null_grain_is_replaced_although_others_of_the_run_are_not_null(tmp_path: Path) -> None:
+    """Both lie in one file of grains, whose bounds leave the null out."""
+    table = KeyedTable(tmp_path, PAIRED)
+    table.run({(None, None): 0, ("a", None): 0})
+    table.run({(None, None): 1, ("k", None): 2})
+    assert table.content() == {(None, None): 1, ("a", None): 0, ("k", None): 2}
+
+
 NAMES = st.one_of(
     st.none(), st.text(st.sampled_from("ab\u00e9\U0001f600 '%"), max_size=3), st.just("k" * 5_000), st.just("k" * 60)
 )

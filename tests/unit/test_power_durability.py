@@ -7,6 +7,7 @@ import os
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import unquote
 
 import pytest
@@ -98,7 +99,7 @@ def test_planned_offsets_are_on_disk_before_bronze_has_the_batch(
     monkeypatch.setattr("spark_jobs.engine.ingest.commit_bronze", lambda *_: left.append(disk.files()) or [])
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", disk.fsync)
-        ingest._commit(None, BATCHES)  # type: ignore[arg-type]
+        ingest._commit(Mock(), BATCHES)
     synced = {Path(name).name: names for name, names in disk.entries.items()}
     assert left, "the batch was committed"
     assert str(BATCHES) in synced["offsets"]
