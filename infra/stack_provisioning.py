@@ -36,7 +36,7 @@ def grafana_problems(services: Mapping[str, Any], mounts: Mapping[str, Path]) ->
     """Yield what is wrong with Grafana's data sources and dashboards."""
     sources = [source for text in below(mounts, DATASOURCES) for source in yaml.safe_load(text)["datasources"]]
     found = unknown_targets(services, [urlsplit(source["url"]).netloc for source in sources])
-    yield from (f"{GRAFANA}: asks {target}, {why}" for target, why in found)
+    yield from (f"{GRAFANA}: queries {target}, {why}" for target, why in found)
     if sum(bool(source.get("isDefault")) for source in sources) != 1:
         yield f"{GRAFANA}: not exactly one data source is the default, which the dashboards use"
     for provider in (each for text in below(mounts, DASHBOARDS) for each in yaml.safe_load(text)["providers"]):

@@ -31,7 +31,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One difference. `table` is the table at fault (`silver.flights`).
+    """One difference. `table` is the wrong table (`silver.flights`).
 
     For records: `partition` and the half-open range [`start`, `end`) of offsets; `rows` of them are affected.
     For gold rows and whole tables: partition, start and end are None, and `detail` names the first row.

@@ -91,7 +91,7 @@ class UncheckedTable:
 
 
 class ExpressionNotEvaluable(Terminal):
-    """DuckDB cannot evaluate a declared expression, so the audit cannot check its table. No file is at fault."""
+    """DuckDB cannot evaluate a declared expression, so the audit cannot check its table. No file is damaged."""
 
     def __init__(self, dataset: str, unchecked: UncheckedTable) -> None:
         super().__init__(

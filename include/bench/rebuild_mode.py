@@ -25,7 +25,7 @@ from include.reading import pinned
 from include.settings import Settings
 
 LONGEST_STREAM = 3600.0
-"""Seconds of events that are at hand while the release is built."""
+"""Seconds of events that are available while the release is built."""
 Act = Callable[[Settings, PlanRecord, str], PlanRecord]
 
 

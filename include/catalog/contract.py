@@ -358,7 +358,7 @@ def _member_findings(columns: Sequence[Column]) -> Iterator[Finding]:
             yield key, f"must be letters, digits, _ and -, beginning with a letter, is {shown(column.physical_name)}"
         other = others.setdefault(column.member.lower(), column)
         if other.name != column.name:
-            yield key, f"{column.member!r} is the field {other.member!r} of {other.name}: case does not tell them apart"
+            yield key, f"{column.member!r} is the field {other.member!r} of {other.name}: case is ignored"
 
 
 def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ def repair(
 
     A new checkpoint starts where bronze ends, so no record is skipped or duplicated. Replaced files are kept. With
     --accept-loss the next commit of bronze names the lost offsets, and audit and status show them. The stream executes
-    --identities between two runs; without a stream a job does. Exit 0: sound or repaired; 1: damaged; 2: refused.
+    --identities between two runs; without a stream a job does. Exit 0: undamaged or repaired; 1: damaged; 2: refused.
     """
 
     if yes and dry_run:

@@ -2,7 +2,7 @@
 
 Reads / Writes: what the functions of `include.planning`, `include.state` and `include.audit` do that commands call.
 Guarantee: every request has the token of HEADRACE_API_TOKEN_FILE; repeating one is idempotent.
-After a crash: clients ask again, and begin again what this process had under way.
+After a crash: clients poll again, and start the work again that this process had in progress.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ routes = APIRouter(prefix=PREFIX, dependencies=[Depends(require_token)])
 
 
 class Body(BaseModel):
-    """What a request must say: `by` is the run that asks."""
+    """What a request must contain: `by` is the run that sends it."""
 
     model_config = ConfigDict(extra="forbid")
     by: str

@@ -1,7 +1,7 @@
-"""Work that a client elsewhere began and asks about: a plan's stages, an audit. A thread each, in this process.
+"""Work that a client elsewhere started and polls: a plan's stages, an audit. A thread each, in this process.
 
 Guarantee: one piece of work at a time under a key; beginning it again while it runs changes nothing.
-After a crash: nothing is known of it. Whoever asks begins it again; plans continue from their journal.
+After a crash: nothing is known of it. The next request starts it again; plans continue from their journal.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from include.state.file_locks import is_free
 from include.state.heartbeats import EXPIRY
 from include.state.json_file import StateFileUnreadable
 from include.state.process_states import RUNNER
-from include.state.run_files import RunFile, gives_sign, is_elsewhere, read_run_file
+from include.state.run_files import RunFile, has_heartbeat, is_elsewhere, read_run_file
 
 SHARED = "what other hosts see of it depends on its options (docs/several-hosts.md)"
 FLEETING = {
@@ -119,7 +119,7 @@ def lock_excludes(path: Path) -> bool:
 
 
 def check_locks_elsewhere(settings: Settings) -> list[CheckResult]:
-    """Check that the lock of a runner on another host is seen here; empty without one, or with leases elsewhere."""
+    """Check that the lock of a runner on another host is visible here; empty without one, or with leases elsewhere."""
     run = None if settings.lease_url else runner_elsewhere(settings)
     if run is None:
         return []
@@ -137,5 +137,5 @@ def runner_elsewhere(settings: Settings) -> RunFile | None:
     """Return the record of a runner that works in another container or on another host, None without one."""
     with suppress(StateFileUnreadable):
         run = read_run_file(settings, RUNNER)
-        return run if run is not None and is_elsewhere(run) and gives_sign(run) else None
+        return run if run is not None and is_elsewhere(run) and has_heartbeat(run) else None
     return None

@@ -5,8 +5,8 @@
 Start it as the leader of a session. When the parent dies, on SIGTERM and after LIMIT seconds, the command gets SIGTERM;
 after GRACE seconds every process of the session is killed. The kernel kills the command if this process is killed.
 
-Each second it touches RECORD, the run file, as a sign of life for other containers and hosts, and looks for the file
-that asks it from there to end the job: RECORD with the ending `.end` (include/state/adr-0001).
+Each second it touches RECORD, the run file, as a heartbeat for other containers and hosts, and looks for the file
+by which they request the end of the job: RECORD with the ending `.end` (include/state/adr-0001).
 """
 
 from __future__ import annotations

@@ -35,6 +35,6 @@ class LeaseServerUnavailable(Transient):
     def __init__(self, server: str, why: str) -> None:
         super().__init__(
             f"the leases' database {server} does not answer: {why}",
-            "start it, or correct HEADRACE_LEASE_URL; leases are then taken again without help",
+            "start it, or correct HEADRACE_LEASE_URL; leases are then acquired again automatically",
         )
         self.server = server

@@ -76,7 +76,7 @@ runs = _table(
     "rejected_committed_at_ms",
     "event_time_max code",
 )
-"""One row per refine run, filled by its silver and its rejected commit; a half-filled row is a run under way."""
+"""One row per refine run, filled by its silver and its rejected commit; a half-filled row is a run in progress."""
 
 reasons = _table("reasons", "dataset:text release:text last_batch:int reason:text", "rows")
 """Rejected records of a run by reason; an invalid record counts once under each of its reasons."""

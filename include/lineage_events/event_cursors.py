@@ -17,7 +17,7 @@ from include.state.json_file import JsonFile
 
 @dataclass(frozen=True)
 class EventCursor:
-    """`sent`: the last batch, version or stage whose events were delivered; `until`: the last one of a run under way.
+    """`sent`: the last batch, version or stage whose events were delivered; `until`: the last one of a run in progress.
 
     `release` is that of batches and versions, `run` the id of a run that has not ended, `at` the time of what was sent.
     """

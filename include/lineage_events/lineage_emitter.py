@@ -48,7 +48,7 @@ def follow(follower: EventFollower, seconds: float, wait: Wait, ended: Callable[
 
 def report(follower: EventFollower, waiting: str) -> None:
     """Report why events wait, in the log and in the process's status; "": they are accepted again."""
-    follower.show(waiting or "events are taken again")
+    follower.show(waiting or "events are accepted again")
     state = ProcessState.WAITING if waiting else ProcessState.RUNNING
     reason = waiting.partition("\n")[0] or None
     with suppress(OSError):

@@ -92,7 +92,7 @@ def _sent(cursors: Cursors, series: str) -> int:
 
 
 def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[Outgoing]:
-    """Yield the stages of a plan that were not sent, then the failure of the stage that is under way."""
+    """Yield the stages of a plan that were not sent, then the failure of the stage in progress."""
     record = load_plan(known.settings, key.removeprefix("plan "))
     stages, now = 1 + len(record.events), datetime.now(UTC)
     if cursor.sent < stages:

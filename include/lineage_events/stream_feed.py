@@ -82,7 +82,7 @@ def _first_cursor(known: KnownTables, publication: Publication) -> EventCursor:
 def _spans(
     known: KnownTables, publication: Publication, cursor: EventCursor
 ) -> Iterator[tuple[StreamSpan, EventCursor]]:
-    """Yield each span to send with its cursor; first the one under way, also of a release that was replaced since."""
+    """Yield each span to send with its cursor; first the one in progress, also of a release that was replaced since."""
     dataset = publication.dataset
     while True:
         if not cursor.is_under_way:

@@ -1,7 +1,7 @@
 """Airflow's logging for tasks whose logs are files that the web server reads itself.
 
-The web server asks the log server of a running task's worker too. There is none, since all parts share the folder: each
-log would say "Could not read served logs".
+The web server also queries the log server of a running task's worker. There is none, since all parts share the folder:
+each log would say "Could not read served logs".
 """
 
 from __future__ import annotations

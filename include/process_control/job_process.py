@@ -44,7 +44,7 @@ from include.state.run_files import (
 
 # The guard needs a moment longer than the job that it ends.
 GRACE, GUARD_WITHIN = 10.0, 15.0
-# The command that started it removes the run file; a killed guard gives no more signs of life.
+# The command that started it removes the run file; a killed guard sends no more heartbeats.
 ELSEWHERE_WITHIN = 45.0
 
 
@@ -133,7 +133,7 @@ def end_elsewhere(settings: Settings, run: RunFile) -> bool:
         if time.monotonic() > end:
             raise ProcessElsewhere(run)
         time.sleep(0.2)
-    # The request stays: a paused container gives no sign of life, and its guard ends the job when it resumes.
+    # The request stays: a paused container sends no heartbeat, and its guard ends the job when it resumes.
     return True
 
 

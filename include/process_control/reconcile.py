@@ -170,7 +170,7 @@ def _reconcile_running(observed: Observation, tries: Attempts, policy: Policy, n
     if observed.stalled:
         return _killed(tries, f"{observed.stalled} and was killed")
     if tries.silent is not None and now - tries.silent >= policy.silent_within:
-        return _killed(tries, f"gave no sign for {policy.silent_within:.0f} s and was killed")
+        return _killed(tries, f"reported nothing for {policy.silent_within:.0f} s and was killed")
     return tries, Nothing(observed.status.state.meaning)
 
 

@@ -16,13 +16,13 @@ EXPIRY = 30.0
 
 
 def beat(path: Path) -> None:
-    """Give a sign of life for the process of a run file; nothing happens when the file is gone or cannot be written."""
+    """Send a heartbeat for the process of a run file; nothing happens when the file is gone or cannot be written."""
     with suppress(OSError):
         os.utime(path)
 
 
 def heartbeat_age(path: Path) -> float | None:
-    """Return the seconds since the last sign of life, None without a run file."""
+    """Return the seconds since the last heartbeat, None without a run file."""
     try:
         beaten = path.stat().st_mtime
     except FileNotFoundError:
@@ -31,7 +31,7 @@ def heartbeat_age(path: Path) -> float | None:
 
 
 def beaten_since_boot(path: Path) -> bool:
-    """Return whether the last sign of life is younger than this boot: no earlier boot of the machine gave it."""
+    """Return whether the last heartbeat is younger than this boot: no earlier boot of the machine sent it."""
     age = heartbeat_age(path)
     return age is not None and age < seconds_since_boot()
 

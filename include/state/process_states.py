@@ -40,7 +40,7 @@ class ProcessState(Enum):
     STOPPED = ("stopped", "not running, not desired", True)
     FAILED = ("failed", "gave up and reported a reason", True)
     CRASHED = ("crashed", "exited without a final status", True)
-    LOST = ("lost", "its container or host gives no sign of life", False)
+    LOST = ("lost", "its container or host sends no heartbeat", False)
     UNKNOWN = ("unknown", "the process exists but does not report, or its record cannot be read", False)
 
     def __init__(self, label: str, meaning: str, terminal: bool) -> None:

@@ -105,8 +105,8 @@ def is_elsewhere(run: RunFile) -> bool:
     return run.path is not None and beaten_since_boot(run.path)
 
 
-def gives_sign(run: RunFile) -> bool:
-    """Return whether a process elsewhere has given a sign of life lately, by the run file that it was read from."""
+def has_heartbeat(run: RunFile) -> bool:
+    """Return whether a process elsewhere has sent a heartbeat lately, by the run file that it was read from."""
     if run.path is None or (now := run_file(run.path).read_if_valid()) is None:
         return False
     same = now == run and (now.place, now.identity) == (run.place, run.identity)
@@ -114,16 +114,16 @@ def gives_sign(run: RunFile) -> bool:
     return same and age is not None and age < EXPIRY
 
 
-def silence(run: RunFile) -> str:
-    """Return since when a process elsewhere has given no sign of life, in words."""
+def missing_heartbeat(run: RunFile) -> str:
+    """Return since when a process elsewhere has sent no heartbeat, in words."""
     age = heartbeat_age(run.path) if run.path else None
-    return f"no sign of life from {run.host} for {age:.0f} s" if age is not None else f"it was a process of {run.host}"
+    return f"no heartbeat from {run.host} for {age:.0f} s" if age is not None else f"it was a process of {run.host}"
 
 
 def is_alive(run: RunFile) -> bool:
     """Return whether this process still runs; a zombie or another process with the same pid does not count."""
     if is_elsewhere(run):
-        return gives_sign(run)
+        return has_heartbeat(run)
     try:
         process = psutil.Process(run.pid)
         return _is_same(run, process) and process.status() != psutil.STATUS_ZOMBIE
@@ -164,12 +164,12 @@ def job_run_files(settings: Settings) -> list[RunFile]:
 
 
 def job_runs(run: RunFile) -> bool:
-    """Return whether a job has running processes; of one elsewhere its guard gives the sign of life."""
-    return gives_sign(run) if is_elsewhere(run) else bool(job_processes(run))
+    """Return whether a job has running processes; of one elsewhere its guard sends the heartbeat."""
+    return has_heartbeat(run) if is_elsewhere(run) else bool(job_processes(run))
 
 
 def end_request_path(settings: Settings, job: str) -> Path:
-    """The file that asks a job's guard, wherever it runs, to end the job."""
+    """The file that requests of a job's guard, wherever it runs, to end the job."""
     return run_path(settings, job_name(job)).with_suffix(".end")
 
 

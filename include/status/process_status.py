@@ -38,8 +38,8 @@ from include.state.run_files import (
     job_processes,
     job_run_files,
     job_runs,
+    missing_heartbeat,
     read_run_file,
-    silence,
 )
 from include.state.runner_record import ProcessRecord, read_process_records
 
@@ -288,5 +288,5 @@ def exited_status(run: RunFile, reported: DriverStatus | None) -> ProcessStatus:
 def gone_status(run: RunFile) -> ProcessStatus:
     """Return the status of a process that ended without a final report: lost when it was one of another place."""
     if is_elsewhere(run):
-        return ProcessStatus(run.name, None, ProcessState.LOST, silence(run))
+        return ProcessStatus(run.name, None, ProcessState.LOST, missing_heartbeat(run))
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")

@@ -53,7 +53,7 @@ class ServiceLevelMonitor:
 def end_of_watch(health: StreamHealth) -> WatchResult | None:
     """Return the result that ends a watch at once: the stream was released, or gave up."""
     if not health.desired:
-        return WatchResult(RELEASED, f"{health.dataset} is not requested any more, says {health.requested_by}")
+        return WatchResult(RELEASED, f"{health.dataset} is no longer requested: released by {health.requested_by}")
     if health.state is ProcessState.FAILED:
         return WatchResult(FAILED, f"the stream of {health.dataset} gave up: {health.reason}")
     return None

@@ -38,7 +38,7 @@ from include.store.stored_publication import (
 )
 
 AT_ONCE = 16
-"""Requests under way at the same time."""
+"""Concurrent requests."""
 LISTED_FROM = 100
 """With at least so many files, those that an interrupted attempt has sent are searched first."""
 
@@ -47,7 +47,7 @@ class ForeignCommit(StoreConflict):
     """The store has a foreign commit in place of the one that this working copy is to put there."""
 
     def __init__(self, dataset: str, table: str, version: int, url: str) -> None:
-        super().__init__(dataset, f"somebody else has committed version {version} of {table} to {url}")
+        super().__init__(dataset, f"another writer has committed version {version} of {table} to {url}")
         self.table, self.version = table, version
 
 
@@ -205,7 +205,7 @@ def _checksum_of(path: Path) -> str:
     return _checksum(path, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-# Small files rarely change, and each publication asks for all of them.
+# Small files rarely change, and each publication needs all of them.
 @lru_cache(maxsize=4096)
 def _checksum(path: Path, _inode: int, _size: int, _changed: int) -> str:
     return file_checksum(path)

@@ -108,7 +108,7 @@ class ActiveRelease:
 
         Without `refreshing` gold tables with an interval stay as they are. `bronze_end` returns bronze's last batch:
         with it, the records of the run after this one are validated meanwhile if they are many (layers/adr-0015), but
-        not while a run that failed is retried. `validations` is told of them.
+        not while a run that failed is retried. `validations` is notified of them.
         """
         most = most_rows or settings.refine_records
         bounds = next_run(self.release, last, most, self.validated.batches if self.validated else None)

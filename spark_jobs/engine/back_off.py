@@ -15,7 +15,7 @@ from spark_jobs.storage.delta_table import OwnershipLost
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 Result = TypeVar("Result")
 NOT_RETRIED = (LeaseLost, OwnershipLost, PublicationAhead, StoreConflict)
-"""Errors that end a driver: somebody else owns the tables now, here or in the object store."""
+"""Errors that end a driver: another process owns the tables now, here or in the object store."""
 
 
 def attempt(work: Callable[[], Result], after_failure: Callable[[Exception], Result]) -> Result:

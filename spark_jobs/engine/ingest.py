@@ -41,7 +41,7 @@ DRAINED = "drained at the batch boundary"
 # A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
 UNSORTED = {"spark.sql.maxConcurrentOutputFileWriters": "2"}
 POLL_SECONDS = 0.1
-"""How often Spark asks Kafka for records while there are none."""
+"""How often Spark polls Kafka while there are no records."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Caches the Java classes and static methods that PySpark looks up.
 
-py4j asks the JVM for the class and for the method at each call of a function of Spark. The JVM looks for a name
+py4j looks up the class and the method in the JVM at each call of a function of Spark. The JVM looks for a name
 without its package in every jar of the class path, for every imported package. Building the queries of a
 run takes thousands of these look-ups.
 """

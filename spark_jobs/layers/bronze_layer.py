@@ -45,7 +45,7 @@ SCHEMA = (
     .add("_date", StringType())
 )
 BOUNDED = ("partition", "offset", "timestamp", "_batch_id")
-# Nearly every payload and offset is another one: a dictionary of them is made and thrown away, and nobody asks for the
+# Nearly every payload and offset is different: a dictionary of them is built and discarded, and nothing reads the
 # smallest payload.
 WRITING = {
     "parquet.enable.dictionary#value": "false",

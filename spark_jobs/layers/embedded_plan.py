@@ -105,7 +105,7 @@ def _registered(gold: AdditiveGold | LatestGold, inputs: GoldInputs) -> Embedded
 
 
 def _counted(gold: Gold, inputs: GoldInputs) -> str:
-    """Register the columns that name a row's grain; return the column that tells whether it counts."""
+    """Register the columns that name a row's grain; return the boolean column that selects counted rows."""
     window, condition = gold_window(gold), row_condition(gold)
     for name in (*POSITION, *gold.keys, *((window.column,) if window else ())):
         inputs.column(name)

@@ -95,7 +95,7 @@ def run_records(writer: SilverTables, batches: Batches, folder: Path) -> list[Pa
 
 
 class Validations(Protocol):
-    """What is told when records are validated: bronze's next batch is paced by it."""
+    """Receives when the validation of records begins and ends: bronze's next batch is paced by it."""
 
     def begin_validation(self, last: int) -> None:
         """Note that the records up to batch `last` are validated from now on."""

@@ -1,4 +1,4 @@
-"""A new owner takes tables over: a commit that an earlier one has under way is refused (include/leases/adr-0001)."""
+"""A new owner takes tables over: a commit in progress of an earlier one is refused (include/leases/adr-0001)."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def put_commit(
 
 
 def discard_unfinished_commits(table: Path) -> None:
-    """Remove commits that earlier owners have not finished; one that is still under way fails with VersionTaken."""
+    """Remove commits that earlier owners have not finished; one that is still in progress fails with VersionTaken."""
     for path in (table / LOG).glob(UNFINISHED):
         path.unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ GROUND = (
 LOW = (*GROUND, "include.host", "include.state", "include.leases")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
 READERS = (*TABLES, "include.plans")
-# Package → the packages it may import, and its purpose: the line that tells where a refused import belongs.
+# Package → the packages it may import, and its purpose: the line to read when an import is refused.
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.process_folder": ((), "folders of temporary files of one process; knows no file in them"),
     "include.app_ids": ((), "names transactions of Delta logs; knows no table"),
@@ -288,7 +288,7 @@ def test_every_package_of_the_table_exists() -> None:
 
 
 def test_import_table_has_no_cycle() -> None:
-    """A package that may import a package that may import it could not be told apart from it."""
+    """Packages that may import each other in a circle would be one package."""
     reach = {
         package: {r for r in PACKAGES if r != package and inside(r, allowed)}
         for package, (allowed, _) in PACKAGES.items()

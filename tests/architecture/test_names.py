@@ -15,7 +15,8 @@ PRODUCTION = ("include", "spark_jobs", "dags")
 SHARED_FILES = {"silver.py", "__init__.py"}
 FORMER_WORDS = re.compile(
     r"\b(told apart|way back|put together|brought on|goes? on|what there is|made anew|wanted any more|asked for|"
-    r"beside|taken back|kept fresh|let go|come to nothing|said|(?<![`\"])asked)\b",
+    r"beside|taken back|kept fresh|let go|come to nothing|said|(?<![`\"])asked|"
+    r"under way|signs? of life|at hand|at fault)\b",
     re.IGNORECASE,
 )
 

@@ -78,7 +78,7 @@ class Host:
         )
 
     def processes(self) -> list[int]:
-        """Return the pids, as seen from outside, of everything that runs in the network of the host."""
+        """Return the pids, in the namespace of the machine, of everything that runs in the network of the host."""
         found = subprocess.run(["ip", "netns", "pids", self.network], capture_output=True, text=True, check=True)
         return [int(word) for word in found.stdout.split()]
 

@@ -64,14 +64,14 @@ def pid_of(site: Site, name: str) -> int:
     return run.pid
 
 
-def beside(pid: int, *words: str) -> list[str]:
+def with_same_pid(pid: int, *words: str) -> list[str]:
     """Return a command that runs next to another process with this pid, and fails when that is signalled."""
     return [sys.executable, str(FOLDER / "same_pid.py"), str(pid), *words]
 
 
 def processes(host: Host, pid: int) -> dict[str, dict[str, Any]]:
     """Return what `headrace status` on a host says of the processes, next to one with this pid."""
-    done = host.run(*beside(pid, *CLI, "status", "--json"))
+    done = host.run(*with_same_pid(pid, *CLI, "status", "--json"))
     assert done.returncode == 0, done.stdout + done.stderr
     return {each["name"]: each for each in json.loads(done.stdout)["processes"]}
 
@@ -114,7 +114,7 @@ def test_locks_and_leases_of_one_container_exclude_the_other(site: Site, contain
 def test_down_in_a_container_signals_no_process_of_another(site: Site, containers: list[Host]) -> None:
     first, second = containers
     driver = pid_of(site, STREAM)
-    down = second.run(*beside(driver, *CLI, "down"), HEADRACE_RUNNER="own")
+    down = second.run(*with_same_pid(driver, *CLI, "down"), HEADRACE_RUNNER="own")
     assert down.returncode == REFUSED, down.stdout + down.stderr
     assert f"is a process of {first.name}, another container or host; it was not signalled" in down.stderr
     wait_until(lambda: drivers_on(first) == 0, "its runner drains the stream that was released", within=60)
@@ -133,12 +133,12 @@ def test_silent_container_is_lost_for_the_others_and_ends_the_wait_of_the_trigge
     driver = pid_of(site, STREAM)
     first.stop()
     try:
-        event = json.loads(second.run(*beside(driver, *waiting)).stdout.splitlines()[-1])
+        event = json.loads(second.run(*with_same_pid(driver, *waiting)).stdout.splitlines()[-1])
         assert event["outcome"] == "breached"
         assert "is lost" in event["why"]
         found = processes(second, driver)
         assert (found[STREAM]["state"], found[STREAM]["pid"]) == ("lost", None)
-        assert f"no sign of life from {first.name}" in found[STREAM]["detail"]
+        assert f"no heartbeat from {first.name}" in found[STREAM]["detail"]
     finally:
         first.resume()
     wait_until(lambda: processes(second, driver)[STREAM]["state"] == "running", "it is back", within=60)

@@ -1,4 +1,4 @@
-"""A dataset on two hosts that share a state folder, a Kafka and leases in PostgreSQL, and what can be seen of them."""
+"""A dataset on two hosts that share a state folder, a Kafka and leases in PostgreSQL, and their observable state."""
 
 from __future__ import annotations
 

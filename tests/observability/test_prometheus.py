@@ -66,7 +66,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.5)
 
 
-def asked(port: int, path: str, **query: str) -> Any:
+def answer_of(port: int, path: str, **query: str) -> Any:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(query)}") as answer:
             return json.loads(answer.read())["data"]
@@ -112,13 +112,13 @@ def test_scrape_alert_webhook_and_every_query_of_the_dashboard(tmp_path: Path, r
             f"--web.listen-address=127.0.0.1:{prometheus}",
         ),
     ):  # fmt: skip
-        until(lambda: bool((asked(prometheus, "query", query="up == 1") or {}).get("result")), "it is scraped")
+        until(lambda: bool((answer_of(prometheus, "query", query="up == 1") or {}).get("result")), "it is scraped")
         until(lambda: bool(receiver.posted), "the alert reaches the webhook")
         assert receiver.posted[0]["alerts"][0]["labels"]["alertname"] == "Unknown"
-        rules = asked(prometheus, "rules")["groups"]
+        rules = answer_of(prometheus, "rules")["groups"]
         assert {rule["health"] for group in rules for rule in group["rules"]} == {"ok"}
         sized = "headrace_table_version"
-        until(lambda: bool((asked(prometheus, "query", query=sized) or {}).get("result")), "tables are counted")
+        until(lambda: bool((answer_of(prometheus, "query", query=sized) or {}).get("result")), "tables are counted")
         shown = [title for title, expression in queries() if labels_are_those_of_the_query(prometheus, expression)]
         assert len(shown) >= SHOWN, shown
 
@@ -133,7 +133,7 @@ def labels_are_those_of_the_query(prometheus: int, expression: str) -> bool:
     """Assert that a query is valid and its metric exported; return whether it has series, each with all its labels."""
     names = {name for name in METRIC.findall(expression) if name in HELP}
     assert names or "headrace_process_restarts_total" in expression, expression
-    found = asked(prometheus, "query", query=expression)
+    found = answer_of(prometheus, "query", query=expression)
     assert found is not None, expression
     grouped = GROUPED.search(expression)
     labels = {label.strip() for label in grouped[1].split(",")} if grouped else set()

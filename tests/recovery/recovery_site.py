@@ -196,11 +196,11 @@ class Site:
     def status(self) -> dict[str, Any]:
         """Return the driver's last status, {} for none."""
         try:
-            said = json.loads(status_path(self.settings, stream_name(self.dataset)).read_text("utf-8"))
+            status = json.loads(status_path(self.settings, stream_name(self.dataset)).read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
-        assert isinstance(said, dict)
-        return said
+        assert isinstance(status, dict)
+        return status
 
     def publication(self) -> dict[str, Any]:
         """Return the publication, with batch -1 before the first."""
@@ -257,9 +257,9 @@ def wait_until(holds: Callable[[], bool], what: str, driver: Driver | None = Non
         gone = driver is not None and driver.process.poll() is not None
         late = time.monotonic() > end
         if (gone and not holds()) or late:
-            said = driver.log_text()[-4000:] if driver else ""
+            log = driver.log_text()[-4000:] if driver else ""
             how = f"the driver ended with {driver.process.returncode}" if gone and driver else f"{within:.0f} s passed"
-            raise AssertionError(f"{how} before {what}\n{said}")
+            raise AssertionError(f"{how} before {what}\n{log}")
         time.sleep(0.1)
 
 
@@ -274,19 +274,19 @@ def repeated_commits(tables: Path) -> str:
         for path in sorted(log.glob("*.json")):
             actions = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
             known = [a["commitInfo"] for a in actions if "commitInfo" in a]
-            said = json.loads(known[0].get("userMetadata") or "{}") if known else {}
+            metadata = json.loads(known[0].get("userMetadata") or "{}") if known else {}
             # A patch, or a refresh after an interval, belongs to no batch.
-            said = {} if "plan" in said or "batches" not in said else said
+            metadata = {} if "plan" in metadata or "batches" not in metadata else metadata
             for transaction in (a["txn"] for a in actions if "txn" in a):
                 if transaction["version"] <= versions.get(transaction["appId"], -1):
                     return f"{path}: {transaction} after version {versions[transaction['appId']]}"
                 versions[transaction["appId"]] = transaction["version"]
-            if said and said["epoch"] < epoch:
-                return f"{path}: epoch {said['epoch']} after {epoch}"
-            if said and said["batches"][0] != last + 1:
-                return f"{path}: batches {said['batches']} after {last}"
-            if said:
-                epoch, last = said["epoch"], said["batches"][1]
+            if metadata and metadata["epoch"] < epoch:
+                return f"{path}: epoch {metadata['epoch']} after {epoch}"
+            if metadata and metadata["batches"][0] != last + 1:
+                return f"{path}: batches {metadata['batches']} after {last}"
+            if metadata:
+                epoch, last = metadata["epoch"], metadata["batches"][1]
     return ""
 
 

@@ -44,8 +44,8 @@ def test_compaction_loses_nothing_while_streaming_and_after_kills(site: Site) ->
 
     # The job is killed between the new file and its commit: readers see no change.
     before = read_publication(site.settings, site.dataset)
-    wish = {"HEADRACE_FAILPOINT": "kill:compact.files-written"}
-    killed = site.command("maintain", "--dataset", site.dataset, **wish)
+    failpoint = {"HEADRACE_FAILPOINT": "kill:compact.files-written"}
+    killed = site.command("maintain", "--dataset", site.dataset, **failpoint)
     assert (killed.returncode, "ended with -9" in killed.stdout) == (LEFT_ALONE, True), killed.stderr
     assert read_publication(site.settings, site.dataset) == before
     site.assert_nothing_lost()

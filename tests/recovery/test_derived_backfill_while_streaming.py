@@ -1,4 +1,4 @@
-"""Backfill of a derived dataset beside its driver: not approved, killed, corrected, rolled back, verified."""
+"""Backfill of a derived dataset while its driver runs: not approved, killed, corrected, rolled back, verified."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_wrong_rows_are_found_corrected_despite_kills_and_put_back(site: Site) -
         wrong, right = rows(derived), expected_rows(site)
         assert {row[0] for row in {*wrong} ^ {*right}} == {date(2024, 2, 27)}
 
-        asked = derived.command("backfill", "run", *name, *FIRST_DAY)
-        assert (asked.returncode, "not approved" in asked.stdout) == (FAILED, True), asked.stdout + asked.stderr
+        done = derived.command("backfill", "run", *name, *FIRST_DAY)
+        assert (done.returncode, "not approved" in done.stdout) == (FAILED, True), done.stdout + done.stderr
         assert shown(derived, plan)["stage"] == "compared"
         assert rows(derived) == wrong
         stopped(driver)

@@ -93,8 +93,8 @@ def test_a_wrong_password_is_refused_with_the_reason(secured: SecuredBroker, tmp
     user, wrong = User(tmp_path, secured), tmp_path / "wrong"
     wrong.write_text("not it")
     try:
-        said = user.run("up", TOPIC, expected=1, HEADRACE_KAFKA_PASSWORD_FILE=str(wrong))
-        assert "uthentication" in said
+        output = user.run("up", TOPIC, expected=1, HEADRACE_KAFKA_PASSWORD_FILE=str(wrong))
+        assert "uthentication" in output
     finally:
         user.run("down")
     assert "cannot be read" in user.run(

@@ -223,7 +223,7 @@ def test_a_foreign_commit_ends_the_driver_and_restore_removes_it(stored_site: St
     write_deltalake(foreign, foreign.to_pyarrow_table().slice(0, 1), mode="append")
     site.send(200)
     assert driver.wait() == FAILED
-    assert "somebody else has committed" in driver.log_text()
+    assert "another writer has committed" in driver.log_text()
     assert site.publication() == before == stored_site.stored()
     stored_site.command("restore", site.dataset, "--yes")
     stored_site.end_with_nothing_lost(stored_site.start())

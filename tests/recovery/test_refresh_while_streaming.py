@@ -64,8 +64,8 @@ def expected_days(site: Site) -> list[tuple[object, ...]]:
 
 def watermark(site: Site) -> datetime:
     """Return up to when the published data is complete, as `headrace grains` says."""
-    said = json.loads(site.command("grains", "--dataset", site.dataset, "--json").stdout)["watermark"]
-    return datetime.fromisoformat(said).astimezone(UTC)
+    text = json.loads(site.command("grains", "--dataset", site.dataset, "--json").stdout)["watermark"]
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def expected_closed(site: Site, until: datetime) -> list[tuple[object, ...]]:

@@ -81,7 +81,7 @@ def test_rejected_records_are_reinstated_once(site: Site) -> None:
     site.assert_nothing_lost()
     shown = json.loads(site.command("rejected", "show", *name, *place_of(one), "--json").stdout)
     assert shown["status"] == "reinstated"
-    assert [said["act"] for said in shown["decisions"]] == ["fix", "reinstate"]
+    assert [decision["act"] for decision in shown["decisions"]] == ["fix", "reinstate"]
     assert site.command(*again).returncode == REFUSED, "it is rejected no longer"
 
     # A discarded record stays out, whatever its fix says, until it is reinstated by name.

@@ -75,4 +75,4 @@ def test_release_from_a_batch_adds_and_removes_a_table(site: Site) -> None:
     assert f"gold.{site.dataset}_peaks" in pinned(site.settings).tables
     site.assert_nothing_lost()
     nothing = site.command("release", "plan", "--dataset", site.dataset, "--from-batch", str(point))
-    assert (nothing.returncode, "is kept fresh" in nothing.stderr) == (REFUSED, True)
+    assert (nothing.returncode, "maintains as a shadow" in nothing.stderr) == (REFUSED, True)

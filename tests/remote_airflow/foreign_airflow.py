@@ -32,7 +32,7 @@ def environment_without_headrace(folder: Path) -> Path:
     """Return the Python of an environment with the installed packages and `headrace_airflow`, without this project."""
     venv.create(folder, with_pip=False, symlinks=True)
     (own,) = folder.glob("lib/python*/site-packages")
-    # A folder that a .pth file names is not searched for others: the editable installation of this project is not seen.
+    # A folder that a .pth file names is not searched for others: this project's editable installation is not found.
     (own / "packages.pth").write_text("\n".join([*python_site.getsitepackages(), str(CLONE / "airflow_package")]))
     python = folder / "bin" / "python"
     command = folder / "bin" / "airflow"

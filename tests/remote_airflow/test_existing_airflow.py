@@ -164,7 +164,7 @@ def test_plan_of_a_run_that_is_marked_as_failed_is_cancelled(site: Site, airflow
 
 
 def release_that_awaits_approval(airflow: AirflowRest) -> tuple[str, str]:
-    """Trigger a release of the changed folder; return the run and its plan when a person is asked."""
+    """Trigger a release of the changed folder; return the run and its plan when it waits for approval."""
     run = airflow.trigger(RELEASE, {})
     airflow.await_task(RELEASE, run, "approve", "awaiting_input")
     return run, airflow.result(RELEASE, run, "plan")["plan"]
@@ -208,9 +208,9 @@ def test_patch_of_lost_rows_waits_for_approval_and_is_applied(site: Site, airflo
 def test_wrong_token_is_refused(port: int) -> None:
     code = (
         "import sys, urllib.request, urllib.error\n"
-        f"asked = urllib.request.Request('http://127.0.0.1:{port}/api/v1/streams/{DATASET}?lag_seconds=1',"
+        f"request = urllib.request.Request('http://127.0.0.1:{port}/api/v1/streams/{DATASET}?lag_seconds=1',"
         " headers={'Authorization': 'Bearer nonsense'})\n"
-        "try: urllib.request.urlopen(asked)\n"
+        "try: urllib.request.urlopen(request)\n"
         "except urllib.error.HTTPError as error: print(error.code)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)

@@ -195,7 +195,7 @@ def request(address: str, path: str) -> float:
 
 
 def table(found: dict[str, PageFigures]) -> str:
-    """The figures as text, against the goal; beside other work only the CPU milliseconds tell something."""
+    """The figures as text, against the goal; on a busy machine only the CPU milliseconds are meaningful."""
     lines = [f"{'page':62}{'median':>9}{'p95':>9}{'max':>9}{'CPU':>9}  ms"]
     for path, each in found.items():
         times = each["ms"]

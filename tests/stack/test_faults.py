@@ -11,7 +11,7 @@ from include.planning.plan_stages import confirm
 from include.plans.stage_results import Stage
 
 REPLAY = f"replay__{DATASET}"
-ASKED = {"by": "batches", "first_batch": 1, "last_batch": 1, "threshold": 1}
+PARAMETERS = {"by": "batches", "first_batch": 1, "last_batch": 1, "threshold": 1}
 pytestmark = [pytest.mark.timeout(900), pytest.mark.extended]
 
 
@@ -26,7 +26,7 @@ def fed(stack: Stack) -> Stack:
 @pytest.mark.parametrize("part", ["scheduler", "triggerer", "dag-processor", "api-server", "supervisor", "build"])
 def test_replay_survives_the_death_of(part: str, fed: Stack) -> None:
     published = fed.publication()
-    run = fed.page.trigger(REPLAY, ASKED)
+    run = fed.page.trigger(REPLAY, PARAMETERS)
     fed.page.await_task(REPLAY, run, "build", "running")
     await_that(lambda: bool(fed.jobs()), "the build's job runs", 60)
     victim = {"supervisor": lambda: fed.supervisor("build"), "build": lambda: fed.jobs()[0]}

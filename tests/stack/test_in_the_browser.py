@@ -29,14 +29,14 @@ def page(stack: Stack) -> Iterator[Page]:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        seen = browser.new_page(viewport={"width": 1400, "height": 1100})
-        seen.set_default_timeout(60_000)
-        seen.goto(f"{stack.page.address}/auth/login")
-        seen.fill("input[name=username]", USER)
-        seen.fill("input[name=password]", stack.page.password)
-        seen.click("button[type=submit]")
-        seen.wait_for_url(f"{stack.page.address}/")
-        yield seen
+        logged_in = browser.new_page(viewport={"width": 1400, "height": 1100})
+        logged_in.set_default_timeout(60_000)
+        logged_in.goto(f"{stack.page.address}/auth/login")
+        logged_in.fill("input[name=username]", USER)
+        logged_in.fill("input[name=password]", stack.page.password)
+        logged_in.click("button[type=submit]")
+        logged_in.wait_for_url(f"{stack.page.address}/")
+        yield logged_in
         browser.close()
 
 

@@ -276,12 +276,12 @@ def test_run_marked_as_failed_cancels_its_plan_so_that_the_next_replay_is_not_re
     stack.lose("gold.carrier_hours", "carrier = 'DL'")
     request_stream_again(stack)
     stack.feed("2013-01-07", "2013-01-08")
-    asked = {"by": "batches", "first_batch": 0, "last_batch": stack.publication().batch}
-    run = stack.page.trigger(REPLAY, asked)
+    parameters = {"by": "batches", "first_batch": 0, "last_batch": stack.publication().batch}
+    run = stack.page.trigger(REPLAY, parameters)
     stack.page.await_task(REPLAY, run, "approve", "awaiting_input")
     stack.page.call("PATCH", f"/dags/{REPLAY}/dagRuns/{run}", {"state": "failed"})
     await_that(lambda: stack.plans(f"{REPLAY}/{run}")[0].stage is Stage.CANCELLED, "the plan is cancelled", 60)
-    again = stack.page.trigger(REPLAY, asked | {"threshold": 1})
+    again = stack.page.trigger(REPLAY, parameters | {"threshold": 1})
     assert stack.page.await_run(REPLAY, again) == "success", stack.page.story(REPLAY, again)
     assert stack.is_balanced()
 

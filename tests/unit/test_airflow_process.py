@@ -101,7 +101,7 @@ def test_sqlite_database_waits_for_its_writer_and_readers_do_not(settings: Setti
 
 
 def test_log_of_a_running_task_is_read_from_its_file_alone(settings: Settings, tmp_path: Path) -> None:
-    """Every log of a running task said "Could not read served logs": there is no log server to ask."""
+    """Every log of a running task had "Could not read served logs": there is no log server."""
     given = airflow_environment(settings, load_or_create_keys(settings))
     assert given["AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS"] == "include.operators.local_task_logs.LOGGING_CONFIG"
     handler = logging.config.DictConfigurator(LOGGING_CONFIG).configure_handler(  # type: ignore[attr-defined]

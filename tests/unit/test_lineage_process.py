@@ -58,7 +58,7 @@ def test_sender_waits_for_its_receiver_says_so_and_ends_with_the_runner(site: St
     site.until(lambda: state(site) is ProcessState.WAITING, log_path(site.settings, OPENLINEAGE).name, within=60)
     assert "HTTP 503" in observe_openlineage(site.settings).detail
     http.codes.clear()
-    site.until(lambda: state(site) is ProcessState.RUNNING, "events are taken again")
+    site.until(lambda: state(site) is ProcessState.RUNNING, "events are accepted again")
     assert observe_openlineage(site.settings).detail == http.url
     assert len(http.run_ids("flights.gold.route_days")) == 1
     run = read_run_file(site.settings, OPENLINEAGE)

@@ -39,7 +39,7 @@ def test_database_spills_into_the_state_folder_and_leaves_nothing(
     for folder in (dead / "ab12", former, alive):
         folder.mkdir(parents=True)
     dead.with_suffix(LOCK).touch()
-    # Another container may have a process of the same pid: the lock alone tells whether it lives.
+    # Another container may have a process of the same pid: only the lock shows whether it is alive.
     hold(alive.with_suffix(LOCK))
     done = subprocess.run([sys.executable, "-c", SPILLS], cwd=CLONE, env=environment, capture_output=True, check=True)
     assert int(done.stdout) > 8_000_000

@@ -168,7 +168,7 @@ def test_refusal_is_one_sentence_without_the_errors_that_led_to_it() -> None:
 def test_backfill_with_a_partition_triggers_quality_by_an_event_without_one(
     own_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An event with a partition reaches only DAGs with partitions: quality was not asked after backfilled days."""
+    """An event with a partition reaches only DAGs with partitions: quality was not triggered after backfilled days."""
     planned(own_settings, *WAY, kind=BACKFILL)
     monkeypatch.setattr(stage_operators, "confirmed", lambda *_: {"result": "patched"})
     tables, plans = asset("flights", "silver.flights"), plans_asset("flights")

@@ -16,10 +16,10 @@ own_settings = test_operators.own_settings
 
 
 def test_plan_that_needs_approval_waits_for_a_person(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, asked = planned(own_settings, *WAY[:2], verdict="needs approval"), []
+    record, requests = planned(own_settings, *WAY[:2], verdict="needs approval"), []
     monkeypatch.setattr(ApprovePlan, "_body", lambda *_: "what changes")
-    monkeypatch.setattr(ApprovalOperator, "execute", lambda each, _: asked.append((each.subject, each.body)))
+    monkeypatch.setattr(ApprovalOperator, "execute", lambda each, _: requests.append((each.subject, each.body)))
     assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) is None
-    ((subject, body),) = asked
+    ((subject, body),) = requests
     assert (subject, body) == (f"Publish the change? flights, {record.plan.about}", "what changes")
     assert load_plan(own_settings, record.plan.id).stage is Stage.COMPARED

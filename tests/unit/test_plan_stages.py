@@ -113,7 +113,9 @@ def test_needed_approval_is_requested_once_and_recorded_with_its_author(settings
 @pytest.mark.usefixtures("stubbed")
 def test_policy_approves_an_equal_plan_without_a_request(settings: Settings) -> None:
     record = plan_at(settings, Stage.BUILT, Stage.COMPARED)
-    record = run_plan(settings, record, SilentReporter(), lambda _: pytest.fail("asked"), "ann", Stage.APPROVED)
+    record = run_plan(
+        settings, record, SilentReporter(), lambda _: pytest.fail("approver called"), "ann", Stage.APPROVED
+    )
     assert record.events[-1].by == "policy"
 
 

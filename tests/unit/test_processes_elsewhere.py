@@ -1,4 +1,4 @@
-"""A process of another container or host: known by its heartbeat, never asked for by pid, never signalled."""
+"""A process of another container or host: known by its heartbeat, never looked up by pid, never signalled."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_process_elsewhere_lives_as_long_as_its_heartbeat(settings: Settings, pl
     status = observe_stream(settings, "flights")
     # A process with this pid runs here: it is not the one.
     assert (status.state, status.pid) == (ProcessState.LOST, None)
-    assert status.detail.startswith("no sign of life from runner for 35")
+    assert status.detail.startswith("no heartbeat from runner for 35")
     beat(run_path(settings, FLIGHTS))
     assert observe_stream(settings, "flights").state is ProcessState.RUNNING
 
@@ -161,7 +161,7 @@ def test_job_elsewhere_is_ended_by_its_guard(settings: Settings, tmp_path: Path)
         record(settings, "plan:p1", age=EXPIRY + 5)
         end = time.monotonic() + 10
         while not observe_jobs(settings):
-            assert time.monotonic() < end, "the guard gives no sign of life"
+            assert time.monotonic() < end, "the guard sends no heartbeat"
             time.sleep(0.05)
         with pytest.raises(JobRunning):
             refuse_running(settings, "p1")

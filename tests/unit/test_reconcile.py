@@ -248,7 +248,7 @@ def test_silent_process_is_killed_and_restarted() -> None:
     assert isinstance(timeline.observe(observation(ProcessState.UNKNOWN), 119.9), Nothing)
     assert isinstance(timeline.observe(observation(ProcessState.UNKNOWN), 0.1), Kill)
     timeline.observe(observation(ProcessState.CRASHED, error="it was killed by SIGKILL"), 1)
-    assert "gave no sign for 120 s" in timeline.tries.error
+    assert "reported nothing for 120 s" in timeline.tries.error
     assert isinstance(timeline.observe(observation(ProcessState.CRASHED), 1), Start)
 
 
