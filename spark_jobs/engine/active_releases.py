@@ -26,7 +26,7 @@ from include.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.release_files import active_releases_file
 from spark_jobs.engine.interval_refresh import refresh_due, refresh_up_to
-from spark_jobs.engine.next_run import large_run, last_epoch, next_run, refined_batch
+from spark_jobs.engine.next_run import BronzeEnd, large_run, last_epoch, next_run, refined_batch
 from spark_jobs.engine.patch_in_progress import finish_patch, has_patch_in_progress
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
@@ -101,12 +101,12 @@ class ActiveRelease:
         publishing: bool,
         most_rows: int | None = None,
         refreshing: bool = True,
-        bronze_end: Callable[[], int] | None = None,
+        bronze_end: Callable[[], BronzeEnd] | None = None,
         validations: Validations | None = None,
     ) -> RunReport | None:
         """Execute the next run up to bronze batch `last`; return None when there is none.
 
-        Without `refreshing` gold tables with an interval stay as they are. `bronze_end` returns bronze's last batch:
+        Without `refreshing` gold tables with an interval stay as they are. `bronze_end` returns bronze's end:
         with it, the records of the run after this one are validated meanwhile if they are many (layers/adr-0015), but
         not while a run that failed is retried. `validations` is notified of them.
         """
@@ -133,7 +133,9 @@ class ActiveRelease:
             self.is_unpublished = False
         return report
 
-    def _following(self, most_rows: int, bronze_end: Callable[[], int], validations: Validations | None) -> NextRun:
+    def _following(
+        self, most_rows: int, bronze_end: Callable[[], BronzeEnd], validations: Validations | None
+    ) -> NextRun:
         def bounds_after(batch: int) -> tuple[int, int] | None:
             return large_run(self.release, batch + 1, bronze_end(), most_rows)
 

@@ -29,7 +29,7 @@ from spark_jobs.engine.compact_tables import compactable_tables
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.ingest_supervisor import IngestSupervisor
-from spark_jobs.engine.next_run import refined_batch
+from spark_jobs.engine.next_run import BronzeEnd, refined_batch
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.request_exchange import receive_request, send_response
@@ -99,9 +99,10 @@ class DriverLoop:
             self.settings, last, publishing=True, bronze_end=self._bronze_end, validations=self.pacing
         )
 
-    def _bronze_end(self) -> int:
-        """Return the last batch of bronze, -1 in a drain: no further run begins."""
-        return -1 if self.stop.is_set() else self.supervisor.ingest.last_batch
+    def _bronze_end(self) -> BronzeEnd:
+        """Return the end of bronze; a drain has no batch there, so that no further run begins."""
+        ingest = self.supervisor.ingest
+        return BronzeEnd(-1) if self.stop.is_set() else BronzeEnd(ingest.last_batch, ingest.has_backlog)
 
     def _refresh(self) -> bool:
         """Refresh gold tables whose interval is over; return whether there was one."""

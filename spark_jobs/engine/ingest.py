@@ -48,8 +48,8 @@ POLL_SECONDS = 0.1
 class Ingest:
     """The ingest query of a dataset and its progress.
 
-    `ingested`: next offset per partition. `rows`, `seconds`: of the last batch. `failure`: our error that ended the
-    query, which Spark's exception would hide.
+    `ingested`: next offset per partition. `rows`, `seconds`: of the last batch; it was full, if there is a backlog.
+    `failure`: our error that ended the query, which Spark's exception would hide.
     """
 
     spark: SparkSession
@@ -67,6 +67,7 @@ class Ingest:
     ingested: dict[int, int] = field(default_factory=dict)
     rows: int = 0
     seconds: float = 0.0
+    has_backlog: bool = False
     progress: float = field(default_factory=time.monotonic)
     """When it last committed, started, or had nothing to read (monotonic seconds)."""
 
@@ -149,9 +150,10 @@ class Ingest:
         self.rows, self.seconds = sum(file.rows for file in files), time.monotonic() - begun
         self.limit.measure(*size_in_bronze(self.bronze, files))
         self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
-        self.last_batch, self.progress = batch.number, time.monotonic()
         offsets = sum(end - start for start, end in batch.offsets.values())
-        if offsets < FULL * self.limit.offsets:
+        self.has_backlog = offsets >= FULL * self.limit.offsets
+        self.last_batch, self.progress = batch.number, time.monotonic()
+        if not self.has_backlog:
             self.wait_for_next(batch.number, begun)
 
     def wait_for_next(self, number: int, begun: float) -> None:

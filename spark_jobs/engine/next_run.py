@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from include.errors import Terminal
 from spark_jobs.layers.release_tables import Release
@@ -17,6 +18,16 @@ from spark_jobs.storage.table_commits import commit_of, metadata_of
 ROW_BYTES = 1024
 SHARE_AHEAD = 10
 """A smaller run is mostly its fixed cost: with the records that arrive meanwhile it costs hardly more."""
+SHARE_IN_BACKLOG = 2
+"""In a backlog the rest of a larger run is in bronze soon, and each record costs less in one."""
+
+
+@dataclass(frozen=True)
+class BronzeEnd:
+    """The last batch of bronze; with a backlog, Kafka probably has more records than the next batch takes."""
+
+    batch: int
+    has_backlog: bool = False
 
 
 class CommitsLost(Terminal):
@@ -78,18 +89,19 @@ def run_from(release: Release, first: int, last: int, most_rows: int) -> tuple[i
     return first, last_of_run(release.writer.bronze, first, last, most_rows)
 
 
-def large_run(release: Release, first: int, last: int, most_rows: int) -> tuple[int, int] | None:
+def large_run(release: Release, first: int, end: BronzeEnd, most_rows: int) -> tuple[int, int] | None:
     """Return the bounds of the run that begins with batch `first`, if it is large enough to be validated ahead."""
-    bounds = run_from(release, first, last, most_rows)
+    bounds = run_from(release, first, end.batch, most_rows)
     if bounds is None:
         return None
-    is_large = bounds[1] < last or count_rows(release.writer.bronze, *bounds) >= least_ahead(most_rows)
+    least = least_ahead(most_rows, has_backlog=end.has_backlog)
+    is_large = bounds[1] < end.batch or count_rows(release.writer.bronze, *bounds) >= least
     return bounds if is_large else None
 
 
-def least_ahead(most_rows: int) -> int:
+def least_ahead(most_rows: int, *, has_backlog: bool = False) -> int:
     """Return the rows from which on a run is validated ahead, when a run has at most `most_rows`."""
-    return -(-most_rows // SHARE_AHEAD)
+    return -(-most_rows // (SHARE_IN_BACKLOG if has_backlog else SHARE_AHEAD))
 
 
 def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:

@@ -18,7 +18,7 @@ from small_release import Record, SmallRelease
 from include.reading.decision_log import FIX, Decision, append_decisions
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
-from spark_jobs.engine.next_run import committed_batches
+from spark_jobs.engine.next_run import BronzeEnd, committed_batches
 from spark_jobs.layers import silver_layer, validated_run
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.storage import failpoints
@@ -52,8 +52,8 @@ def active(made: SmallRelease, spark: SparkSession) -> Iterator[ActiveRelease]:
 
 def refine_next(active: ActiveRelease, made: SmallRelease, *, most_rows: int = 3) -> Any:
     """Execute one run; with 3 rows at most, each batch is a run of its own."""
-    last = BATCHES - 1
-    return active.refine_next(made.settings, last, publishing=True, most_rows=most_rows, bronze_end=lambda: last)
+    end = BronzeEnd(BATCHES - 1)
+    return active.refine_next(made.settings, end.batch, publishing=True, most_rows=most_rows, bronze_end=lambda: end)
 
 
 def validated_batches(active: ActiveRelease) -> tuple[int, int] | None:
@@ -76,14 +76,30 @@ def test_run_is_written_from_what_the_run_before_validated(
     assert not active.release.writer.staging.exists() or not list(active.release.writer.staging.iterdir())
 
 
-@pytest.mark.parametrize(("most_rows", "ahead"), [(31, None), (30, (3, 3))])
+@pytest.mark.parametrize(("most_rows", "has_backlog"), [(31, False), (7, True)])
 def test_few_records_wait_for_others(
-    active: ActiveRelease, made: SmallRelease, most_rows: int, ahead: tuple[int, int] | None
+    active: ActiveRelease, made: SmallRelease, most_rows: int, has_backlog: bool
 ) -> None:
-    """A batch has three records: a tenth of 30, but not of 31."""
-    report = active.refine_next(made.settings, 2, publishing=True, most_rows=most_rows, bronze_end=lambda: 3)
+    """A batch has three records: less than a tenth of a run of 31, and than half of one of 7 in a backlog."""
+    assert validated_after_first(active, made, most_rows, has_backlog) is None
+
+
+@pytest.mark.parametrize(("most_rows", "has_backlog"), [(30, False), (6, True)])
+def test_many_records_are_validated_ahead(
+    active: ActiveRelease, made: SmallRelease, most_rows: int, has_backlog: bool
+) -> None:
+    assert validated_after_first(active, made, most_rows, has_backlog) == (1, 1)
+
+
+def validated_after_first(
+    active: ActiveRelease, made: SmallRelease, most_rows: int, has_backlog: bool
+) -> tuple[int, int] | None:
+    """Execute the run of batch 0 while bronze ends at batch 1; return the batches that were validated meanwhile."""
+    end = BronzeEnd(1, has_backlog)
+    report = active.refine_next(made.settings, 0, publishing=True, most_rows=most_rows, bronze_end=lambda: end)
     assert report is not None
-    assert (report.batches, validated_batches(active)) == ((0, 2), ahead)
+    assert report.batches == (0, 0)
+    return validated_batches(active)
 
 
 def test_batch_that_arrives_during_a_run_is_validated_and_paces_the_next(
@@ -102,7 +118,7 @@ def test_batch_that_arrives_during_a_run_is_validated_and_paces_the_next(
     monkeypatch.setattr(failpoints, "step_listeners", [arrive])
     pacing.begin_run(0)
     active.refine_next(
-        made.settings, 0, publishing=True, most_rows=3, bronze_end=lambda: bronze[-1], validations=pacing
+        made.settings, 0, publishing=True, most_rows=3, bronze_end=lambda: BronzeEnd(bronze[-1]), validations=pacing
     )
     assert validated_batches(active) == (1, 1)
     assert is_awaited(pacing, 1)
