@@ -172,6 +172,14 @@ def test_audit_is_balanced_and_reports_expired_batches(release: SmallRelease, ag
     )
 
 
+def test_audit_knows_duplicates_whose_winner_has_expired(release: SmallRelease) -> None:
+    expire(release, silver=WITHOUT_TWO)
+    kept = release.rejected().filter(pl.col("disposition") == "duplicate")
+    assert [row[0]["detail"].split("/")[0] for row in kept["reasons"]] == ["1"], "batch 2 repeats a record of batch 1"
+    audit = audited(release)
+    assert (audit.first_unexpired["silver"], audit.findings) == (2, ())
+
+
 def test_audit_finds_rows_that_expired_without_a_name(release: SmallRelease) -> None:
     expire(release)
     silver = release.release.writer.silver

@@ -181,3 +181,23 @@ def test_fixed_record_has_the_identity_of_its_fix(database: duckdb.DuckDBPyConne
     silver, rejected = [silver_row(0, "a")], [rejected_row(1, "duplicate")]
     assert identities(database, bronze, silver, rejected, {(0, 1): b'{"event_id":"a"}'}) == []
     assert identities(database, bronze, silver, rejected, {(0, 1): b'{"event_id":"b"}'}) != []
+
+
+def test_duplicate_without_a_winner_is_found_unless_the_winner_has_expired(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    """Batches before 2 have expired from silver; each duplicate names the batch of the record that it repeats."""
+    named = {2: "1/0/0", 3: "2/0/1", 4: "3/0/9", 5: None}
+    bronze = payloads("a", "b", "a", "b", "gone", "gone", batch=4)
+    rejected = [
+        rejected_row(offset, "duplicate", batch=4, reasons=[{"rule": "duplicate", "column": "", "detail": winner}])
+        for offset, winner in named.items()
+    ]
+    fill(database, bronze, [silver_row(1, "b", batch=2)], rejected)
+    register_fixes(database, {})
+    define_payload_text(database, {}, is_framed=False)
+    assert found(orphan_findings(database, "sales", PIPELINE, first=2)) == [("different", "rejected", 0, 4, 6)]
+    assert found(orphan_findings(database, "sales", PIPELINE, first=0)) == [
+        ("different", "rejected", 0, 2, 3),
+        ("different", "rejected", 0, 4, 6),
+    ]
