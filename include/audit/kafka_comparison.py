@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import polars as pl
@@ -48,18 +48,38 @@ select distinct _partition as partition, _offset as "offset" from rejected where
 
 
 @dataclass
+class KeptPayloads:
+    """Payloads of rejected duplicates (partition, offset, value), at most MOST_PAYLOAD_BYTES and one chunk's more."""
+
+    frames: list[pl.DataFrame] = field(default_factory=list)
+    size: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more are kept."""
+        return self.size > MOST_PAYLOAD_BYTES
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Keep rows; partitions are read at the same time."""
+        with self._lock:
+            self.frames.append(rows)
+            self.size += int(rows.estimated_size())
+
+
+@dataclass
 class KafkaCounts:
     """Per partition: records read from Kafka, rows of bronze that Kafka has deleted; `lost`: ranges never read.
 
     `aged`: what has expired from the tables. `layers`: rows of the tables, per partition.
-    `payloads`: those of rejected duplicates (partition, offset, value), as far as they are equal to bronze's.
+    `payloads`: those of rejected duplicates, as far as they are equal to bronze's.
     """
 
     kafka: dict[int, int] = field(default_factory=dict)
     expired: dict[int, int] = field(default_factory=dict)
     lost: list[CommittedRange] = field(default_factory=list)
     aged: ExpiredBatches = ExpiredBatches()
-    payloads: list[pl.DataFrame] = field(default_factory=list)
+    payloads: KeptPayloads = field(default_factory=KeptPayloads)
     layers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -105,7 +125,7 @@ def kafka_findings(
 
 
 def _duplicates(database: Any) -> dict[int, pl.Series]:
-    """Return by partition the offsets of the view `rejected` that are duplicates; none if there are too many."""
+    """Return by partition the sorted offsets of the duplicates in the view `rejected`; none if there are too many."""
     try:
         found: pl.DataFrame = database.sql(DUPLICATES).pl()
     except READ_ERRORS:
@@ -113,7 +133,7 @@ def _duplicates(database: Any) -> dict[int, pl.Series]:
         return {}
     if found.height > MOST_DUPLICATES:
         return {}
-    return {int(str(number)): part["offset"] for (number,), part in found.group_by(["partition"])}
+    return {int(str(number)): part["offset"].sort() for (number,), part in found.group_by(["partition"])}
 
 
 def is_compared(database: Any, counted: KafkaCounts) -> bool:
@@ -125,9 +145,10 @@ def is_compared(database: Any, counted: KafkaCounts) -> bool:
 def payload_view(database: Any, counted: KafkaCounts) -> str:
     """Return the view that has the payloads of the rejected duplicates: `bronze`, unless all were kept."""
     duplicates = database.sql(f"select count(*) from ({DUPLICATES})").fetchall()[0][0]
-    if not counted.payloads or sum(each.height for each in counted.payloads) != duplicates:
+    frames = counted.payloads.frames
+    if not frames or sum(each.height for each in frames) != duplicates:
         return "bronze"
-    view_rows(database, PAYLOADS, pl.concat(counted.payloads).to_arrow())
+    view_rows(database, PAYLOADS, pl.concat(frames).to_arrow())
     return PAYLOADS
 
 
@@ -166,7 +187,16 @@ class _KafkaComparison:
 
     def _keep_payloads(self, chunk: Chunk) -> None:
         offsets, kept = self.duplicates.get(chunk.partition), self.counted.payloads
-        if offsets is None or sum(each.estimated_size() for each in kept) > MOST_PAYLOAD_BYTES:
+        if offsets is None or kept.is_full:
             return
-        rows = chunk.records.filter(pl.col("offset").is_in(offsets.implode()))
-        kept.append(rows.select(pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value").rechunk())
+        here = offsets.slice(*_part_of(offsets, chunk))
+        if here.is_empty():
+            return
+        rows = chunk.records.filter(pl.col("offset").is_in(here.implode()))
+        kept.add(rows.select(pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value").rechunk())
+
+
+def _part_of(offsets: pl.Series, chunk: Chunk) -> tuple[int, int]:
+    """Return where a chunk's offsets begin among sorted ones, and how many they are."""
+    first, last = (int(offsets.search_sorted(end)) for end in (chunk.start, chunk.end))
+    return first, last - first
