@@ -73,14 +73,14 @@ class PlanRemotely(RemoteOperator):
     """Whether runs come by schedule: they wait for an open plan of the same records, and skip a day without events."""
 
     def chosen(self, context: Context) -> dict[str, Any]:
-        """Return what the request says besides the dataset and the run."""
+        """Return the plan's parameters."""
         raise NotImplementedError
 
     def execute(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Plan, or wait, deferred."""
         about = {"dataset": self.dataset, "by": triggered_by(context), "origin": origin(context)}
         try:
-            plan = self.server().request("POST", self.path, {**about, **self.chosen(context)})
+            plan = self.server().request("POST", self.path, {**about, "parameters": self.chosen(context)})
         except Refused as error:
             if not self.is_scheduled:
                 raise
@@ -115,7 +115,7 @@ class PlanRemoteReplay(PlanRemotely):
     def chosen(self, context: Context) -> dict[str, Any]:
         """Return the params that are given; the server refuses those that do not belong together."""
         given = {name: context["params"].get(name) for name in REPLAY}
-        return {"parameters": {name: value for name, value in given.items() if value is not None}}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class PlanRemoteRelease(PlanRemotely):
@@ -125,7 +125,7 @@ class PlanRemoteRelease(PlanRemotely):
 
     def chosen(self, context: Context) -> dict[str, Any]:
         """Return the threshold."""
-        return {"parameters": {"threshold": float(context["params"]["threshold"])}}
+        return {"threshold": float(context["params"]["threshold"])}
 
 
 class RunRemotePlan(RemoteOperator):

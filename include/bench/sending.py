@@ -13,11 +13,10 @@ from include.bench.sent_records import SentRecords
 from include.errors import Transient
 from include.kafka_address import client_options
 from include.producers.kafka_producer import (
-    LARGEST_MESSAGE,
-    QUEUE_RECORDS,
     Outbox,
     Pace,
     Schedule,
+    batching_options,
     produce,
     queue_chunk,
 )
@@ -105,13 +104,7 @@ class Preload:
                 **client_options(target.bootstrap),
                 "transactional.id": "headrace-bench",
                 "transaction.timeout.ms": TRANSACTION_MS,
-                "compression.type": "lz4",
-                "linger.ms": 20,
-                "batch.size": 1_000_000,
-                "batch.num.messages": 100_000,
-                "queue.buffering.max.messages": QUEUE_RECORDS,
-                "message.max.bytes": LARGEST_MESSAGE,
-                "partitioner": "murmur2_random",
+                **batching_options(),
                 "on_delivery": self._delivered,
                 "log_level": 2,
             }

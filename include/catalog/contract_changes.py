@@ -86,8 +86,9 @@ def _columns(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
 
 
 def _column(old: Column, new: Column) -> Iterator[ContractChange]:
-    if _type(old) != _type(new):
-        yield ContractChange(old.name, BREAKING, f"{_type(old)} → {_type(new)}: readers of silver get another type")
+    if old.type_text != new.type_text:
+        why = "readers of silver get another type"
+        yield ContractChange(old.name, BREAKING, f"{old.type_text} → {new.type_text}: {why}")
         return
     if old.member != new.member:
         yield ContractChange(old.name, BREAKING, f"read from {old.member} → {new.member}: records use another name")
@@ -99,10 +100,6 @@ def _column(old: Column, new: Column) -> Iterator[ContractChange]:
         if was != now:
             kind, why = (BREAKING, STRICTER) if is_stricter(was, now) else (ADDITIVE, LOOSER)
             yield ContractChange(old.name, kind, f"{part} {_value_text(was)} → {_value_text(now)}: {why}")
-
-
-def _type(column: Column) -> str:
-    return f"decimal({column.precision},{column.scale})" if column.type == "number" else column.type
 
 
 def _value_text(value: Any) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from include.catalog.contract import Contract, read_contract
+from include.catalog.contract import Contract
+from include.catalog.contract_file import read_contract
 from include.catalog.pipeline import Pipeline, read_pipeline
 from include.catalog.pipeline_checks import contract_findings, dataset_findings, pipeline_findings
 from include.catalog.record_retention import retention_findings

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import JSONResponse
@@ -34,7 +34,7 @@ from include.planning.derived_backfill_plan import plan_any_backfill
 from include.planning.derived_recomputation import recompute_derived
 from include.planning.derived_release_plan import plan_any_release
 from include.planning.explain_plan import explanation
-from include.planning.plan_parameters import Reference, Threshold, UtcTime
+from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_preconditions import PlanConflict
 from include.planning.plan_stages import PlanStage, needs_approval, run_plan
 from include.planning.release_plan import ReleaseParameters
@@ -54,6 +54,8 @@ PREFIX = "/api/v1"
 LEAST_TOKEN = 20
 LOCK_WITHIN = 1800.0
 MOST_FINDINGS = 20
+Parameters = TypeVar("Parameters", bound=PlanParameters)
+Planner = Callable[[Settings, str, Parameters, str, datetime, str], PlanRecord]
 
 
 def require_token(request: Request) -> None:
@@ -79,30 +81,11 @@ class Body(BaseModel):
     by: str
 
 
-class BackfillBody(Body):
-    """A backfill of events in [start, end); a second request by the same `origin` gets the first one's plan."""
+class PlanBody(Body, Generic[Parameters]):
+    """A plan's parameters; a second request by the same `origin` gets the first one's plan."""
 
     dataset: str
-    start: UtcTime
-    end: UtcTime
-    threshold: Threshold = 0.0
-    reference: Reference = "as-of"
-    origin: str
-
-
-class ReplayBody(Body):
-    """A replay of Kafka records; a second request by the same `origin` gets the first one's plan."""
-
-    dataset: str
-    parameters: ReplayParameters
-    origin: str
-
-
-class ReleaseBody(Body):
-    """A release of the dataset's folder here; a second request by the same `origin` gets the first one's plan."""
-
-    dataset: str
-    parameters: ReleaseParameters
+    parameters: Parameters
     origin: str
 
 
@@ -164,35 +147,30 @@ def get_stream(request: Request, dataset: str, lag_seconds: float) -> Mapping[st
 
 
 @routes.post("/backfills")
-def post_backfill(request: Request, body: BackfillBody) -> Mapping[str, Any]:
+def post_backfill(request: Request, body: PlanBody[BackfillParameters]) -> Mapping[str, Any]:
     """Plan a backfill; 409 with the plan in the way, or when no event is published in the range."""
-    settings = console_of(request).settings
-    chosen = BackfillParameters(start=body.start, end=body.end, threshold=body.threshold, reference=body.reference)
-    with _logged(request, "backfill", body.dataset, body.by):
-        record = plan_any_backfill(settings, body.dataset, chosen, body.by, datetime.now(UTC), body.origin)
-    return _planned(request, record)
+    return _planned(request, "backfill", body, plan_any_backfill)
 
 
 @routes.post("/replays")
-def post_replay(request: Request, body: ReplayBody) -> Mapping[str, Any]:
+def post_replay(request: Request, body: PlanBody[ReplayParameters]) -> Mapping[str, Any]:
     """Plan a replay; 409 with the plan in the way."""
-    settings = console_of(request).settings
-    with _logged(request, "replay", body.dataset, body.by):
-        record = plan_replay(settings, body.dataset, body.parameters, body.by, datetime.now(UTC), body.origin)
-    return _planned(request, record)
+    return _planned(request, "replay", body, plan_replay)
 
 
 @routes.post("/releases")
-def post_release(request: Request, body: ReleaseBody) -> Mapping[str, Any]:
-    """Plan a release; 409 when the folder has not changed, or with the plan in the way."""
+def post_release(request: Request, body: PlanBody[ReleaseParameters]) -> Mapping[str, Any]:
+    """Plan a release of the dataset's folder here; 409 when it has not changed, or with the plan in the way."""
+    return _planned(request, "release plan", body, plan_any_release)
+
+
+def _planned(
+    request: Request, what: str, body: PlanBody[Parameters], planner: Planner[Parameters]
+) -> Mapping[str, Any]:
     settings = console_of(request).settings
-    with _logged(request, "release plan", body.dataset, body.by):
-        record = plan_any_release(settings, body.dataset, body.parameters, body.by, datetime.now(UTC), body.origin)
-    return _planned(request, record)
-
-
-def _planned(request: Request, record: PlanRecord) -> Mapping[str, Any]:
-    plan = plan_json(console_of(request).settings, record, _work(request))
+    with _logged(request, what, body.dataset, body.by):
+        record = planner(settings, body.dataset, body.parameters, body.by, datetime.now(UTC), body.origin)
+    plan = plan_json(settings, record, _work(request))
     return {**plan, "explanation": list(explanation(record))}
 
 

@@ -256,7 +256,6 @@ def contract_view(contract: Contract) -> ContractView:
 
 
 def _column_cells(column: Column, contract: Contract) -> Sequence[str]:
-    kind = f"decimal({column.precision},{column.scale})" if column.type == "number" else column.type
     limits = [
         "" if column.minimum is None else f"≥ {column.minimum}",
         "" if column.maximum is None else f"≤ {column.maximum}",
@@ -264,7 +263,7 @@ def _column_cells(column: Column, contract: Contract) -> Sequence[str]:
         f"one of {', '.join(column.values)}" if column.values else "",
     ]
     role = "identity" if column.name in contract.identity else ""
-    return column.name, kind, "required" if column.required else "", role, "; ".join(filter(None, limits))
+    return column.name, column.type_text, "required" if column.required else "", role, "; ".join(filter(None, limits))
 
 
 def _rule_cells(table: str, rule: Rule) -> Sequence[str]:

@@ -21,13 +21,13 @@ from include.cli.audit_command import print_audits
 from include.cli.comparison_table import show_comparison
 from include.cli.exit_codes import FAILED
 from include.cli.plan_command import current_user, show_plan
+from include.clients.kafka import delete_records_before
 from include.demo.demo_changes import (
     DATASET,
     DAYS,
     NIGHT_DEPARTURES,
     RULE,
     DemoNotRun,
-    delete_first_half,
     live_feed,
     settings_with_wrong_rule,
     single_number,
@@ -148,7 +148,8 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
         f"4  The records of three days, {DAYS[0]:%d %B} and following, are replayed; Kafka has deleted half of them",
     )
     days = three_days(pinned(settings))
-    delete_first_half(bootstrap_servers(settings), days)
+    # As retention would: the first half of the days, and all before them.
+    delete_records_before(bootstrap_servers(settings), DATASET, days.middle)
     record = plan_replay(
         settings, DATASET, ReplayParameters(by="offsets", offsets=days.offsets), current_user(), datetime.now(UTC)
     )

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.clients.kafka import delete_records_before
 from include.demo.demo_questions import Question
 from include.demo.demo_state import DemoRefused, demo_folder
 from include.process_control.driver_process import driver_environment
@@ -85,11 +84,6 @@ def three_days(reading: PinnedTables) -> DayOffsets:
         f"WHERE occurred_at >= {since} AND occurred_at < {until} GROUP BY 1"
     )
     return DayOffsets({int(part): (int(first), int(last) + 1) for part, first, last in run_query(reading, sql).rows})
-
-
-def delete_first_half(bootstrap: str, days: DayOffsets) -> None:
-    """Delete records in Kafka as retention would: the first half of the days, and all before them."""
-    delete_records_before(bootstrap, DATASET, days.middle)
 
 
 @contextmanager

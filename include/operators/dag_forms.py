@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from include.plans.plan import PLAN_ID_OR_EMPTY
 from include.strict_values import LAG_SECONDS, LONGEST_LAG, MAX_OFFSET
 
 Form = dict[str, Param]
@@ -108,7 +109,7 @@ def rollback_form() -> Form:
         "plan": Param(
             "",
             type="string",
-            pattern=r"^([a-z]+-[A-Za-z0-9_.-]+-\d+)?$",
+            pattern=PLAN_ID_OR_EMPTY,
             title="Plan",
             description="A plan of `headrace plan list`, for instance replay-flights-1. Empty: the last applied one.",
         )

@@ -16,6 +16,7 @@ from include.errors import Terminal
 from include.planning.backfill_plan import BackfillParameters
 from include.planning.plan_parameters import Parameters, PlanParameters, SliceParameters
 from include.planning.release_plan import ReleaseParameters
+from include.plans.plan import PLAN_ID_OR_EMPTY
 from include.strict_values import LONGEST_LAG
 
 SHOWN = 120
@@ -60,7 +61,7 @@ class BackfillRun(SliceParameters):
 class RollbackParameters(Parameters):
     """`plan`: the one to roll back; "" is the last one that was applied."""
 
-    plan: Annotated[str, Field(pattern=r"^([a-z]+-[A-Za-z0-9_.-]+-\d+)?$")]
+    plan: Annotated[str, Field(pattern=PLAN_ID_OR_EMPTY)]
 
 
 class AuditParameters(Parameters):

@@ -189,6 +189,19 @@ class Schedule:
             self.pace.on_progress(SendProgress(self.first, row, self.total, now, behind))
 
 
+def batching_options() -> dict[str, str | int]:
+    """Return the options of a client that sends many records in few requests, partitioned as Java's client does it."""
+    return {
+        "compression.type": "lz4",
+        "linger.ms": 20,
+        "batch.size": 1_000_000,
+        "batch.num.messages": 100_000,
+        "queue.buffering.max.messages": QUEUE_RECORDS,
+        "message.max.bytes": LARGEST_MESSAGE,
+        "partitioner": "murmur2_random",
+    }
+
+
 class Outbox:
     """A Kafka producer with its delivery reports: failures, and positions of marked rows. `flush` ends its use.
 
@@ -207,14 +220,8 @@ class Outbox:
                 **client_options(bootstrap),
                 "enable.idempotence": True,
                 "acks": "all",
-                "compression.type": "lz4",
-                "linger.ms": 20,
-                "batch.size": 1_000_000,
-                "batch.num.messages": 100_000,
-                "queue.buffering.max.messages": QUEUE_RECORDS,
-                "message.max.bytes": LARGEST_MESSAGE,
+                **batching_options(),
                 "delivery.timeout.ms": DELIVERY_SECONDS * 1000,
-                "partitioner": "murmur2_random",
                 "on_delivery": self._delivered,
                 "delivery.report.only.error": not keeping_positions,
                 "error_cb": self._on_error,

@@ -1,6 +1,6 @@
 """Checks a contract against the Open Data Contract Standard, and its rules against Great Expectations.
 
-The data plane reads contracts with a stricter reader of its own (include/catalog/contract.py) and needs no package.
+The data plane has a stricter reader of its own (include/catalog/contract_file.py), which needs no package.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from include.catalog.contract import Contract, load_contract
+from include.catalog.contract import Contract
+from include.catalog.contract_file import load_contract
 from include.catalog.contract_rules import Rule
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Key
 from include.quality.quality_packages import import_optional

@@ -109,11 +109,13 @@ def test_what_does_not_exist_is_404_as_json(client: TestClient, path: str) -> No
 
 
 def test_backfill_of_a_dataset_without_events_there_is_refused(client: TestClient) -> None:
-    body = {"dataset": "flights", "start": "1990-01-01T00:00:00Z", "end": "1990-01-02T00:00:00Z", "by": "a"}
-    answer = client.post("/api/v1/backfills", json={**body, "origin": "backfill__flights/1"}, headers=BEARER)
+    parameters = {"start": "1990-01-01T00:00:00Z", "end": "1990-01-02T00:00:00Z", "threshold": 0}
+    body = {"dataset": "flights", "by": "a", "origin": "backfill__flights/1", "parameters": parameters}
+    answer = client.post("/api/v1/backfills", json=body, headers=BEARER)
     assert (answer.status_code, answer.json()["is_terminal"]) == (409, True)
-    naive = client.post("/api/v1/backfills", json={**body, "start": "1990", "origin": "x"}, headers=BEARER)
-    assert naive.status_code == 422
+    for start in ("1990", "1990-01-01T00:00:00", "1991-01-01T00:00:00Z", 631152000):
+        wrong = {**body, "parameters": {**parameters, "start": start}}
+        assert client.post("/api/v1/backfills", json=wrong, headers=BEARER).status_code == 422, start
 
 
 def test_log_of_actions_names_each_request_and_how_it_ended(client: TestClient, given: Settings) -> None:

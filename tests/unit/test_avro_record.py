@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from avro_trades import CONTRACT, FIRST, SECOND, encoded, first_trade, schema_text, second_trade, trades_folder
 
-from include.catalog.contract import Contract, load_contract
+from include.catalog.contract import Contract
+from include.catalog.contract_file import load_contract
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.clients.schema_registry import RegisteredSchema
 from include.schemas.avro_record import SchemaUnusable, avro_record

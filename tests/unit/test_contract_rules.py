@@ -15,7 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from include.catalog.contract import Column, Contract, ServiceLevel, load_contract
+from include.catalog.contract import Column, Contract, ServiceLevel
 from include.catalog.contract_changes import (
     ADDITIVE,
     BREAKING,
@@ -24,6 +24,7 @@ from include.catalog.contract_changes import (
     is_version_enough,
     required_version,
 )
+from include.catalog.contract_file import load_contract
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.cli.main import app
 from include.quality.odcs_standard import contract_problems
