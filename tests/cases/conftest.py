@@ -36,7 +36,13 @@ def compactable(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return compactable_release(spark, tmp_path_factory.mktemp("compaction"))
 
 
+@pytest.fixture(scope="module")
+def production(compactable: SmallRelease) -> SmallRelease:
+    """Return the release that `patcher` copies; modules override it."""
+    return compactable
+
+
 @pytest.fixture
-def patcher(compactable: SmallRelease, tmp_path: Path) -> SlicePatcher:
-    """Return a patcher on the test's own copy of that release."""
-    return SlicePatcher(copy_release(compactable, tmp_path / "production"), tmp_path)
+def patcher(production: SmallRelease, tmp_path: Path) -> SlicePatcher:
+    """Return a patcher on the test's own copy of the release."""
+    return SlicePatcher(copy_release(production, tmp_path / "production"), tmp_path)

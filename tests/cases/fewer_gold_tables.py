@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
+from pyspark.sql import SparkSession
+from small_release import Record, SmallRelease, small_release
 
-from include.settings import CLONE
+from include.settings import CLONE, Settings
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 FOLDERS = TemporaryDirectory(prefix="flights with fewer tables ")
@@ -28,3 +31,11 @@ def flights_with_gold(*names: str) -> Path:
         # The only gold table with rules; the rest of the text stays as it is, for tests that edit it.
         contract.write_text(contract.read_text("utf-8").partition("  - name: route_days\n")[0], "utf-8")
     return folder
+
+
+def small_flights(spark: SparkSession, settings: Settings, batches: Sequence[Sequence[Record]] = ()) -> SmallRelease:
+    """Return a new release of flights with one gold table, `carrier_hours`, that has refined the batches."""
+    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    for records in batches:
+        release.take(records)
+    return release

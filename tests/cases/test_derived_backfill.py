@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 from derived_site import DerivedSite, flight, opened, wind
-from fewer_gold_tables import flights_with_gold
+from fewer_gold_tables import small_flights
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
@@ -87,7 +87,7 @@ def followed(spark: SparkSession, folder: Path, *tables: str) -> DerivedSite:
     shutil.copytree(CLONE / "include" / "datasets", datasets)
     declare(datasets, *tables)
     settings = Settings(state=folder / "state", datasets=datasets)
-    flights = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    flights = small_flights(spark, settings)
     weather = small_release(spark, settings, "weather")
     site = DerivedSite(spark, settings, flights, weather, opened(spark, settings, NAME))
     flights.take([flight(number, hour, 5 * number) for number, hour in enumerate((0, 1, 24, 25, 25, 26, 48))])

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from compactable_release import EARLY
 from derived_site import NAME, DerivedSite, flight, opened, wind
-from fewer_gold_tables import flights_with_gold
+from fewer_gold_tables import small_flights
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
@@ -91,7 +91,7 @@ def expected(flights: pl.DataFrame, weather: pl.DataFrame) -> list[dict[str, Any
 
 @pytest.fixture
 def site(spark: SparkSession, settings: Settings) -> DerivedSite:
-    flights = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    flights = small_flights(spark, settings)
     weather = small_release(spark, settings, "weather")
     return DerivedSite(spark, settings, flights, weather, opened(spark, settings))
 

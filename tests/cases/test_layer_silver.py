@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from batch_snapshots import BatchSnapshots, TakeBatches
-from fewer_gold_tables import flights_with_gold
+from fewer_gold_tables import small_flights
 from pyspark.sql import DataFrame, SparkSession
 from slice_patcher import edited_dataset
 from small_events import escaped, flight_event
@@ -132,7 +132,7 @@ def test_redelivered_batches_commit_nothing(snapshots: BatchSnapshots) -> None:
 
 def test_thousands_of_copies_are_accepted_once(spark: SparkSession, settings: Settings) -> None:
     """The first record of the first batch is accepted; all others are its duplicates."""
-    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    release = small_flights(spark, settings)
     release.take([on(number % 2, A) for number in range(200)])
     release.take([on(number % 2, A) for number in range(20_000)])
     assert release.silver().select("_batch_id", "_partition", "_offset").rows() == [(0, 0, 100)]
@@ -143,7 +143,7 @@ def test_thousands_of_copies_are_accepted_once(spark: SparkSession, settings: Se
 @pytest.mark.parametrize("rows", ["lost", "doubled", "lost when not in plain form", "lost and doubled"])
 def test_silver_code_that_loses_or_doubles_rows_is_refused(rows: str, spark: SparkSession, settings: Settings) -> None:
     """Nothing is committed, whether or not the record is in plain form."""
-    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    release = small_flights(spark, settings)
     release.ingest([A, B, escaped(C)] if rows != "lost and doubled" else [A, escaped(B), escaped(C)])
     writer = release.release.writer
 
@@ -166,7 +166,7 @@ def test_silver_code_that_loses_or_doubles_rows_is_refused(rows: str, spark: Spa
 def test_run_that_would_lose_a_row_of_a_table_is_refused(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    release = small_flights(spark, settings)
     release.ingest([A, A, B])
     if table == "silver":
         monkeypatch.setattr(silver_layer, "ORIGINALS", f"{silver_layer.ORIGINALS} limit 1")

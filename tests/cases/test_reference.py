@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fewer_gold_tables import flights_with_gold
+from fewer_gold_tables import small_flights
 from pyspark.sql import SparkSession
-from slice_patcher import SlicePatcher, copy_release
+from slice_patcher import SlicePatcher
 from small_events import departed, escaped
-from small_release import Record, SmallRelease, small_release
+from small_release import Record, SmallRelease
 from test_recomputed_history import differing
 
 from include.catalog.history_slice import BRONZE, Slice, Span
@@ -43,7 +43,7 @@ def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     """Return a release with two batches before the new airlines and two after, the last one not yet refined."""
     folder = tmp_path_factory.mktemp("reference")
     settings = Settings(state=folder / "production")
-    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    release = small_flights(spark, settings)
     first = flight("AS", 1)
     release.take([first, flight("ZZ", 2), flight("AS", 3, tailnum="N10156", dest="BQN")])
     release.take([flight("AS", 4, partition=1)])
@@ -51,12 +51,6 @@ def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     release.take([first, flight("AS", 5), flight("ZZ", 6, partition=1)])
     release.ingest([flight("AS", 7)])
     return release
-
-
-@pytest.fixture
-def patcher(production: SmallRelease, tmp_path: Path) -> SlicePatcher:
-    """Return a patcher on the test's own copy of the release."""
-    return SlicePatcher(copy_release(production, tmp_path / "production"), tmp_path)
 
 
 BEFORE: Named = [("AS1/EWR", OLD), ("ZZ2/EWR", None), ("AS3/EWR", OLD), ("AS4/EWR", OLD)]
@@ -73,7 +67,7 @@ def test_batch_is_joined_with_versions_of_its_commit(patcher: SlicePatcher) -> N
 
 def test_one_run_joins_batches_of_two_versions(patcher: SlicePatcher) -> None:
     settings = Settings(state=patcher.folder / "other")
-    other = small_release(patcher.production.spark, settings, "flights", flights_with_gold("carrier_hours"))
+    other = small_flights(patcher.production.spark, settings)
     other.ingest([flight("AS", 1), flight("ZZ", 2), escaped(flight("AS", 3))])
     other.ingest([flight("AS", 4, partition=1)])
     load_reference(settings, other.dataset, "airlines", write_new_airlines(patcher.folder))

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from fewer_gold_tables import flights_with_gold
+from fewer_gold_tables import small_flights
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
-from slice_patcher import SlicePatcher, copy_release
+from slice_patcher import SlicePatcher
 from small_events import departed
-from small_release import Record, SmallRelease, small_release
+from small_release import Record, SmallRelease
 
 from include.catalog.history_slice import BRONZE, Slice, Span
 from include.planning.rejected_decisions import record_spans
@@ -42,16 +42,7 @@ WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 
 @pytest.fixture(scope="module")
 def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
-    settings = Settings(state=tmp_path_factory.mktemp("life") / "production")
-    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
-    for records in BATCHES:
-        release.take(records)
-    return release
-
-
-@pytest.fixture
-def patcher(production: SmallRelease, tmp_path: Path) -> SlicePatcher:
-    return SlicePatcher(copy_release(production, tmp_path / "production"), tmp_path)
+    return small_flights(spark, Settings(state=tmp_path_factory.mktemp("life") / "production"), BATCHES)
 
 
 def decide(patcher: SlicePatcher, action: str, coordinates: tuple[int, int], payload: bytes | None = None) -> int:
@@ -110,9 +101,7 @@ def test_fix_is_validated_and_bronze_stays_unchanged(patcher: SlicePatcher) -> N
 def test_new_release_is_built_with_decisions(patcher: SlicePatcher, spark: SparkSession) -> None:
     decide(patcher, FIX, BROKEN, value(departed(8, 3)))
     decide(patcher, DISCARD, WINNER)
-    other = small_release(
-        spark, Settings(state=patcher.folder / "other"), "flights", flights_with_gold("carrier_hours")
-    )
+    other = small_flights(spark, Settings(state=patcher.folder / "other"))
     for record in decided_records(patcher.production.settings, "flights").values():
         append_decisions(other.settings, "flights", record.decisions)
     for records in BATCHES:
@@ -184,7 +173,7 @@ def test_decision_between_silver_and_rejected_commit_waits_for_next_validation(
 ) -> None:
     """A run dies between both commits and the record is fixed meanwhile: every record is still in one table."""
     settings = Settings(state=tmp_path / "production")
-    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
+    release = small_flights(spark, settings)
     patcher = SlicePatcher(release, tmp_path)
     with pytest.raises(Died), dying_at(Step.SILVER_COMMITTED):
         release.take(BATCHES[0])

@@ -13,7 +13,7 @@ from slice_patcher import edited_dataset
 from small_events import departed, escaped, flight_event
 from small_release import Record, small_release
 
-from include.catalog.contract import load_contract
+from include.catalog.contract_file import load_contract
 from include.ledger.ledger_reader import open_reader
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fewer_gold_tables import flights_with_gold
+from fewer_gold_tables import small_flights
 from pyspark.sql import SparkSession
-from slice_patcher import SlicePatcher, copy_release
+from slice_patcher import SlicePatcher
 from small_events import departed
-from small_release import SmallRelease, small_release
+from small_release import SmallRelease
 from test_slices import lower_distance, visible
 
 from include.catalog.history_slice import BRONZE, Slice, Span
@@ -33,16 +33,7 @@ BATCHES = [
 
 @pytest.fixture(scope="module")
 def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
-    settings = Settings(state=tmp_path_factory.mktemp("guards") / "production")
-    release = small_release(spark, settings, "flights", flights_with_gold("carrier_hours"))
-    for records in BATCHES:
-        release.take(records)
-    return release
-
-
-@pytest.fixture
-def patcher(production: SmallRelease, tmp_path: Path) -> SlicePatcher:
-    return SlicePatcher(copy_release(production, tmp_path / "production"), tmp_path)
+    return small_flights(spark, Settings(state=tmp_path_factory.mktemp("guards") / "production"), BATCHES)
 
 
 def only(position: tuple[int, int]) -> Slice:

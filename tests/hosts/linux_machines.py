@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from namespaced_hosts import run
+from namespaced_hosts import Subnet, run
 
 from include.settings import CLONE
 
@@ -119,23 +119,12 @@ class Machine:
 
 
 @dataclass
-class MachineNetwork:
-    """A network with this machine and those that it starts; `address`: where they reach what runs here."""
+class MachineNetwork(Subnet):
+    """A network with this machine and those that it starts."""
 
     name: str
-    prefix: str
     folder: Path
     machines: list[Machine] = field(default_factory=list)
-
-    @property
-    def address(self) -> str:
-        """This machine's own address."""
-        return f"{self.prefix}.1"
-
-    @property
-    def range(self) -> str:
-        """All addresses of the network."""
-        return f"{self.prefix}.0/24"
 
     def add(self, name: str, memory: str, disk: Path | None = None) -> Machine:
         """Start a machine; return it when its agent answers."""
@@ -179,7 +168,7 @@ class MachineNetwork:
 def machine_network(folder: Path) -> Iterator[MachineNetwork]:
     """Yield a network; end all machines afterwards. `folder` has what the kernels print."""
     name = f"hr{secrets.token_hex(3)}"
-    network = MachineNetwork(name, f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(250)}", folder)
+    network = MachineNetwork(name, folder)
     run("ip", "netns", "add", name)
     try:
         run("ip", "-n", name, "link", "add", "br0", "type", "bridge")

@@ -115,23 +115,33 @@ class Host:
             self.runner = None
 
 
-@dataclass
-class Network:
-    """A bridge and its hosts; `address`: where hosts reach what runs outside of them."""
+def _random_prefix() -> str:
+    return f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(250)}"
 
-    bridge: str
-    prefix: str
-    hosts: list[Host] = field(default_factory=list)
+
+@dataclass
+class Subnet:
+    """The addresses of a network's hosts, a range that is chosen at random."""
+
+    prefix: str = field(default_factory=_random_prefix, kw_only=True)
 
     @property
     def address(self) -> str:
-        """The bridge's own address."""
+        """The bridge's own address, at which hosts reach what runs outside of them."""
         return f"{self.prefix}.1"
 
     @property
     def range(self) -> str:
         """All addresses of the network."""
         return f"{self.prefix}.0/24"
+
+
+@dataclass
+class Network(Subnet):
+    """A bridge and its hosts."""
+
+    bridge: str
+    hosts: list[Host] = field(default_factory=list)
 
     def add_host(self, environment: Mapping[str, str]) -> Host:
         """Add a host to the network."""
@@ -155,7 +165,7 @@ class Network:
 def namespaced_network() -> Iterator[Network]:
     """Yield a network without hosts; end everything of it afterwards."""
     name = f"hr{secrets.token_hex(3)}"
-    network = Network(name, f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(250)}")
+    network = Network(name)
     run("ip", "link", "add", name, "type", "bridge")
     try:
         run("ip", "addr", "add", f"{network.address}/24", "dev", name)
