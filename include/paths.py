@@ -259,6 +259,11 @@ def plan_path(settings: Settings, plan: str) -> Path:
     return settings.state / "plans" / plan
 
 
+def ended_runs_path(settings: Settings) -> Path:
+    """The runs of Airflow that ended lately without a plan."""
+    return settings.state / "ended_runs.json"
+
+
 def desired_path(settings: Settings, dataset: str) -> Path:
     """The last request to run or stop a dataset's stream."""
     return settings.state / "desired" / f"{dataset}.json"

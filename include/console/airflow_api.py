@@ -40,9 +40,9 @@ from include.planning.plan_stages import PlanStage, needs_approval, run_plan
 from include.planning.release_plan import ReleaseParameters
 from include.planning.replay_plan import ReplayParameters, plan_replay
 from include.planning.slice_plan import RangeEmpty
+from include.plans.ended_runs import plan_of_ended_run
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_comparison, load_plan, plan_lock, planning_lock
-from include.plans.plan_lookup import find_plan
+from include.plans.plan_journal import load_comparison, load_plan, plan_lock
 from include.plans.stage_results import Stage
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
@@ -178,11 +178,11 @@ def _planned(
 def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
     """Cancel the plan of a run that has ended, if it is still open; nothing of it was published.
 
-    A plan that is being created when its run is ended is waited for: nobody would continue it.
+    A plan that is being created when its run is ended is waited for, and one whose creation waits is not created:
+    nobody would continue it.
     """
     settings = console_of(request).settings
-    with planning_lock(settings):
-        record = find_plan(settings, body.origin)
+    record = plan_of_ended_run(settings, body.origin, datetime.now(UTC))
     was_open = record is not None and record.is_open
     if record is not None and was_open:
         with _logged(request, "cancel", record.plan.id, body.by):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow.listeners import hookimpl
@@ -84,15 +85,15 @@ def start_cancelling(dag: str, run: str) -> threading.Thread | None:
 
 
 def cancel_plan_of(origin: str) -> None:
-    """End the job of a run's plan and cancel the plan, if it is open."""
+    """End the job of a run's plan and cancel the plan, if it is open; a plan that waits for its creation gets none."""
     from include.planning.bounded_jobs import end_plan_job
     from include.planning.plan_stages import cancel
+    from include.plans.ended_runs import plan_of_ended_run
     from include.plans.plan_journal import load_plan, plan_lock
-    from include.plans.plan_lookup import find_plan
 
     settings = load_settings()
     try:
-        record = find_plan(settings, origin)
+        record = plan_of_ended_run(settings, origin, datetime.now(UTC))
         if record is None or not record.is_open:
             return
         end_plan_job(settings, record.plan.id)

@@ -1,0 +1,98 @@
+"""A plan is not created for a run of Airflow that has ended since it requested the plan: nobody would continue it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import test_derived_plan_thresholds
+from console_client import console_client
+from fastapi.testclient import TestClient
+from test_airflow_api import BEARER, TOKEN
+from test_derived_plan_thresholds import NAME, NOON
+
+from include.console.action_log import last_actions
+from include.operators import run_listener
+from include.paths import ended_runs_path
+from include.planning.backfill_plan import BackfillParameters
+from include.planning.derived_backfill_plan import plan_any_backfill
+from include.plans.ended_runs import RunEnded, plan_of_ended_run
+from include.plans.plan_journal import planning_lock
+from include.plans.plan_lookup import find_plan, open_plans
+from include.settings import Settings
+
+settings = test_derived_plan_thresholds.settings
+RUN = f"backfill__{NAME}/manual__1"
+BACKFILL = {
+    "dataset": NAME,
+    "start": NOON.isoformat(),
+    "end": (NOON + timedelta(hours=1)).isoformat(),
+    "by": "ann",
+    "origin": RUN,
+}
+
+
+@pytest.fixture
+def given(settings: Settings, tmp_path: Path) -> Settings:
+    (tmp_path / "token").write_text(TOKEN)
+    return settings.model_copy(update={"api_token_file": tmp_path / "token"})
+
+
+@pytest.fixture
+def client(given: Settings) -> Iterator[TestClient]:
+    with console_client(given) as found:
+        yield found
+
+
+def test_plan_that_waits_for_another_one_is_not_left_open_when_its_run_ends(
+    client: TestClient, given: Settings
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with planning_lock(given):
+            waiting = pool.submit(client.post, "/api/v1/backfills", json=BACKFILL, headers=BEARER)
+            while not any(each.what == "backfill" for each in last_actions(given, 10)):
+                time.sleep(0.01)
+            time.sleep(0.3)
+        # The request that ends the run overtakes the one that waits, which looks every 0.2 s.
+        ended = client.post("/api/v1/ended-runs", json={"by": "ann", "origin": RUN}, headers=BEARER)
+        assert ended.status_code == 200
+        refused = waiting.result()
+    assert open_plans(given) == []
+    assert refused.status_code == 200 or "has ended" in refused.json()["error"]
+
+
+def test_cleared_run_gets_a_plan_after_it_was_ended(client: TestClient, given: Settings) -> None:
+    client.post("/api/v1/ended-runs", json={"by": "ann", "origin": RUN}, headers=BEARER)
+    answer = client.post("/api/v1/backfills", json=BACKFILL, headers=BEARER)
+    assert (answer.status_code, answer.json()["is_open"]) == (200, True)
+    other = client.post("/api/v1/ended-runs", json={"by": "ann", "origin": f"{RUN}2"}, headers=BEARER).json()
+    assert (other["plan"], len(open_plans(given))) == (None, 1)
+
+
+def test_run_that_is_marked_as_failed_gets_no_plan_that_it_requested_before(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_listener, "load_settings", lambda: settings)
+    before = datetime.now(UTC)
+    run_listener.cancel_plan_of(RUN)
+    hour = BackfillParameters(start=NOON, end=NOON + timedelta(hours=1))
+    with pytest.raises(RunEnded, match=f"run {RUN} has ended"):
+        plan_any_backfill(settings, NAME, hour, "ann", before, RUN)
+    assert (open_plans(settings), find_plan(settings, RUN)) == ([], None)
+    assert plan_any_backfill(settings, NAME, hour, "ann", datetime.now(UTC), RUN).is_open, "the run was cleared"
+    run_listener.cancel_plan_of(RUN)
+    assert open_plans(settings) == []
+
+
+def test_runs_that_ended_long_ago_are_forgotten(settings: Settings) -> None:
+    for hour in range(3):
+        assert plan_of_ended_run(settings, f"{RUN}{hour}", NOON + timedelta(hours=hour)) is None
+    (kept,) = json.loads(ended_runs_path(settings).read_text())
+    assert kept == f"{RUN}2"
+    ended_runs_path(settings).write_text("{")
+    assert plan_of_ended_run(settings, RUN, NOON) is None, "a damaged file is replaced"
