@@ -209,6 +209,12 @@ class Settings(ProfiledSettings):
         le=3600,
         description="minimum interval between ingest batches that are not full, seconds; refine paces them",
     )
+    job_trigger_seconds: float = Field(
+        1.0,
+        ge=0,
+        le=3600,
+        description="the same while a job (shadow build, backfill, replay, audit) reads the dataset and needs the CPU",
+    )
     restart_seconds: float = Field(
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
     )
@@ -255,9 +261,10 @@ class Settings(ProfiledSettings):
 
     @model_validator(mode="after")
     def _require_interval_below_stall(self) -> Self:
-        if self.trigger_seconds >= self.stall_seconds:
-            why = f"{self.trigger_seconds:g} is not below HEADRACE_STALL_SECONDS: a driver that waits would be killed"
-            raise InvalidSetting("HEADRACE_TRIGGER_SECONDS", why)
+        for setting in ("trigger_seconds", "job_trigger_seconds"):
+            if (interval := getattr(self, setting)) >= self.stall_seconds:
+                why = f"{interval:g} is not below HEADRACE_STALL_SECONDS: a driver that waits would be killed"
+                raise InvalidSetting(f"HEADRACE_{setting.upper()}", why)
         return self
 
     @property

@@ -24,10 +24,11 @@ from include.catalog.dataset import Dataset
 from include.clients.kafka import BrokerUnreachable, TopicMissing, partition_ids
 from include.durable_files import sync_files
 from include.kafka_address import source_options
-from include.paths import checkpoint_path
+from include.paths import checkpoint_path, reading_lock_path
 from include.reference.reference_tables import current_versions
 from include.settings import Settings, reject_unsafe
 from include.state.broker_address import bootstrap_servers
+from include.state.file_locks import is_free
 from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
 from spark_jobs.engine.bronze_pacing import FULL, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import least_ahead
@@ -158,10 +159,16 @@ class Ingest:
 
     def wait_for_next(self, number: int, begun: float) -> None:
         """Return when the batch after `number`, which was begun at `begun`, is to be planned, or at once in a drain."""
-        self.stop.wait(begun + self.settings.trigger_seconds - time.monotonic())
+        self.stop.wait(begun + self._interval() - time.monotonic())
         if self.pacing is not None:
             is_large = self.rows >= least_ahead(self.settings.refine_records)
             self.pacing.wait(CommittedBatch(number, self.seconds, is_large), self.stop)
+
+    def _interval(self) -> float:
+        """Return the least seconds from one batch to the next; a job that reads the dataset lengthens them."""
+        settings = self.settings
+        has_job = not is_free(reading_lock_path(settings, self.dataset.name))
+        return max(settings.trigger_seconds, settings.job_trigger_seconds) if has_job else settings.trigger_seconds
 
     def _sync_plan(self, number: int) -> None:
         """Force the planned offsets to disk before bronze has the batch: the next start plans nothing else."""

@@ -8,7 +8,9 @@ import time
 import pytest
 from preflight_scene import Scene, open_scene
 
+from include.paths import reading_lock_path
 from include.settings import Settings
+from include.state.file_locks import shared_lock
 from spark_jobs.engine import driver_progress
 from spark_jobs.engine.driver_progress import READABLE_AFTER, has_records
 from spark_jobs.engine.ingest import Ingest
@@ -53,3 +55,15 @@ def test_the_batch_after_a_small_one_is_planned_when_the_interval_is_over(scene:
     ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 600.0})
     ingest.wait_for_next(2, time.monotonic())
     assert time.monotonic() - began < 10, "a drain does not wait for the interval"
+
+
+def test_a_job_that_reads_the_dataset_lengthens_the_interval(scene: Scene) -> None:
+    ingest = ingest_of(scene, {})
+    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0, "job_trigger_seconds": 0.4})
+    with shared_lock(reading_lock_path(ingest.settings, ingest.dataset.name)):
+        began = time.monotonic()
+        ingest.wait_for_next(1, began)
+        assert 0.4 <= time.monotonic() - began < 5
+    began = time.monotonic()
+    ingest.wait_for_next(2, began)
+    assert time.monotonic() - began < 0.4

@@ -149,9 +149,10 @@ def test_line_of_a_setting_is_whole_when_the_output_is_a_file() -> None:
         assert any({info.name, *info.meaning.split()} <= set(line.split()) for line in lines), info.name
 
 
-def test_interval_that_looks_like_a_hang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("key", ["HEADRACE_TRIGGER_SECONDS", "HEADRACE_JOB_TRIGGER_SECONDS"])
+def test_interval_that_looks_like_a_hang_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("HEADRACE_STALL_SECONDS", "60")
-    assert refused(monkeypatch, "HEADRACE_TRIGGER_SECONDS", "60").key == "HEADRACE_TRIGGER_SECONDS"
+    assert refused(monkeypatch, key, "60").key == key
 
 
 def test_settings_lists_and_marks_refused_values(monkeypatch: pytest.MonkeyPatch) -> None:
