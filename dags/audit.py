@@ -3,7 +3,7 @@
 An independent consumer and delta-rs count Kafka, bronze, silver, rejected and gold, without Spark. The run fails with
 the first gap, overlap or surplus and its offsets; `headrace audit` lists all of them. Records that the last balanced
 audit verified, and that are unchanged, are compared again only with `full`. The tables of derived datasets
-are computed again from the versions of their sources, by a Spark job for each. Then each day that has become complete
+are recomputed from the versions of their sources, by a Spark job for each. Then each day that has become complete
 (the watermark has passed it) is reported as a partition of the dataset's assets, so that other DAGs can depend on it.
 
 **Reads** Kafka and the published tables. **Writes** asset events. **Guarantee**: success means balanced.

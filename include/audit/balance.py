@@ -144,7 +144,7 @@ def dataset_audit(
     """Audit one dataset; `progress` receives the name of each step.
 
     Records that `scope` has as verified are not compared again, and grains of gold that no newer record touches not
-    computed again. Raises AuditUnavailable when Kafka cannot be read to the end.
+    recomputed. Raises AuditUnavailable when Kafka cannot be read to the end.
     """
     counted, audited = KafkaCounts(), _AuditedTables(given.tables, scope)
     for table in given.tables.tables:

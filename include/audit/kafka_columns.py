@@ -5,6 +5,7 @@ Reads: one partition.  Writes: temporary files, which are deleted as soon as the
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ OPTIONS = {
     "value.deserializer": BYTES,
 }
 ALIGNED = 8
+QUIET = logging.NullHandler()
+"""py4j logs a call that fails by the root logger, which prints a traceback when it has no handler."""
 
 
 class KafkaReadFailed(Exception):
@@ -96,6 +99,7 @@ class _SharedJvm:
     def _start(self, jars: Path) -> None:
         # The JVM also unpacks native libraries there, which it does not delete.
         self._folder = TemporaryDirectory(prefix="headrace-audit-", ignore_cleanup_errors=True)
+        logging.getLogger().addHandler(QUIET)
         try:
             with _read_failures():
                 self._gateway = _gateway(jars, f"-Djava.io.tmpdir={self._folder.name}")
@@ -111,6 +115,7 @@ class _SharedJvm:
             self.process.kill()
             self.process.wait()
         self._gateway = self._class = None
+        logging.getLogger().removeHandler(QUIET)
         self._folder.cleanup()
 
 

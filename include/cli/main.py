@@ -200,16 +200,20 @@ def main() -> None:
 
 
 def _with_known_datasets(error: HeadraceError) -> HeadraceError:
-    """Return DatasetUnknown instead of NothingPublished for a dataset that no folder declares: a typing error."""
+    """Return DatasetUnknown, with all datasets, for a name that no folder declares: a typing error."""
     from include.catalog.dataset import DatasetUnknown
     from include.catalog.derived_dataset import all_dataset_names
     from include.reading.publication import NothingPublished
     from include.settings import load_settings
 
     if isinstance(error, NothingPublished):
-        known = all_dataset_names(load_settings())
-        return error if error.dataset in known else DatasetUnknown(error.dataset, known)
-    return error
+        name, others = error.dataset, list[str]()
+    elif isinstance(error, DatasetUnknown):
+        name, others = error.name, error.known
+    else:
+        return error
+    known = sorted({*all_dataset_names(load_settings()), *others})
+    return error if name in known else DatasetUnknown(name, known)
 
 
 if __name__ == "__main__":

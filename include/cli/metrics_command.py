@@ -75,6 +75,7 @@ def alerts(
             firing = evaluation.firing(datetime.now(UTC))
             console.print(f"alerts that fire: {firing}", highlight=False)
             raise typer.Exit(1 if firing else 0)
+        console.print(f"alerts: evaluated every {every:g} s, changes are printed   (Ctrl-C ends it)", highlight=False)
         with suppress(KeyboardInterrupt):
             while True:
                 evaluation.continue_after_errors(datetime.now(UTC))

@@ -16,6 +16,7 @@ from rich.text import Text
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, Offset, Offsets, Partition, utc_time
 from include.cli.wide_console import wide_console
+from include.planning.plan_preconditions import refuse_unknown_dataset
 from include.reading import pinned
 from include.reading.decision_log import Decision, decided_records
 from include.reading.plain_values import excerpt, iso_time, json_value, text_of
@@ -128,6 +129,7 @@ def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None
 def _datasets(reading: PinnedTables, only: str | None) -> list[str]:
     if only is None:
         return rejected_datasets(reading)
+    refuse_unknown_dataset(load_settings(), only)
     reading.table(f"rejected.{only}")
     return [only]
 
@@ -148,8 +150,9 @@ def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 
 def _record_lines(record: RejectedRecord) -> list[str]:
     position = f"{record.topic}, partition {record.partition}, offset {record.offset}, batch {record.batch}"
-    lines = [f"{position}: {record.disposition}, {record.status}, first seen {iso_time(record.first_seen)}"]
-    lines += [f"  {reason.rule} {reason.column}: {reason.detail or ''}" for reason in record.reasons]
+    state = ", ".join(dict.fromkeys((record.disposition, record.status)))
+    lines = [f"{position}: {state}, first seen {iso_time(record.first_seen)}"]
+    lines += [f"  {reason.rule} {reason.column}: {reason.found}" for reason in record.reasons]
     lines += ["original payload:", "  (null)" if record.payload is None else f"  {text_of(record.payload)}"]
     return lines if record.fix is None else [*lines, "fix:", f"  {text_of(record.fix)}"]
 

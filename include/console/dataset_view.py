@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from include.paths import snapshot_path
 from include.reading.decision_log import decided_records
 from include.reading.plain_values import text_of
 from include.reading.published_tables import pinned
-from include.reading.rejected_records import DUPLICATE, Reason, RejectedFilter, RejectedRecord, rejected_records
+from include.reading.rejected_records import RejectedFilter, RejectedRecord, rejected_records
 from include.schemas.payload_text import shown_payload
 from include.schemas.writer_schemas import known_schemas
 from include.settings import Settings
@@ -41,7 +40,6 @@ NAMES_OF_COLUMNS = ("column", *PAIR, *LISTS)
 """Arguments of rules; their values are in a rule's `columns`."""
 MOST_SAMPLES = 20
 MOST_PAYLOAD = 4_000
-WINNER = re.compile(r"\d+/\d+/\d+")
 """How `rejected` names the record whose identity a duplicate has: batch, partition, offset."""
 
 
@@ -272,14 +270,6 @@ def _rule_cells(table: str, rule: Rule) -> Sequence[str]:
     return table, rule.name, rule.action, rule.severity, rule.expectation, ", ".join(rule.columns), details
 
 
-def _detail(reason: Reason) -> str | None:
-    """Return what was found; of a duplicate, the place of the record that has the identity."""
-    if reason.rule != DUPLICATE or not reason.detail or not WINNER.fullmatch(reason.detail):
-        return reason.detail
-    batch, partition, offset = map(int, reason.detail.split("/"))
-    return f"the first one is partition {partition}, offset {offset:,}, batch {batch:,}"
-
-
 @dataclass(frozen=True)
 class SampleLine:
     """A rejected record: position, time, status, the broken rules, and its payload (shortened)."""
@@ -307,7 +297,7 @@ def _sample(record: RejectedRecord, value: bytes | None) -> SampleLine:
         f"partition {record.partition}, offset {record.offset:,}, batch {record.batch:,}",
         moment(record.first_seen),
         record.status,
-        [" · ".join(filter(None, (each.rule, each.column, _detail(each)))) for each in record.reasons],
+        [" · ".join(filter(None, (each.rule, each.column, each.found))) for each in record.reasons],
         f"{payload}…" if cut else payload,
         [f"{each.act} by {each.by} at {moment(each.at)}: {each.why}" for each in record.decisions],
     )

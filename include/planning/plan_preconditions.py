@@ -38,7 +38,7 @@ class AlreadyPublished(Terminal):
 
     def __init__(self, plan: str) -> None:
         super().__init__(
-            f"plan {plan} cannot be built again or cancelled: its outcome is published already",
+            f"plan {plan} cannot be rebuilt or cancelled: its outcome is published already",
             f"headrace plan apply {plan} records that, then headrace plan rollback {plan}",
         )
         self.plan = plan

@@ -42,7 +42,7 @@ RELEASE_TRANSITIONS: Transitions = {
     Stage.REJECTED: (),
     Stage.CANCELLED: (),
 }
-# An approved slice whose rows have changed since is built again. A reverted one is never applied again: a new plan
+# An approved slice whose rows have changed since is rebuilt. A reverted one is never applied again: a new plan
 # starts from the current rows.
 SLICE_TRANSITIONS: Transitions = {
     **RELEASE_TRANSITIONS,

@@ -4,7 +4,7 @@ Reads / Writes: `plans/.index-2/plans.sqlite`. Removes `plans/.index`, which ear
 Guarantee: a plan has an entry before it is written, and what a stage adds is entered before the stage is recorded. So
 an entry never lacks what the plan has; the caller reads the plan itself.
 After a crash: the same holds. Folders that were added or removed by hand are noticed by the modification time of
-`plans/`; a missing or damaged index is built again from the plans. (adr-0003)
+`plans/`; a missing or damaged index is rebuilt from the plans. (adr-0003)
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PlanIndexUnavailable(Transient):
     """The index of plans cannot be read or written; a damaged one was removed."""
 
     def __init__(self, path: Path, why: str, *, is_damaged: bool) -> None:
-        consequence = "it was removed and is built again from the plans" if is_damaged else "nothing was done"
+        consequence = "it was removed and is rebuilt from the plans" if is_damaged else "nothing was done"
         super().__init__(f"{path} cannot be used ({why}); {consequence}", "the same command again")
         self.is_damaged = is_damaged
 

@@ -16,8 +16,6 @@ from include.reading.publication import find_publication
 from include.reference.reference_tables import reference_problems
 from include.settings import Settings
 
-NOT_CHECKED = "without the standard's schema and Great Expectations' checks"
-
 
 @dataclass(frozen=True)
 class ContractCheck:
@@ -66,7 +64,7 @@ def _checked(settings: Settings, name: str) -> ContractCheck:
     try:
         wrong = tuple(contract_problems(settings.datasets / name))
     except QualityNotInstalled as error:
-        wrong, not_checked = (), f"{NOT_CHECKED}: {error.what}"
+        wrong, not_checked = (), _without(error)
     declared, published = declared_dataset(settings, name), find_publication(settings, name)
     fresh = declared.contract
     unread, registry = registry_check(settings, declared)
@@ -76,6 +74,12 @@ def _checked(settings: Settings, name: str) -> ContractCheck:
         base = released_dataset(settings, name, published.release).contract
         checked = compared_contract(name, published.release, base, fresh)
     return replace(checked, not_checked=not_checked, registry=registry)
+
+
+def _without(error: QualityNotInstalled) -> str:
+    return (
+        f"not checked by the standard's schema and Great Expectations: {error.package} is not installed; {error.remedy}"
+    )
 
 
 def _checked_derived(settings: Settings, name: str) -> ContractCheck:
@@ -90,7 +94,7 @@ def _checked_derived(settings: Settings, name: str) -> ContractCheck:
     try:
         wrong = tuple(rule_problems(as_dataset(derived).contract, derived.folder / DERIVED))
     except QualityNotInstalled as error:
-        not_checked.append(f"{NOT_CHECKED}: {error.what}")
+        not_checked.append(_without(error))
     return ContractCheck(name, None, wrong, not_checked="; ".join(not_checked))
 
 

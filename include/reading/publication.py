@@ -24,7 +24,7 @@ class NothingPublished(Terminal):
     def __init__(self, dataset: str) -> None:
         super().__init__(
             f"nothing of dataset {dataset!r} is published yet; nothing was read",
-            f"headrace up {dataset} && headrace produce {dataset} && headrace wait --caught-up",
+            f"headrace up {dataset} && headrace wait --caught-up   (its topic, or its sources, must have records)",
         )
         self.dataset = dataset
 

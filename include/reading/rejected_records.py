@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 OPEN, FIXED, DISCARDED, DUPLICATE, REINSTATED = "open", "fixed", "discarded", "duplicate", "reinstated"
+WINNER = re.compile(r"\d+/\d+/\d+")
 NOTHING: Mapping[Position, DecidedRecord] = MappingProxyType({})
 
 
@@ -26,6 +28,14 @@ class Reason:
     rule: str
     column: str
     detail: str | None
+
+    @property
+    def found(self) -> str:
+        """What was found, for people: of a duplicate, the place of the record that has the identity."""
+        if self.rule != DUPLICATE or not self.detail or not WINNER.fullmatch(self.detail):
+            return self.detail or ""
+        batch, partition, offset = map(int, self.detail.split("/"))
+        return f"the first one is partition {partition}, offset {offset:,}, batch {batch:,}"
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,14 @@ class RestoredDataset:
     moved_to: Path | None
 
 
+def store_of(settings: Settings, dataset: str) -> ObjectStore:
+    """Return the object store that has the dataset's tables; PublicationNotStored when none is set."""
+    store = find_store(settings)
+    if store is None:
+        raise PublicationNotStored(dataset, "HEADRACE_WAREHOUSE names no object store")
+    return store
+
+
 def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDataset:
     """Take a dataset over from the store.
 
@@ -89,9 +97,7 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
 
     The caller holds the dataset's lease.
     """
-    store = find_store(settings)
-    if store is None:
-        raise PublicationNotStored(dataset, "HEADRACE_WAREHOUSE names no object store")
+    store = store_of(settings, dataset)
     stored = read_stored(store, dataset)
     if stored is None:
         raise PublicationNotStored(dataset, f"{store.url} has no publication of it")

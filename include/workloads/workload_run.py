@@ -174,7 +174,7 @@ def _checked(settings: Settings, group: Group, name: str, checks: Checks, report
     differing = {table: sum(map(len, differing_rows(rows, tables[table]))) for table, rows in expected.items()}
     differing = {table: count for table, count in differing.items() if count}
     found = partial(WorkloadResult, name, declared_lines(name), group.events(name), tables, differing)
-    report(f"{name}: computed again by a bounded job …")
+    report(f"{name}: recomputed by a bounded job …")
     if name in DERIVED:
         return _derived_result(settings, found, name)
     opener = partial(open_topic, bootstrap_servers(settings), jars=settings.jars)

@@ -3,7 +3,7 @@
 Reads: publications, the sources' tables. Writes: each gold table, `run.json` of the release, the publication.
 Guarantee: each table gets run n once; readers see n when all tables have it, over one version of each source.
 After a crash: `run.json` names the versions; the same run is repeated with them. When files of those versions are gone,
-everything is computed again from the current ones, by a run of its own.
+everything is recomputed from the current ones, by a run of its own.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class DerivedRelease:
     @property
     def _file(self) -> JsonFile[DerivedRun]:
         path = derived_run_path(self.settings, self.derived.name, self.derived.release)
-        return JsonFile(path, DerivedRun, remedy=f'rm "{path}"   (everything is computed again)')
+        return JsonFile(path, DerivedRun, remedy=f'rm "{path}"   (everything is recomputed)')
 
     @property
     def _staging(self) -> Path:

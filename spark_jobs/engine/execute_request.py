@@ -114,7 +114,7 @@ def refuse_other_build(settings: Settings, dataset: str, published: str, request
         raise PatchNotCurrent(plan, why, "headrace plan list")
     built = read_built(settings, dataset, published, plan)
     if built.attempt != request.attempt:
-        raise PatchNotCurrent(plan, "it was built again after its approval", f"headrace plan compare {plan}")
+        raise PatchNotCurrent(plan, "it was rebuilt after its approval", f"headrace plan compare {plan}")
     return built
 
 

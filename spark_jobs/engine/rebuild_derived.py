@@ -36,7 +36,7 @@ from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, rows_
 
 @dataclass(frozen=True)
 class DerivedSlice:
-    """A derived gold table as published, and which of its grains are computed again; all without a range."""
+    """A derived gold table as published, and which of its grains are recomputed; all without a range."""
 
     gold: DerivedGold
     published: SourceTable

@@ -52,12 +52,12 @@ def visible(schema: StructType) -> StructType:
 
 
 class GrainsExpired(Terminal):
-    """Rows of gold would be computed again without records that have expired from silver; `row` is one of them."""
+    """Rows of gold would be recomputed without records that have expired from silver; `row` is one of them."""
 
     def __init__(self, table: str, rows: int, row: str) -> None:
         super().__init__(
             f"{table}: {rows:,} rows that the slice touches were computed from records that have expired"
-            f" (retention.silver), one is {row}; they cannot be computed again, so nothing was changed",
+            f" (retention.silver), one is {row}; they cannot be recomputed, so nothing was changed",
             "a later range",
         )
         self.table, self.rows, self.row = table, rows, row
@@ -226,7 +226,7 @@ def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
 def _silver_to_correct(
     target: GoldTable, silver: Table, folder: PlanFolder, batch: int
 ) -> tuple[DataFrame, SessionReach | None]:
-    """Return the rows of silver from which the grains to correct are computed again, of sessions with their reach."""
+    """Return the rows of silver from which the grains to correct are recomputed, of sessions with their reach."""
     place = folder.rows("grains", target.table.spec.name)
     grains = read_folder(target.spark, place, grains_schema(target))
 

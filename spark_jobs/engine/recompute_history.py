@@ -1,4 +1,4 @@
-"""Deep audit: silver, rejected and gold computed again from bronze, and compared row by row with what is published.
+"""Deep audit: silver, rejected and gold recomputed from bronze, and compared row by row with what is published.
 
 Reads: bronze up to the published batch, the published versions of the tables, decisions about records.
 Writes: a temporary folder: the rows of one slice of batches, one gold table, and the rows that differ.

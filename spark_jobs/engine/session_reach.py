@@ -2,7 +2,7 @@
 
 Reads: the published sessions of the touched keys. Writes: the reach, into the plan's folder.
 Guarantee: sessions out of reach neither change nor are read, so a key with a long history costs what lies near.
-Without a reach all sessions of the touched keys are computed again: where a session of silver continues outside of it,
+Without a reach all sessions of the touched keys are recomputed: where a session of silver continues outside of it,
 and for a table that waits for its sessions to close and does not know the open ones.
 """
 
@@ -89,7 +89,7 @@ class SessionReach:
 
 
 def planned_reach(target: GoldTable, folder: PlanFolder) -> SessionReach | None:
-    """Return the reach that a plan has in a table; None when all rows of its grains are computed again."""
+    """Return the reach that a plan has in a table; None when all rows of its grains are recomputed."""
     session, place = reached_session(target), folder.rows("reach", target.table.spec.name)
     return SessionReach(target, session, place) if session is not None and parquet_files(place) else None
 
@@ -129,7 +129,7 @@ def _written(target: GoldTable, session: Session, spans: DataFrame, grains: Path
 def silver_to_read(
     reach: SessionReach | None, files: Sequence[DataFile], read: ReadSilver
 ) -> tuple[DataFrame, SessionReach | None]:
-    """Return the rows of silver from which grains are computed again, and their reach, which is removed if crossed."""
+    """Return the rows of silver from which grains are recomputed, and their reach, which is removed if crossed."""
     if reach is not None:
         near = read(reach.silver_files(files))
         if not reach.is_crossed(near):

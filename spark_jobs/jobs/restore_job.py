@@ -18,7 +18,7 @@ from include.leases.lease import take_lease
 from include.ledger.ledger_rebuild import rebuild
 from include.paths import lease_path
 from include.settings import Settings, load_settings
-from include.store.fetch_dataset import RestoredDataset, fetch_dataset
+from include.store.fetch_dataset import RestoredDataset, fetch_dataset, store_of
 from spark_jobs.jobs.repair_job import is_confirmed, repair
 
 RESTORED, DECLINED, REFUSED = 0, 1, 2
@@ -64,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         settings = load_settings()
+        store_of(settings, name)
         if answer != "yes" and not is_confirmed(question):
             return DECLINED
         restore(settings, name, datetime.now(UTC), print)

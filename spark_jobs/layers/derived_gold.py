@@ -1,4 +1,4 @@
-"""The gold of a derived dataset: the grains that changed sources touch, computed again and merged copy-on-write.
+"""The gold of a derived dataset: the grains that changed sources touch, recomputed and merged copy-on-write.
 
 Reads: the source rows of the touched grains, and the gold files that may hold them. Writes: `gold.<table>`, one commit,
 idempotent by (app id, run). Guarantee: after a run the table is what its query gives over the sources of that run.

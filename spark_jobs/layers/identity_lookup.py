@@ -3,7 +3,7 @@
 Reads: silver's files and commits, the index of its release.
 Writes: the index, if this process owns the table.
 Guarantee: every row of silver with the identity of a given row, within the horizon, is among the candidates.
-After a crash: the index is advanced from the version that it names, or built again from silver's files.
+After a crash: the index is advanced from the version that it names, or rebuilt from silver's files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from spark_jobs.storage.identity_index import (
 ROWS_AT_ONCE = 2_000_000
 """Rows of silver that are indexed at once when the index is built."""
 LONGEST_CATCH_UP = 1_000
-"""Commits; an index that is further behind is built again."""
+"""Commits; an index that is further behind is rebuilt."""
 
 
 class IdentityLookup:

@@ -1,4 +1,4 @@
-"""Query gold: affected grains computed again from silver by the dataset's own SQL, and replaced.
+"""Query gold: affected grains recomputed from silver by the dataset's own SQL, and replaced.
 
 The query sees its rows as `silver`: all rows of the affected grains, with the window's column added. The view lives
 in a Spark session of its own, so that two tables never see each other's rows.

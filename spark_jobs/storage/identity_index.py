@@ -90,7 +90,7 @@ class IndexDamaged(Exception):
 
 def index_file(folder: Path) -> JsonFile[IndexRecord]:
     """Return the index's list of segments. Not durable: its segments are not either, and it can be derived again."""
-    return JsonFile(folder / "index.json", IndexRecord, consequence="the index is built again", durable=False)
+    return JsonFile(folder / "index.json", IndexRecord, consequence="the index is rebuilt", durable=False)
 
 
 def boot_id() -> str:

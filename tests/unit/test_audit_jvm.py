@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,22 @@ import pytest
 
 from include.audit import kafka_columns
 from include.audit.kafka_records import AuditUnavailable, read_chunks
-from include.settings import Settings
+from include.settings import CLONE, Settings
+
+KILLED = """
+import sys
+from pathlib import Path
+
+from include.audit.kafka_columns import JVM, KafkaReadFailed
+
+try:
+    with JVM.reader(Path(sys.argv[1])) as reader:
+        JVM.process.kill()
+        JVM.process.wait()
+        reader.java.read("file", 0, 1, 1)
+except KafkaReadFailed as error:
+    print(error)
+"""
 
 
 def read(jars: Path) -> None:
@@ -44,3 +61,11 @@ def test_jvm_that_cannot_compile_the_reader_is_ended(
     with pytest.raises(AuditUnavailable, match="CompileException"):
         read(settings.jars)
     assert started[0].java_process.poll() is not None
+
+
+def test_jvm_that_is_killed_prints_no_traceback(settings: Settings) -> None:
+    """Ctrl-C ends the JVM too. In a process without handlers of logging py4j printed a traceback for each call."""
+    command = [sys.executable, "-c", KILLED, str(settings.jars)]
+    done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True, check=True)
+    assert "the JVM that reads Kafka has ended" in done.stdout
+    assert done.stderr == ""

@@ -71,11 +71,16 @@ def test_unknown_command_is_a_usage_error_that_suggests_a_similar_one() -> None:
 @pytest.mark.parametrize(
     "words",
     [
+        "backfill plan --dataset nope --from 2013-01-01 --to 2013-01-02",
         "maintain --dataset nope",
         "quality report --dataset nope",
         "rejected discard --dataset nope --why x --reason y --yes",
+        "rejected list --dataset nope",
+        "release plan --dataset nope",
         "repair nope",
         "restore ../../nope --yes",
+        "try nope",
+        "up nope",
     ],
 )
 def test_unknown_dataset_is_refused_with_the_known_ones(

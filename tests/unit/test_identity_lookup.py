@@ -134,7 +134,7 @@ def test_index_is_not_built_again_for_new_commits(silver: IndexedSilver, monkeyp
     silver.candidates([1])
     silver.restart()
     silver.take([60])
-    monkeypatch.setattr(IdentityLookup, "_build", lambda self: pytest.fail("built again"))
+    monkeypatch.setattr(IdentityLookup, "_build", lambda self: pytest.fail("rebuilt"))
     assert silver.candidates([1, 60]) == ["e1", "e60"]
 
 

@@ -1,4 +1,4 @@
-"""The index of plans follows what others do to the folder of plans, and is built again when it cannot be read."""
+"""The index of plans follows what others do to the folder of plans, and is rebuilt when it cannot be read."""
 
 from __future__ import annotations
 

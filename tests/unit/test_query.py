@@ -170,6 +170,12 @@ def test_rejected_list_shows_reasons_and_an_escaped_payload(run: Run, warehouse:
     assert "(null)" in out
 
 
+def test_rejected_show_names_a_state_once(run: Run, warehouse: SmallWarehouse) -> None:
+    code, out, _ = run("rejected", "show", "--dataset", "sales", "0", "2")
+    assert code == 0
+    assert "sales, partition 0, offset 2, batch 0: duplicate, first seen" in out
+
+
 def test_rejected_list_applies_its_filters(run: Run, warehouse: SmallWarehouse) -> None:
     def offsets(*options: str) -> list[int]:
         return [each["offset"] for each in json.loads(run("rejected", "list", "--json", *options)[1])]
@@ -181,7 +187,7 @@ def test_rejected_list_applies_its_filters(run: Run, warehouse: SmallWarehouse) 
     assert offsets("--reason", "absent") == []
     code, _, err = run("rejected", "list", "--dataset", "nothing")
     assert code == 2
-    assert "rejected.nothing" in err
+    assert "dataset 'nothing' is unknown" in err
 
 
 def test_rejected_summary_counts_each_reason(run: Run, warehouse: SmallWarehouse) -> None:

@@ -89,8 +89,9 @@ def test_published_tables_have_absolute_paths_and_their_publication(settings: Se
 
 def test_remedy_for_a_missing_publication_names_the_dataset(settings: Settings) -> None:
     """`headrace up` of an unknown dataset lists the known ones."""
-    with pytest.raises(NothingPublished, match="headrace up nope "):
+    with pytest.raises(NothingPublished, match="headrace up nope && headrace wait") as refused:
         read_publication(settings, "nope")
+    assert "produce" not in refused.value.remedy, "only a feed has the name of its dataset"
 
 
 def test_unknown_release_lists_the_known_ones(settings: Settings) -> None:

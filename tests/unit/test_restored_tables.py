@@ -28,8 +28,18 @@ from include.store.publish_to_store import refuse_start
 from include.store.remove_objects import remove_stored_files
 from include.store.stored_publication import PublishedElsewhere
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
+from spark_jobs.jobs import restore_job
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def test_restore_without_a_store_is_refused_before_the_question(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(restore_job, "load_settings", lambda: settings)
+    monkeypatch.setattr(restore_job, "is_confirmed", pytest.fail)
+    assert restore_job.main(["flights", "ask"]) == restore_job.REFUSED
+    assert "HEADRACE_WAREHOUSE names no object store" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
