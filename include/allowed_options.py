@@ -1,4 +1,4 @@
-"""Which Spark settings and Kafka source options users may give: a list of those known to change no result."""
+"""Which Spark settings and Kafka source options users may give, those known to change no result; unsafe values."""
 
 from __future__ import annotations
 
@@ -39,6 +39,25 @@ REASONS = {
     "spark.hadoop.*": "it changes how files are written and committed",
     "spark.sql.files.ignore*": "missing or damaged files would be skipped without an error",
 }
+
+# Spark and Kafka settings with which records would be lost, duplicated or misread without an error.
+UNSAFE_VALUES = {
+    "failondataloss": "false",
+    "kafka.isolation.level": "read_uncommitted",
+    "startingoffsets": "latest",
+    "spark.sql.session.timezone": None,
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.streaming.checkpoint.verifymetadataexists.enabled": "false",
+    "spark.sql.casesensitive": "false",
+}
+
+
+def breaks_guarantee(name: str, value: str) -> bool:
+    """Whether an option with this value would break a guarantee; of time zones all but UTC do. Case is ignored."""
+    if (lower := name.lower()) not in UNSAFE_VALUES:
+        return False
+    unsafe = UNSAFE_VALUES[lower]
+    return value.upper() != "UTC" if unsafe is None else value.lower() == unsafe
 
 
 def reason_refused(field: str, name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict, SettingsError
 
-from include.allowed_options import reason_refused
+from include.allowed_options import UNSAFE_VALUES, breaks_guarantee, reason_refused
 from include.errors import Terminal
 from include.secret_masking import MASK, mask_secrets, mask_value
 from include.settings_profiles import DEFAULT_PROFILE, Profile, ProfiledSettings
@@ -23,16 +23,6 @@ PREFIX = "HEADRACE_"
 OUTSIDE_SETTINGS = {
     "HEADRACE_FAILPOINT": "For tests: kills or stops a driver at a step (spark_jobs/storage/failpoints.py), "
     "kill:3.bronze-committed or stop:6.published:12 from batch 12 on. Read by drivers and jobs themselves."
-}
-# Spark and Kafka settings with which records would be lost, duplicated or misread without an error.
-UNSAFE_VALUES = {
-    "failondataloss": "false",
-    "kafka.isolation.level": "read_uncommitted",
-    "startingoffsets": "latest",
-    "spark.sql.session.timezone": None,
-    "spark.sql.ansi.enabled": "false",
-    "spark.sql.streaming.checkpoint.verifymetadataexists.enabled": "false",
-    "spark.sql.casesensitive": "false",
 }
 WEB_ADDRESS = r"^(https?://[\w.-]+(:\d{1,5})?)?$"
 # Spark refuses to start below 450 MiB.
@@ -342,11 +332,7 @@ def heap_bytes(text: str) -> int:
 
 def reject_unsafe(key: str, value: str) -> None:
     """Raise InvalidSetting if `key=value` would break a guarantee (data loss, duplicates, another time zone)."""
-    name = key.lower()
-    if name not in UNSAFE_VALUES:
-        return
-    bad = UNSAFE_VALUES[name]
-    if (bad is None and value.upper() != "UTC") or value.lower() == bad:
+    if breaks_guarantee(key, value):
         raise InvalidSetting(
             key, f"{mask_secrets(value)!r} would break a guarantee (records lost, duplicated or misread)"
         )

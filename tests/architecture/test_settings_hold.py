@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatE
 from pyspark.sql import SparkSession
 from source_tree import Module, code
 
+from include.allowed_options import UNSAFE_VALUES
 from include.settings import (
-    UNSAFE_VALUES,
     InvalidSetting,
     Settings,
     load_settings,
