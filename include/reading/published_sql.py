@@ -15,6 +15,8 @@ from include.reading.published_tables import LAYERS, PinnedTables
 
 TABLE_NAME = re.compile(rf'\b({"|".join(LAYERS)})"?\s*\.\s*"?(\w+)', re.IGNORECASE)
 ROWS_AT_A_TIME = 10_000
+# DuckDB has only the published tables that a text names, so for a misspelt one it suggests a table of its own.
+SUGGESTION = re.compile(r'(Table with name \S+ does not exist!)\nDid you mean "[^"]*"\?')
 
 
 class QueryRefused(Terminal):
@@ -28,9 +30,8 @@ class QueryFailed(Terminal):
     """DuckDB could not run the statement; `reason` is its message."""
 
     def __init__(self, reason: str, known: list[str]) -> None:
-        tables = ", ".join(known) or "none yet: headrace up"
-        super().__init__(f"the query failed: {reason}", f"published tables: {tables}")
-        self.reason = reason
+        tables, self.reason = ", ".join(known) or "none yet: headrace up", SUGGESTION.sub(r"\1", reason)
+        super().__init__(f"the query failed: {self.reason}", f"published tables: {tables}")
 
 
 class QueryTimedOut(Terminal):
