@@ -46,11 +46,13 @@ def test_class_names_are_unique() -> None:
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
-@pytest.mark.parametrize("top", [*PRODUCTION, "docs", "infra"])
+@pytest.mark.parametrize("top", [*PRODUCTION, "docs", "infra", "airflow_package", "README.md"])
 def test_production_code_uses_no_former_words(top: str) -> None:
+    paths = [path for path in sorted([ROOT / top, *(ROOT / top).rglob("*")]) if path.suffix in (".py", ".md")]
+    assert paths
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in sorted([*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.md")])
+        for path in paths
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if FORMER_WORDS.search(line) and "former_keys=" not in line
     ]
