@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from include.catalog.pipeline import AdditiveGold, row_columns
 from include.planning.column_profiles import column_changes, is_number
 from include.planning.key_parts import key_parts
 from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
+from include.reading.bounded_reader import bounded_reader
 from include.reading.memory_database import memory_database
 from include.record_coordinates import RECORD
 from include.sql_quoting import sql_identifier
@@ -130,20 +132,21 @@ class _TablePair:
         self.values = [name for name in shared if name not in ignored and not name.startswith("_")]
         self.rounded = [name for name in self.values if name in sums and self.new[name] == "DOUBLE"]
         self._key_names = ", ".join(map(sql_identifier, keys))
+        columns = [*keys, *self.values]
+        self._readers = {"_old": partial(bounded_reader, old, columns), "_new": partial(bounded_reader, new, columns)}
 
     def parts(self) -> Iterator[None]:
         """Yield once per part, with its keys in `old_keys` and `new_keys`; a key is in the same part on both sides."""
-        hashed = self._hashed("old"), self._hashed("new")
-        with key_parts(self.database, hashed, self._key_names, self._most_rows) as parts:
+        with key_parts(self.database, self._readers, self._hashed(), self._key_names, self._most_rows) as parts:
             for sources in parts:
                 for side, source in zip(SIDES, sources, strict=True):
                     self._summarise(side, source)
                 yield
 
-    def _hashed(self, side: str) -> str:
-        """Return SQL for the keys of all rows with a hash of their values."""
+    def _hashed(self) -> str:
+        """Return SQL for the keys of a row with a hash of its values."""
         names = ", ".join(map(self._exact, self.values))
-        return f"select {self._key_names}, {f'hash({names})' if names else '0'} as _content from _{side}"
+        return f"{self._key_names}, {f'hash({names})' if names else '0'} as _content"
 
     def _summarise(self, side: str, source: str) -> None:
         """One row per key: its number of rows, and a hash of their values that does not depend on their order."""

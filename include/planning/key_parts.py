@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import getpid
 from pathlib import Path
@@ -20,31 +20,40 @@ ROWS = 1_000_000
 """In a part, about: their keys and hashes are in memory, of both sides."""
 BUFFERED_ROWS = 10_000
 """Of each part and thread, until they are written."""
+READ_ONCE = "_read_once"
 
 
 @contextmanager
-def key_parts(database: Any, queries: Sequence[str], keys: str, most: int) -> Iterator[Iterator[list[str]]]:
-    """Yield the parts, each as what to select the rows of each query from; `most`: rows of the largest query."""
-    count = 1 + most // ROWS
+def key_parts(
+    database: Any, views: Mapping[str, Callable[[], Any]], selected: str, keys: str, most: int
+) -> Iterator[Iterator[list[str]]]:
+    """Yield the parts, each as what to select the rows of each view from.
+
+    `views`: by name what returns a reader of all rows of the view. `selected`: what is selected of them, `keys` among
+    it. `most`: rows of the largest view.
+    """
+    count, queries = 1 + most // ROWS, [f"select {selected} from {view}" for view in views]
     if count == 1:
         yield iter([[f"({query})" for query in queries]])
         return
     folder = spill_folder(getpid()) / uuid4().hex
     try:
-        for number, query in enumerate(queries):
-            _write_parts(database, query, keys, count, folder / str(number))
-        yield ([_part(folder / str(n), query, part) for n, query in enumerate(queries)] for part in range(count))
+        for view, read in views.items():
+            _write_parts(database, read(), selected, keys, count, folder / view)
+        yield ([_part(folder / v, q, part) for v, q in zip(views, queries, strict=True)] for part in range(count))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_parts(database: Any, query: str, keys: str, count: int, folder: Path) -> None:
+def _write_parts(database: Any, reader: Any, selected: str, keys: str, count: int, folder: Path) -> None:
     folder.mkdir(parents=True)
     database.execute(f"set partitioned_write_flush_threshold = {BUFFERED_ROWS}")
-    parted = f"select *, hash({keys}) % {count} as _part from ({query})"
+    database.register(READ_ONCE, reader)
+    parted = f"select *, hash({keys}) % {count} as _part from (select {selected} from {READ_ONCE})"
     database.execute(
         f"copy ({parted}) to {sql_literal(str(folder))} (format parquet, partition_by (_part), row_group_size 100000)"
     )
+    database.unregister(READ_ONCE)
 
 
 def _part(folder: Path, query: str, part: int) -> str:

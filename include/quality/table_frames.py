@@ -18,6 +18,7 @@ from typing import Any
 
 from include.catalog.contract_rules import Rule, referenced_columns
 from include.catalog.row_expectations import ROW_EXPECTATIONS
+from include.reading.bounded_reader import BATCH, bounded_reader
 from include.reading.memory_database import memory_database
 from include.sql_quoting import sql_identifier
 
@@ -25,8 +26,6 @@ CHUNK = 200_000
 """Rows of a frame for rules about single rows."""
 REPEATED = 50_000
 """Rows of a frame for uniqueness, of which Great Expectations keeps several copies if they are not unique."""
-BATCH = 20_000
-"""Rows that are read at once."""
 HASHES = 4_000_000
 """Rows whose hashes are in memory at once; a table with more is read several times."""
 MEMORY = "150MB"
@@ -89,7 +88,7 @@ def _chunks(rows: Any, columns: Sequence[str]) -> Iterator[Frame]:
 
     pending: list[Any] = []
     is_empty = True
-    for batch in _reader(rows, columns):
+    for batch in bounded_reader(rows, columns):
         pending.append(batch)
         if sum(each.num_rows for each in pending) >= CHUNK:
             yield Frame(to_pandas(pa.Table.from_batches(pending), columns))
@@ -189,23 +188,8 @@ def _distinct(rows: Any, columns: Sequence[str]) -> Frame:
 def _database_of(rows: Any, columns: Sequence[str]) -> Iterator[Any]:
     """Open a database with a view `rows` of some columns, to be read once."""
     with closing(memory_database(MEMORY)) as database:
-        database.register("rows", _reader(rows, columns))
+        database.register("rows", bounded_reader(rows, columns))
         yield database
-
-
-def _reader(rows: Any, columns: Sequence[str]) -> Any:
-    """Return a reader of some columns that holds a few batches at a time; a Dataset would be read far ahead."""
-    import pyarrow.dataset as pd
-
-    scanner = rows.scanner(
-        columns=list(columns),
-        batch_size=BATCH,
-        batch_readahead=1,
-        fragment_readahead=1,
-        fragment_scan_options=pd.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True),
-        use_threads=False,
-    )
-    return scanner.to_reader()
 
 
 def _counted(rows: Any) -> Any:
