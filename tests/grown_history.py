@@ -21,6 +21,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 
 from include.catalog.dataset import Dataset, declared_dataset
 from include.catalog.pipeline import AdditiveGold
+from include.clients.commit_history import history_end
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.paths import gold_path, rejected_path, silver_path
@@ -36,7 +37,7 @@ from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec
 from spark_jobs.layers.bronze_layer import _metadata as bronze_metadata
 from spark_jobs.layers.gold_layer import GoldTable
 from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
@@ -81,7 +82,8 @@ HOUR = StructType().add("hour", TimestampType()).add("events", LongType()).add("
 class GrownHistory:
     """Grows by `add_batch`; `seconds` has the CPU seconds of each step by batch, of the last MEASURED batches.
 
-    `partitions` of the topic: bronze gets a file of each in each batch.
+    `partitions` of the topic: bronze gets a file of each in each batch. `moved`: commits moved into the history by
+    batch, of the same batches.
     """
 
     settings: Settings
@@ -89,6 +91,7 @@ class GrownHistory:
     dataset: Dataset = field(init=False)
     release: Release = field(init=False)
     seconds: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    moved: dict[int, int] = field(default_factory=dict)
     batches: int = 0
 
     def __post_init__(self) -> None:
@@ -135,8 +138,12 @@ class GrownHistory:
     @property
     def files(self) -> int:
         """The number of current files in all tables."""
-        writer = self.release.writer
-        return sum(t.file_count for t in (writer.bronze, writer.silver, writer.rejected, self.release.gold[0].table))
+        return sum(table.file_count for table in tables_of([self.release]))
+
+    @property
+    def historic(self) -> int:
+        """The number of commits that are in the histories of all tables."""
+        return sum(history_end(table.spec.path) for table in tables_of([self.release]))
 
     def add_batch(self, *, published: bool = True) -> None:
         """Ingest and refine one batch, compact what is due; then publish it and project it into the ledger."""
@@ -155,9 +162,12 @@ class GrownHistory:
         with self._timed("compact"):
             while self.compaction.step(compactable_tables([self.release])):
                 pass
+        before = self.historic
         with self._timed("move"):
             while self.moving.step(self.settings, [self.release]):
                 pass
+        self.moved[number] = self.historic - before
+        self.moved.pop(number - MEASURED, None)
         assert writer.silver.rows == writer.bronze.rows
         self.batches += 1
 

@@ -23,7 +23,7 @@ from statistics import mean, median
 
 from grown_history import GrownHistory
 
-from include.clients.commit_history import HISTORY
+from include.clients.commit_history import HISTORY, RANGE
 from include.clients.delta_log import LOG
 from include.ledger.ledger_reader import open_reader
 from include.process_control.driver_process import driver_environment
@@ -140,14 +140,25 @@ def one_more(history: GrownHistory) -> Figures:
 def whole(history: GrownHistory) -> Figures:
     """Return what the history takes on the disk, what the process takes in memory, and means of rare steps."""
     recent = range(max(0, history.batches - RECENT), history.batches)
-    found = {f"{s}, mean, ms": 1000 * mean(history.seconds[s][b] for b in recent) for s in ("compact", "move")}
+    found = {"compact, mean, ms": 1000 * mean(history.seconds["compact"][b] for b in recent)}
     logs = [path for name in (LOG, HISTORY) for path in history.settings.state.rglob(f"{name}/*")]
     return found | {
+        f"move {RANGE} commits, ms": milliseconds_of_a_move(history),
         "memory, MB": megabytes(),
         "log bytes per commit": sum(path.stat().st_blocks * BLOCK for path in logs) / history.commits,
         "files in logs": len(logs),
         "files": history.files,
     }
+
+
+def milliseconds_of_a_move(history: GrownHistory) -> float:
+    """Return the mean CPU milliseconds of a move of RANGE commits into the history, 0.0 before the first one.
+
+    By move and not by batch: a short history has few moves, or none, in the batches that are measured.
+    """
+    moves = sum(history.moved.values()) / RANGE
+    spent = sum(history.seconds["move"][batch] for batch, commits in history.moved.items() if commits)
+    return 1000 * spent / moves if moves else 0.0
 
 
 def cpu(call: Callable[[], object]) -> float:
@@ -164,11 +175,12 @@ def megabytes() -> float:
 
 
 def table(found: dict[int, Figures]) -> str:
-    """Return the figures as text, with the ratio of the last to the first."""
-    first, last = found[min(found)], found[max(found)]
+    """Return the figures as text, with the ratio of the last to the first that is not 0."""
+    last = found[max(found)]
     lines = [f"{'commits':24}" + "".join(f"{commits:>12,}" for commits in found) + f"{'ratio':>9}"]
-    for name in first:
-        ratio = last[name] / first[name] if first[name] else 1.0
+    for name in last:
+        first = next((each[name] for each in found.values() if each[name]), 0.0)
+        ratio = last[name] / first if first else 1.0
         verdict = "" if ratio <= GOAL else f"  > {GOAL}"
         figures = "".join(f"{each[name]:12.2f}" for each in found.values())
         lines.append(f"{name:24}{figures}{ratio:9.2f}{verdict}")
