@@ -180,6 +180,10 @@ def topic_concerns(bootstrap: str, topic: str) -> list[str]:
         concerns.append(
             f"retention.ms is {kept} ({hours:,.0f} h): records that the stream has not read by then are lost"
         )
+    if (size := int(found["retention.bytes"].value)) >= 0:
+        concerns.append(
+            f"retention.bytes is {size:,} a partition: records that the stream has not read when it is larger are lost"
+        )
     if found["message.timestamp.type"].value != "LogAppendTime":
         concerns.append("message.timestamp.type is CreateTime: producers choose the times that replays select by")
     if "compact" in str(found["cleanup.policy"].value):

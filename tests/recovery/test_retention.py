@@ -53,18 +53,25 @@ def test_expired_records_are_skipped_only_on_request_and_stay_on_account(site: S
 @pytest.mark.extended
 def test_topic_settings_that_can_lose_records_are_named(broker_settings: Settings) -> None:
     bootstrap = bootstrap_servers(broker_settings)
-    config = {"cleanup.policy": "compact,delete", "retention.ms": "7200000", "message.timestamp.type": "CreateTime"}
+    config = {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": "7200000",
+        "retention.bytes": "5000000",
+        "message.timestamp.type": "CreateTime",
+    }
     # It must outlive the result.
     owner = AdminClient({"bootstrap.servers": bootstrap})
     owner.create_topics([NewTopic("foreign", 2, 1, config=config)])["foreign"].result(30)
     found = topic_concerns(bootstrap, "foreign")
     assert [concern.split(" ")[0] for concern in found] == [
         "retention.ms",
+        "retention.bytes",
         "message.timestamp.type",
         "cleanup.policy",
         "a",
     ]
     assert "2 h" in found[0]
+    assert "5,000,000" in found[1]
     ensure_topic(bootstrap, "ours", 2)
     assert [concern.split(":")[0] for concern in topic_concerns(bootstrap, "ours")] == ["a partition has 1 replica"]
 
