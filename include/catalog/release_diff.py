@@ -29,7 +29,7 @@ def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
     if _differs(base, fresh, ["contract.yaml"]):
         found += _contract_changes(base, fresh)
     if _differs(base, fresh, _modules(base, fresh)):
-        found.append(TableChange("silver", "changed", "silver.py differs: rows or columns may"))
+        found.append(TableChange("silver", "changed", "silver.py differs: rows or columns may differ"))
     if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
         found.append(TableChange("silver and rejected", "changed", "other records may be duplicates"))
     found += gold_changes(base.pipeline.gold, fresh.pipeline.gold)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def checks_table(checks: Sequence[RuleResult]) -> Table:
     """Return the results as a table, one rule per row."""
-    table = Table("table", "rule", "action", "result", "observed", header_style="bold", box=None)
+    table = Table(header_style="bold", box=None, collapse_padding=True, pad_edge=False)
+    for name in ("table", "rule", "action", "result", "observed"):
+        table.add_column(name, overflow="fold")
     for check in checks:
         colour = "green" if check.passed else "red" if check.blocks else "yellow"
         cells = map(Text, (check.table, check.rule, check.action))

@@ -21,12 +21,13 @@ def show_comparison(console: Console, comparison: Comparison, *, details: bool =
 
     view = comparison_view(comparison)
     counts = ("rows before", "rows after", "added", "missing", "changed")
-    table = Table("table", "difference", *counts, box=None, header_style="bold")
-    table.columns[0].no_wrap = True
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = Table(box=None, header_style="bold", collapse_padding=True, pad_edge=False)
+    table.add_column("table", no_wrap=True)
+    table.add_column("difference", overflow="fold")
+    for count in counts:
+        table.add_column(count, justify="right", no_wrap=True)
     for t in view.tables:
-        numbers = (f"{count:,}" for count in (t.old_rows, t.new_rows, t.added, t.missing, t.changed))
+        numbers = (f"{number:,}" for number in (t.old_rows, t.new_rows, t.added, t.missing, t.changed))
         table.add_row(Text(t.name), Text(t.difference, "green" if t.is_equal else ""), *numbers)
     console.print(table)
     for t in view.tables if details else ():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from include.demo.demo_questions import Question
 from include.demo.demo_state import DemoRefused, demo_folder
+from include.process_control.child_process import tethered
 from include.process_control.driver_process import driver_environment
 from include.reading.published_sql import run_query
 from include.reading.published_tables import PinnedTables
@@ -88,10 +89,10 @@ def three_days(reading: PinnedTables) -> DayOffsets:
 
 @contextmanager
 def live_feed(settings: Settings) -> Iterator[None]:
-    """Send the next year's flights in the background, by `headrace produce` in a separate process."""
+    """Send the next year's flights in the background, by `headrace produce` in a process that ends with this one."""
     command = ["produce", DATASET, "--repeat", "2", "--from", NEXT_YEAR, "--rate", str(RATE), "--quiet"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "include.cli.main", *command],
+        tethered([sys.executable, "-m", "include.cli.main", *command]),
         cwd=CLONE,
         env=driver_environment(settings),
         stdin=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from dataclasses import replace
 from fnmatch import fnmatch
 from io import StringIO
 from pathlib import Path
@@ -60,11 +61,23 @@ def page(comparison: Comparison) -> str:
     return comparison_page("release-flights-1: release aaa → bbb", comparison)
 
 
-def in_terminal(comparison: Comparison) -> str:
-    console = Console(file=StringIO(), width=300)
+def in_terminal(comparison: Comparison, width: int = 300) -> str:
+    console = Console(file=StringIO(), width=width)
     show_comparison(console, comparison)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
+
+
+def test_no_cell_is_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
+    found, million = compared(tmp_path, ROUTES, ROUTES), 1_034_336
+    tables = [
+        TableComparison("silver.flights", "both", ["event_id"], million, million, million, changed=million),
+        TableComparison("gold.carrier_hours", "both", ["carrier"], 121_082, 121_082, 121_082, 54_425, 54_425, 66_005),
+    ]
+    rule = RuleResult("gold.route_days", "no_more_arrived_than_departed", "", "warn", "", None, "run make setup")
+    text = in_terminal(replace(found, tables=tables, checks=[rule]), width=80)
+    assert "…" not in text
+    assert text.count("1,034,336") == 3
 
 
 def test_internal_columns_and_row_order_do_not_differ(tmp_path: Path) -> None:
