@@ -1,5 +1,10 @@
-"""The columns of silver and rejected that name the Kafka record of a row; its position is partition and offset."""
+"""The columns of a Kafka record: its content in bronze; its coordinates in silver and rejected.
 
+Its position is partition and offset.
+"""
+
+CONTENT = ("key", "value", "timestamp", "timestamp_type", "headers")
+"""What a record of Kafka consists of besides its coordinates, as columns of bronze."""
 POSITION = ("_partition", "_offset")
 RECORD = ("_topic", *POSITION)
 RANK = ("_batch_id", *POSITION)

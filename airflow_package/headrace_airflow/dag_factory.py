@@ -30,6 +30,7 @@ from headrace_airflow.remote_operators import (
 
 DEFAULTS: dict[str, Any] = {"owner": "headrace", "retries": 2, "retry_delay": timedelta(seconds=20)}
 THRESHOLD = Param(0, type="number", minimum=0, maximum=1, title="Differing keys that need no approval")
+REFERENCE = Param("as-of", type="string", enum=["as-of", "today"], title="Reference tables")
 MOMENT = {"type": ["null", "string"], "format": "date-time"}
 
 
@@ -73,6 +74,7 @@ def backfill_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION, co
         params={
             "start": Param(None, **MOMENT, title="First event time", description="Empty: the day of the partition."),
             "end": Param(None, **MOMENT, title="End of the event times", description="Exclusive."),
+            "reference": REFERENCE,
             "threshold": THRESHOLD,
         },
         tags=["headrace", "history", dataset],
@@ -89,7 +91,7 @@ def replay_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION) -> D
         schedule=None,
         default_args=DEFAULTS,
         params={
-            "by": Param("batches", type="string", enum=["time", "batches", "offsets"], title="Which records"),
+            "by": Param("time", type="string", enum=["time", "batches", "offsets"], title="Which records"),
             "start": Param(None, **MOMENT, title="First time in Kafka", description="By time."),
             "end": Param(None, **MOMENT, title="End of the times in Kafka", description="By time: exclusive."),
             "first_batch": Param(None, type=["null", "integer"], minimum=0, title="First batch"),
@@ -101,7 +103,7 @@ def replay_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION) -> D
                 description='Half-open, for instance {"0": [100, 200]}.',
             ),
             "source": Param("auto", type="string", enum=["auto", "kafka", "bronze"], title="Read from"),
-            "reference": Param("as-of", type="string", enum=["as-of", "today"], title="Reference tables"),
+            "reference": REFERENCE,
             "threshold": THRESHOLD,
         },
         tags=["headrace", "history", dataset],

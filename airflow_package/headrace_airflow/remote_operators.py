@@ -101,10 +101,10 @@ class PlanRemoteBackfill(PlanRemotely):
     path, is_scheduled = "backfills", True
 
     def chosen(self, context: Context) -> dict[str, Any]:
-        """Return the range and the threshold."""
-        since, until = chosen_range(context)
-        threshold = float(context["params"]["threshold"])
-        return {"start": since.isoformat(), "end": until.isoformat(), "threshold": threshold}
+        """Return the range, the threshold and which reference tables are joined."""
+        (since, until), params = chosen_range(context), context["params"]
+        chosen = {"threshold": float(params["threshold"]), "reference": params["reference"]}
+        return {"start": since.isoformat(), "end": until.isoformat(), **chosen}
 
 
 class PlanRemoteReplay(PlanRemotely):

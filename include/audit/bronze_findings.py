@@ -15,8 +15,8 @@ from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.audit.kafka_records import Chunk, Topic
 from include.clients.delta_log import commits
 from include.reading.publication import PublishedTable
+from include.record_coordinates import CONTENT
 
-COMPARED = ("key", "value", "timestamp", "timestamp_type", "headers")
 RECORD_COLUMNS = ["offset", "timestamp", "timestamp_type", "key", "value", "headers"]
 
 
@@ -53,7 +53,7 @@ def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[
     surplus = joined.filter(pl.col("offset").is_null())["offset_bronze"]
     yield from offset_findings(FindingKind.surplus, table, p, surplus, "in bronze but not in Kafka")
     both = joined.filter(pl.col("offset").is_not_null() & pl.col("offset_bronze").is_not_null())
-    for name in COMPARED:
+    for name in CONTENT:
         changed = both.filter(pl.col(name).ne_missing(pl.col(f"{name}_bronze")))["offset"]
         yield from offset_findings(FindingKind.different, table, p, changed, f"{name} differs from Kafka")
 

@@ -210,8 +210,8 @@ def _scope_line(audit: DatasetAudit) -> str:
         return f"all records were compared ({audit.scope.why_all})"
     records = sum(layers.get("bronze", 0) for layers in verified.records.values())
     return (
-        f"compared are the records after batch {verified.batch:,}; the {records:,} before were balanced at "
-        f"{iso_time(verified.at)} and are unchanged (all again: --full)"
+        f"compared the records after batch {verified.batch:,}; the {records:,} earlier ones were balanced at "
+        f"{iso_time(verified.at)} and are unchanged (--full compares all)"
     )
 
 

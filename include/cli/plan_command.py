@@ -20,7 +20,7 @@ from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import AsJson, share
 from include.cli.wide_console import wide_console
 from include.planning import plan_stages
-from include.planning.bounded_jobs import end_plan_job
+from include.planning.cancel_plan import end_and_cancel
 from include.planning.explain_plan import cost
 from include.planning.plan_stages import NotApproved, PlanStage, rebuild, remaining_stages, run_plan, stage_lines
 from include.plans.plan import PlanRecord, validate_stage
@@ -133,11 +133,7 @@ def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False) -> None:
 def cancel(plan: Annotated[str, ID]) -> None:
     """Drop a plan that is not applied, and end its job; nothing of it was ever published."""
 
-    settings = load_settings()
-    validate_stage(load_plan(settings, plan), Stage.CANCELLED)
-    end_plan_job(settings, plan)
-    with _work(plan, LOCK_WITHIN) as (console, settings, record):
-        _print_stage(console, plan_stages.cancel(settings, record, current_user()))
+    _print_stage(Console(), end_and_cancel(load_settings(), plan, current_user(), LOCK_WITHIN))
 
 
 @app.command()
@@ -308,9 +304,9 @@ def _verdict(record: PlanRecord) -> str:
 
 
 @contextmanager
-def _work(plan: str, within: float = 0.0) -> Iterator[tuple[Console, Settings, PlanRecord]]:
+def _work(plan: str) -> Iterator[tuple[Console, Settings, PlanRecord]]:
     settings = load_settings()
-    with plan_lock(settings, plan, within):
+    with plan_lock(settings, plan):
         yield Console(), settings, load_plan(settings, plan)
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from include.console.action_log import UNEXPECTED, error_line, log_action
 from include.errors import HeadraceError, Terminal
 from include.planning import plan_stages
-from include.planning.bounded_jobs import end_plan_job
+from include.planning.cancel_plan import end_and_cancel
 from include.plans.plan import TRANSITIONS, PlanRecord, validate_stage
 from include.plans.plan_journal import load_plan, plan_lock
 from include.plans.stage_results import Stage
@@ -129,7 +129,7 @@ class PlanDesk:
 def execute(settings: Settings, plan: str, decision: PlanDecision, user: str) -> PlanRecord:
     """Execute a decision under the plan's lock. Raises what its function in include/planning raises, and PlanBusy."""
     if decision.reaches is Stage.CANCELLED:
-        end_plan_job(settings, plan)
+        return end_and_cancel(settings, plan, user, LOCK_WITHIN)
     with plan_lock(settings, plan, LOCK_WITHIN):
         return decision.decide(settings, load_plan(settings, plan), user)
 

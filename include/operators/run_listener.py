@@ -86,21 +86,15 @@ def start_cancelling(dag: str, run: str) -> threading.Thread | None:
 
 def cancel_plan_of(origin: str) -> None:
     """End the job of a run's plan and cancel the plan, if it is open; a plan that waits for its creation gets none."""
-    from include.planning.bounded_jobs import end_plan_job
-    from include.planning.plan_stages import cancel
+    from include.planning.cancel_plan import end_and_cancel
     from include.plans.ended_runs import plan_of_ended_run
-    from include.plans.plan_journal import load_plan, plan_lock
 
     settings = load_settings()
     try:
         record = plan_of_ended_run(settings, origin, datetime.now(UTC))
         if record is None or not record.is_open:
             return
-        end_plan_job(settings, record.plan.id)
-        with plan_lock(settings, record.plan.id, LOCK_TIMEOUT):
-            record = load_plan(settings, record.plan.id)
-            if record.is_open:
-                cancel(settings, record, f"{origin}, marked as failed")
-                log.info("%s was marked as failed: plan %s is cancelled", origin, record.plan.id)
+        end_and_cancel(settings, record.plan.id, f"{origin}, marked as failed", LOCK_TIMEOUT)
+        log.info("%s was marked as failed: plan %s is cancelled", origin, record.plan.id)
     except HeadraceError as error:
         log.error("%s was marked as failed, its plan was not cancelled: %s", origin, error)

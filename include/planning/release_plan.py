@@ -54,7 +54,7 @@ class ReleaseAlreadyActive(Terminal):
     def __init__(self, dataset: str, release: str) -> None:
         super().__init__(
             f"{dataset}: the folder is release {release}, which the stream maintains as a shadow; nothing was planned",
-            "headrace plan list, then headrace plan rollback ID (publishes it again) or retire ID (releases it)",
+            "headrace plan list, then headrace plan rollback ID (publishes it again) or retire ID (ends it)",
         )
         self.dataset, self.release = dataset, release
 

@@ -125,7 +125,8 @@ class PublishedView:
 
     def _refuse_old(self) -> None:
         why = "they have expired, as retention of pipeline.yaml declares"
-        raise RangeRefused(self.publication.dataset, f"batches before {self.complete}", why, "a later range")
+        remedy = f"plan a range that begins at batch {self.complete} or later"
+        raise RangeRefused(self.publication.dataset, f"batches before {self.complete}", why, remedy)
 
     def refuse_inherited(self, slice_: Slice) -> None:
         """Raise RangeRefused for records that the release inherited instead of validating them."""

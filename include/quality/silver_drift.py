@@ -32,7 +32,7 @@ class NothingToCompare(Terminal):
 
     def __init__(self, dataset: str, batch: int) -> None:
         super().__init__(
-            f"{dataset}: silver has no records before, or none from, batch {batch}; nothing was compared",
+            f"{dataset}: silver has no records on one side of batch {batch}; nothing was compared",
             f"headrace ledger show --dataset {dataset}, then another --since-batch",
         )
         self.dataset, self.batch = dataset, batch

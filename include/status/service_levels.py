@@ -53,7 +53,7 @@ class ServiceLevelMonitor:
 def end_of_watch(health: StreamHealth) -> WatchResult | None:
     """Return the result that ends a watch at once: the stream was released, or gave up."""
     if not health.desired:
-        return WatchResult(RELEASED, f"{health.dataset} is no longer requested: released by {health.requested_by}")
+        return WatchResult(RELEASED, f"{health.dataset} is no longer requested: {health.requested_by} withdrew it")
     if health.state is ProcessState.FAILED:
         return WatchResult(FAILED, f"the stream of {health.dataset} gave up: {health.reason}")
     return None

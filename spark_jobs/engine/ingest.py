@@ -23,10 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.catalog.dataset import Dataset
 from include.clients.kafka import BrokerUnreachable, TopicMissing, partition_ids
 from include.durable_files import sync_files
-from include.kafka_address import source_options
 from include.paths import checkpoint_path, reading_lock_path
 from include.reference.reference_tables import current_versions
-from include.settings import Settings, reject_unsafe
+from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.file_locks import is_free
 from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
@@ -34,6 +33,7 @@ from spark_jobs.engine.bronze_pacing import FULL, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import least_ahead
 from spark_jobs.engine.preflight import refuse_replaced_topic
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
+from spark_jobs.layers.kafka_source import complete_source_options
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.offset_log import planned_ranges
@@ -41,6 +41,12 @@ from spark_jobs.storage.offset_log import planned_ranges
 DRAINED = "drained at the batch boundary"
 # A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
 UNSORTED = {"spark.sql.maxConcurrentOutputFileWriters": "2"}
+FETCHING = {
+    "kafka.max.partition.fetch.bytes": "8388608",
+    "kafka.fetch.max.bytes": "67108864",
+    "kafka.request.timeout.ms": "20000",
+    "kafka.default.api.timeout.ms": "30000",
+}
 POLL_SECONDS = 0.1
 """How often Spark polls Kafka while there are no records."""
 
@@ -103,24 +109,13 @@ class Ingest:
 
     def _source_options(self, bootstrap: str) -> dict[str, str]:
         start = {str(p): offset for p, offset in self._starting_offsets(bootstrap).items()}
-        options = {
-            "kafka.max.partition.fetch.bytes": "8388608",
-            "kafka.fetch.max.bytes": "67108864",
-            "kafka.request.timeout.ms": "20000",
-            "kafka.default.api.timeout.ms": "30000",
-            **self.settings.kafka_options,
-            **source_options(bootstrap),
+        chosen = {
             "subscribe": self.generation.topic,
             "startingOffsets": json.dumps({self.generation.topic: start}),
-            "failOnDataLoss": "true",
-            "kafka.isolation.level": "read_committed",
-            "includeHeaders": "true",
             "groupIdPrefix": f"headrace-{self.dataset.name}",
             "maxOffsetsPerTrigger": str(self.limit.apply()),
         }
-        for key, value in options.items():
-            reject_unsafe(key, value)
-        return options
+        return complete_source_options(self.settings, bootstrap, chosen, FETCHING)
 
     def _starting_offsets(self, bootstrap: str) -> dict[int, int]:
         """Return the first offset by partition: Spark wants all, also those added after the generation began."""

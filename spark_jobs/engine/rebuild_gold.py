@@ -58,7 +58,7 @@ class GrainsExpired(Terminal):
         super().__init__(
             f"{table}: {rows:,} rows that the slice touches were computed from records that have expired"
             f" (retention.silver), one is {row}; they cannot be recomputed, so nothing was changed",
-            "a later range",
+            "plan a range that begins after the records that have expired",
         )
         self.table, self.rows, self.row = table, rows, row
 

@@ -25,11 +25,11 @@ from pyspark.sql import functions as F
 from include.catalog.dataset import released_dataset
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
 from include.errors import Terminal
-from include.kafka_address import source_options
 from include.paths import patch_path
 from include.reading.bronze_ranges import BatchOffsets, batch_offsets
 from include.reading.publication import Publication, read_publication
-from include.settings import Settings, reject_unsafe
+from include.record_coordinates import CONTENT
+from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.release_files import PlanBuild, plan_build_file
 from spark_jobs.engine.job_progress import report
@@ -38,16 +38,16 @@ from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice,
 from spark_jobs.jobs.planned_slice import planned_slice, run_slice_job
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
+from spark_jobs.layers.kafka_source import complete_source_options
 from spark_jobs.layers.release_tables import Release, pinned_release
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder, write_folder
 from spark_jobs.storage.failpoints import Step, pass_step
 
-COMPARED = ("key", "value", "timestamp", "timestamp_type", "headers")
 ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
 DIFFERING = f"""
 select "partition", "offset" from kafka as k join known as b using ("partition", "offset")
-where {" or ".join(f'k."{name}" is distinct from b."{name}"' for name in COMPARED)}
+where {" or ".join(f'k."{name}" is distinct from b."{name}"' for name in CONTENT)}
 order by all limit 1
 """
 
@@ -174,19 +174,14 @@ def _one_per_partition(spans: Sequence[Span]) -> Iterator[list[Span]]:
 
 
 def _read_kafka(settings: Settings, spark: SparkSession, topic: str, spans: Sequence[Span]) -> DataFrame:
-    options = {
-        **settings.kafka_options,
-        **source_options(bootstrap_servers(settings)),
+    chosen = {
         "assign": json.dumps({topic: [span.partition for span in spans]}),
         "startingOffsets": json.dumps({topic: {str(span.partition): span.start for span in spans}}),
         "endingOffsets": json.dumps({topic: {str(span.partition): span.end for span in spans}}),
-        "failOnDataLoss": "true",
-        "kafka.isolation.level": "read_committed",
-        "includeHeaders": "true",
     }
+    options = complete_source_options(settings, bootstrap_servers(settings), chosen, {})
+    # Of a stream only.
     options.pop("minOffsetsPerTrigger", None)
-    for key, value in options.items():
-        reject_unsafe(key, value)
     return spark.read.format("kafka").options(**options).load()
 
 

@@ -350,7 +350,7 @@ def test_command_prints_balanced_or_the_first_wrong_range(
     assert command(monkeypatch, settings, kafka) == 0
     assert capsys.readouterr().out.strip().endswith("balanced")
     assert command(monkeypatch, settings, kafka) == 0
-    assert "compared are the records after batch 1; the 4 before were balanced" in capsys.readouterr().out
+    assert "compared the records after batch 1; the 4 earlier ones were balanced" in capsys.readouterr().out
     kafka.values[0, 2] = b"never ingested"
     assert command(monkeypatch, settings, kafka) == 1
     assert "not balanced; first finding: gap in bronze.sales partition 0 offsets [2, 3)" in capsys.readouterr().out

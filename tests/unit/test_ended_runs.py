@@ -30,8 +30,7 @@ settings = test_derived_plan_thresholds.settings
 RUN = f"backfill__{NAME}/manual__1"
 BACKFILL = {
     "dataset": NAME,
-    "start": NOON.isoformat(),
-    "end": (NOON + timedelta(hours=1)).isoformat(),
+    "parameters": {"start": NOON.isoformat(), "end": (NOON + timedelta(hours=1)).isoformat()},
     "by": "ann",
     "origin": RUN,
 }
@@ -56,6 +55,7 @@ def test_plan_that_waits_for_another_one_is_not_left_open_when_its_run_ends(
         with planning_lock(given):
             waiting = pool.submit(client.post, "/api/v1/backfills", json=BACKFILL, headers=BEARER)
             while not any(each.what == "backfill" for each in last_actions(given, 10)):
+                assert not waiting.done(), waiting.result().text
                 time.sleep(0.01)
             time.sleep(0.3)
         # The request that ends the run overtakes the one that waits, which looks every 0.2 s.
