@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from include.host.ports import free_ports
 
@@ -67,24 +68,28 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(
-    folder: Path, address: str = "127.0.0.1", trusted: str = "127.0.0.1/32"
-) -> Iterator[PostgresServer]:
-    """Yield a running server whose files are in `folder`; end it afterwards."""
-    folder.mkdir(parents=True)
+def postgres_server(address: str = "127.0.0.1", trusted: str = "127.0.0.1/32") -> Iterator[PostgresServer]:
+    """Yield a running server; end it afterwards, and remove its files.
+
+    They are not in pytest's folders: each session of pytest closes these to other users, such as a running server's.
+    """
+    with TemporaryDirectory(prefix="headrace-postgres-") as place:
+        folder = Path(place)
+        create_cluster(folder, trusted)
+        server = PostgresServer(folder, address, free_ports(1)[0])
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+
+
+def create_cluster(folder: Path, trusted: str) -> None:
+    """Create the server's data in a folder, which becomes its user's; clients of `trusted` need no password."""
     if os.getuid() == 0:
         os.chown(folder, pwd.getpwnam(USER).pw_uid, -1)
-        # pytest makes its folders readable for their owner alone.
-        for parent in [parent for parent in folder.parents if not parent.stat().st_mode & 0o001]:
-            parent.chmod(parent.stat().st_mode | 0o011)
     data = folder / "data"
     create = (binary("initdb"), "-D", str(data), "-U", USER, "--auth=trust", "--no-sync", "--encoding=UTF8")
     subprocess.run(as_user(*create, "--locale=C.UTF-8"), check=True, capture_output=True, cwd=folder)
     with (data / "pg_hba.conf").open("a") as file:
         file.write(f"host all all {trusted} trust\n")
-    server = PostgresServer(folder, address, free_ports(1)[0])
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()

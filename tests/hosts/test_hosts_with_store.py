@@ -21,7 +21,7 @@ def stored_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sto
     root = tmp_path_factory.mktemp("stored")
     with (
         namespaced_network() as network,
-        postgres_server(root / "server", network.address, network.range) as server,
+        postgres_server(network.address, network.range) as server,
         running_store(network.address) as process,
         shared_site(root, network, server) as site,
     ):

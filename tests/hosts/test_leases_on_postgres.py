@@ -46,9 +46,9 @@ print("held to the end" if lease.is_held() else "lost", flush=True)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def server() -> Iterator[PostgresServer]:
     """A server for the tests of this file."""
-    with postgres_server(tmp_path_factory.mktemp("leases") / "server") as found:
+    with postgres_server() as found:
         yield found
 
 

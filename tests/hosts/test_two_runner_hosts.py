@@ -36,9 +36,9 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, network: Network) -> Iterator[PostgresServer]:
+def server(network: Network) -> Iterator[PostgresServer]:
     """A database that all hosts reach."""
-    with postgres_server(tmp_path_factory.mktemp("hosts") / "server", network.address, network.range) as found:
+    with postgres_server(network.address, network.range) as found:
         yield found
 
 
