@@ -203,7 +203,7 @@ class Settings(ProfiledSettings):
         1.0,
         ge=0,
         le=3600,
-        description="the same while a job (shadow build, backfill, replay, audit) reads the dataset and needs the CPU",
+        description="least interval while a shadow build, backfill, replay, deep or derived audit reads the dataset",
     )
     restart_seconds: float = Field(
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
@@ -252,7 +252,9 @@ class Settings(ProfiledSettings):
     @model_validator(mode="after")
     def _require_interval_below_stall(self) -> Self:
         for setting in ("trigger_seconds", "job_trigger_seconds"):
-            if (interval := getattr(self, setting)) >= self.stall_seconds:
+            # What nobody has set must not refuse a command; a driver that waits for its default reports in time.
+            is_set = setting in self.model_fields_set
+            if is_set and (interval := getattr(self, setting)) >= self.stall_seconds:
                 why = f"{interval:g} is not below HEADRACE_STALL_SECONDS: a driver that waits would be killed"
                 raise InvalidSetting(f"HEADRACE_{setting.upper()}", why)
         return self

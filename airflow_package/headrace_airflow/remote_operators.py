@@ -73,7 +73,7 @@ class PlanRemotely(RemoteOperator):
     """Whether runs come by schedule: they wait for an open plan of the same records, and skip a day without events."""
 
     def chosen(self, context: Context) -> dict[str, Any]:
-        """Return the plan's parameters."""
+        """Return the plan's parameters, which the request sends as `parameters`."""
         raise NotImplementedError
 
     def execute(self, context: Context, event: Any = None) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class PlanRemoteBackfill(PlanRemotely):
     def chosen(self, context: Context) -> dict[str, Any]:
         """Return the range, the threshold and which reference tables are joined."""
         (since, until), params = chosen_range(context), context["params"]
-        chosen = {"threshold": float(params["threshold"]), "reference": params["reference"]}
+        chosen = {"threshold": float(params["threshold"]), "reference": params.get("reference", "as-of")}
         return {"start": since.isoformat(), "end": until.isoformat(), **chosen}
 
 

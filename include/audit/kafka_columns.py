@@ -46,8 +46,17 @@ OPTIONS = {
     "value.deserializer": BYTES,
 }
 ALIGNED = 8
-QUIET = logging.NullHandler()
-"""py4j logs a call that fails by the root logger, which prints a traceback when it has no handler."""
+
+
+class _WithoutPy4J(logging.Handler):
+    """Prints what Python prints without a handler, except tracebacks of py4j: it logs a call that fails by the root."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "py4j" not in record.pathname and logging.lastResort is not None:
+            logging.lastResort.handle(record)
+
+
+QUIET = _WithoutPy4J(logging.WARNING)
 
 
 class KafkaReadFailed(Exception):

@@ -49,7 +49,10 @@ select distinct _partition as partition, _offset as "offset" from rejected where
 
 @dataclass
 class KeptPayloads:
-    """Payloads of rejected duplicates (partition, offset, value), at most MOST_PAYLOAD_BYTES and one chunk's more."""
+    """Payloads of rejected duplicates (partition, offset, value), or none when they have more than MOST_PAYLOAD_BYTES.
+
+    While they are read, a chunk's more of each partition that is read at the same time.
+    """
 
     frames: list[pl.DataFrame] = field(default_factory=list)
     size: int = 0
@@ -65,6 +68,8 @@ class KeptPayloads:
         with self._lock:
             self.frames.append(rows)
             self.size += int(rows.estimated_size())
+            if self.is_full:
+                self.frames.clear()
 
 
 @dataclass

@@ -24,7 +24,7 @@ from include.audit.audit_run import requested_audits
 from include.audit.kafka_records import open_topic
 from include.console.action_log import logged_action
 from include.console.page_response import console_of
-from include.console.plan_decisions import DECISIONS, execute
+from include.console.plan_decisions import DECISIONS
 from include.console.remote_work import RemoteWork, Report
 from include.errors import Terminal
 from include.password_file import read_password
@@ -186,7 +186,7 @@ def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
     was_open = record is not None and record.is_open
     if record is not None and was_open:
         with _logged(request, "cancel", record.plan.id, body.by):
-            record = execute(settings, record.plan.id, DECISIONS["cancel"], body.by)
+            record = DECISIONS["cancel"].decide(settings, record.plan.id, body.by)
     return {
         "plan": record.plan.id if record else None,
         "stage": record.stage if record else None,
@@ -222,7 +222,7 @@ def decide(request: Request, plan: str, decision: str, body: Body) -> Mapping[st
     if decision not in ("approve", "reject", "cancel"):
         raise HTTPException(404, f"there is no decision {decision[:40]!r}")
     with _logged(request, decision, plan, body.by):
-        record = execute(settings, plan, DECISIONS[decision], body.by)
+        record = DECISIONS[decision].decide(settings, plan, body.by)
     return plan_json(settings, record, _work(request))
 
 

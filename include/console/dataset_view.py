@@ -40,7 +40,6 @@ NAMES_OF_COLUMNS = ("column", *PAIR, *LISTS)
 """Arguments of rules; their values are in a rule's `columns`."""
 MOST_SAMPLES = 20
 MOST_PAYLOAD = 4_000
-"""How `rejected` names the record whose identity a duplicate has: batch, partition, offset."""
 
 
 @dataclass(frozen=True)

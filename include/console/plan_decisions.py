@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from include.console.action_log import UNEXPECTED, error_line, log_action
 from include.errors import HeadraceError, Terminal
@@ -23,12 +24,25 @@ from include.plans.stage_results import Stage
 from include.settings import Settings
 
 LOCK_WITHIN = 5.0
-Decide = Callable[[Settings, PlanRecord, str], PlanRecord]
+Decide = Callable[[Settings, str, str], PlanRecord]
+
+
+def _under_lock(act: Callable[[Settings, PlanRecord, str], PlanRecord]) -> Decide:
+    """Return the decision on a plan's id that executes `act` under the plan's lock."""
+
+    def decide(settings: Settings, plan: str, user: str) -> PlanRecord:
+        with plan_lock(settings, plan, LOCK_WITHIN):
+            return act(settings, load_plan(settings, plan), user)
+
+    return decide
 
 
 @dataclass(frozen=True)
 class PlanDecision:
-    """A decision: its name in addresses, the button's label, the stage that it reaches, and what it does in words."""
+    """A decision: its name in addresses, the button's label, the stage that it reaches, and what it does in words.
+
+    `decide` raises what its function in include/planning raises, and PlanBusy.
+    """
 
     name: str
     label: str
@@ -43,23 +57,23 @@ DECISIONS: Mapping[str, PlanDecision] = {
     for each in (
         PlanDecision(
             "approve", "Approve", Stage.APPROVED, "accept the change as compared; it is published by Apply",
-            plan_stages.approve,
+            _under_lock(plan_stages.approve),
         ),
         PlanDecision(
             "apply", "Apply", Stage.APPLIED, "publish it: all tables move at once; it can be rolled back",
-            plan_stages.apply,
+            _under_lock(plan_stages.apply),
         ),
         PlanDecision(
             "rollback", "Roll back", Stage.ROLLED_BACK, "publish the state from before the plan again",
-            plan_stages.roll_back, is_final=True,
+            _under_lock(plan_stages.roll_back), is_final=True,
         ),
         PlanDecision(
             "reject", "Reject", Stage.REJECTED, "refuse the change; what readers see is unchanged",
-            plan_stages.reject, is_final=True,
+            _under_lock(plan_stages.reject), is_final=True,
         ),
         PlanDecision(
             "cancel", "Cancel", Stage.CANCELLED, "drop the plan and end its job; nothing of it was published",
-            plan_stages.cancel, is_final=True,
+            partial(end_and_cancel, wait=LOCK_WITHIN), is_final=True,
         ),
     )
 }  # fmt: skip
@@ -117,21 +131,13 @@ class PlanDesk:
     def _execute(self, plan: str, decision: PlanDecision, user: str, address: str) -> None:
         error = f"{UNEXPECTED}; headrace plan show has the plan's stage"
         try:
-            execute(self.settings, plan, decision, user)
+            decision.decide(self.settings, plan, user)
             error = ""
         except HeadraceError as found:
             error = error_line(found)
         finally:
             self.outcomes[plan] = Outcome(decision.label, user, datetime.now(UTC), True, error)
             log_action(self.settings, user, address, decision.name, plan, error or "done")
-
-
-def execute(settings: Settings, plan: str, decision: PlanDecision, user: str) -> PlanRecord:
-    """Execute a decision under the plan's lock. Raises what its function in include/planning raises, and PlanBusy."""
-    if decision.reaches is Stage.CANCELLED:
-        return end_and_cancel(settings, plan, user, LOCK_WITHIN)
-    with plan_lock(settings, plan, LOCK_WITHIN):
-        return decision.decide(settings, load_plan(settings, plan), user)
 
 
 def possible_decisions(record: PlanRecord) -> Sequence[PlanDecision]:

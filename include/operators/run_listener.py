@@ -1,7 +1,7 @@
 """Marking a run in Airflow releases its stream, or cancels its plan.
 
 Reads: the message of Airflow's web server, which distinguishes a person's mark from the end of a run. Writes: the
-request for the stream, the plan's events.
+request for the stream, the plan's events, the runs that ended without a plan.
 Guarantee: it happens in the web server at the moment of the mark, also while triggerer, scheduler and workers are down.
 After a crash: a plan whose cancellation was interrupted stays open; `headrace plan cancel` or the next mark ends it.
 Does not: follow a run that ended by itself: a failed watch leaves its stream requested, a failed plan can continue.
@@ -85,7 +85,7 @@ def start_cancelling(dag: str, run: str) -> threading.Thread | None:
 
 
 def cancel_plan_of(origin: str) -> None:
-    """End the job of a run's plan and cancel the plan, if it is open; a plan that waits for its creation gets none."""
+    """End the job of a run's plan and cancel the plan, if it is open; one whose creation waits is not created."""
     from include.planning.cancel_plan import end_and_cancel
     from include.plans.ended_runs import plan_of_ended_run
 

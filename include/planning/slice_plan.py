@@ -125,7 +125,7 @@ class PublishedView:
 
     def _refuse_old(self) -> None:
         why = "they have expired, as retention of pipeline.yaml declares"
-        remedy = f"plan a range that begins at batch {self.complete} or later"
+        remedy = f"plan a range of records that batch {self.complete} or a later one has"
         raise RangeRefused(self.publication.dataset, f"batches before {self.complete}", why, remedy)
 
     def refuse_inherited(self, slice_: Slice) -> None:

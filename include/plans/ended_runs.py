@@ -34,8 +34,12 @@ class RunEnded(Terminal):
 def plan_of_ended_run(settings: Settings, origin: str, now: datetime) -> PlanRecord | None:
     """Return the plan of a run that has ended; if it has none, what it requested before `now` creates none.
 
-    A plan that is being created is waited for. Raises PlanBusy when that takes too long.
+    A plan that is being created is waited for. Raises PlanBusy when that takes too long. Commands have no run: their
+    origin is empty.
     """
+    found = find_plan(settings, origin) if origin else None
+    if found is not None or not origin:
+        return found
     with planning_lock(settings):
         found = find_plan(settings, origin)
         if found is None:

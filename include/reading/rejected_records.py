@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OPEN, FIXED, DISCARDED, DUPLICATE, REINSTATED = "open", "fixed", "discarded", "duplicate", "reinstated"
 WINNER = re.compile(r"\d+/\d+/\d+")
+"""How `rejected` names the record whose identity a duplicate has: batch, partition, offset."""
 NOTHING: Mapping[Position, DecidedRecord] = MappingProxyType({})
 
 

@@ -169,7 +169,7 @@ def job_runs(run: RunFile) -> bool:
 
 
 def end_request_path(settings: Settings, job: str) -> Path:
-    """The file that requests of a job's guard, wherever it runs, to end the job."""
+    """The file by which a job's guard, wherever it runs, is requested to end the job."""
     return run_path(settings, job_name(job)).with_suffix(".end")
 
 

@@ -47,6 +47,8 @@ FETCHING = {
     "kafka.request.timeout.ms": "20000",
     "kafka.default.api.timeout.ms": "30000",
 }
+LOOK_SECONDS = 0.5
+"""How often ingest looks whether a job still reads the dataset, while its interval lasts."""
 POLL_SECONDS = 0.1
 """How often Spark polls Kafka while there are no records."""
 
@@ -55,7 +57,7 @@ POLL_SECONDS = 0.1
 class Ingest:
     """The ingest query of a dataset and its progress.
 
-    `ingested`: next offset per partition. `rows`, `seconds`: of the last batch; it was full, if there is a backlog.
+    `ingested`: next offset per partition. `rows`, `seconds`: of the last batch. `has_backlog`: that batch was full.
     `failure`: our error that ended the query, which Spark's exception would hide.
     """
 
@@ -154,16 +156,20 @@ class Ingest:
 
     def wait_for_next(self, number: int, begun: float) -> None:
         """Return when the batch after `number`, which was begun at `begun`, is to be planned, or at once in a drain."""
-        self.stop.wait(begun + self._interval() - time.monotonic())
+        while not self.stop.is_set() and (remaining := begun + self._interval() - time.monotonic()) > 0:
+            self.stop.wait(min(remaining, LOOK_SECONDS))
         if self.pacing is not None:
             is_large = self.rows >= least_ahead(self.settings.refine_records)
             self.pacing.wait(CommittedBatch(number, self.seconds, is_large), self.stop)
 
     def _interval(self) -> float:
         """Return the least seconds from one batch to the next; a job that reads the dataset lengthens them."""
-        settings = self.settings
-        has_job = not is_free(reading_lock_path(settings, self.dataset.name))
-        return max(settings.trigger_seconds, settings.job_trigger_seconds) if has_job else settings.trigger_seconds
+        least, with_job = self.settings.trigger_seconds, self.settings.job_trigger_seconds
+        # A file system that does not answer must not end the query after its commit.
+        with suppress(OSError):
+            if with_job > least and not is_free(reading_lock_path(self.settings, self.dataset.name)):
+                return with_job
+        return least
 
     def _sync_plan(self, number: int) -> None:
         """Force the planned offsets to disk before bronze has the batch: the next start plans nothing else."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from include.errors import Terminal
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.storage.batch_rows import batch_rows, count_rows, first_batch
+from spark_jobs.storage.batch_rows import batch_rows, first_batch
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
@@ -95,7 +95,7 @@ def large_run(release: Release, first: int, end: BronzeEnd, most_rows: int) -> t
     if bounds is None:
         return None
     least = least_ahead(most_rows, has_backlog=end.has_backlog)
-    is_large = bounds[1] < end.batch or count_rows(release.writer.bronze, *bounds) >= least
+    is_large = bounds[1] < end.batch or sum(_next_rows(release.writer.bronze, *bounds, most_rows).values()) >= least
     return bounds if is_large else None
 
 
@@ -105,10 +105,7 @@ def least_ahead(most_rows: int, *, has_backlog: bool = False) -> int:
 
 
 def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:
-    """Return the last batch up to `last` with which the batches from `first` on have at most `most_rows` rows.
-
-    A row of more than ROW_BYTES on disk counts as several: a run holds its records in memory.
-    """
+    """Return the last batch up to `last` with which the batches from `first` on have at most `most_rows` rows."""
     rows = _next_rows(bronze, first, last, most_rows)
     total, bound = rows.get(first, 0), first
     while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
@@ -118,7 +115,10 @@ def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:
 
 
 def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[int]:
-    """Return the rows of each batch from `first` on, up to `last` or until the batches exceed `most_rows` together."""
+    """Return the rows of each batch from `first` on, up to `last` or until the batches exceed `most_rows` together.
+
+    A row of more than ROW_BYTES on disk counts as several: a run holds its records in memory.
+    """
     rows: Counter[int] = Counter()
     unsettled: dict[int, int] = {}
     settled = 0

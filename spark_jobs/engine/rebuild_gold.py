@@ -58,7 +58,7 @@ class GrainsExpired(Terminal):
         super().__init__(
             f"{table}: {rows:,} rows that the slice touches were computed from records that have expired"
             f" (retention.silver), one is {row}; they cannot be recomputed, so nothing was changed",
-            "plan a range that begins after the records that have expired",
+            "plan a range without records of these rows",
         )
         self.table, self.rows, self.row = table, rows, row
 

@@ -47,7 +47,7 @@ class OriginalsExpired(Terminal):
         super().__init__(
             f"{table}: records of the slice are duplicates of records of batch {batch}, which has expired (batches"
             f" before {complete} have); they cannot be validated again, so nothing was built",
-            f"plan a range that begins at batch {complete} or later",
+            "plan a range without these records",
         )
         self.table, self.batch = table, batch
 

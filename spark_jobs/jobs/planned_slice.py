@@ -1,4 +1,4 @@
-"""The frame of the slice jobs: what a plan requests them to recompute, and how they report it."""
+"""The frame of the slice jobs: which slice of a plan they recompute, and how they report it."""
 
 from __future__ import annotations
 

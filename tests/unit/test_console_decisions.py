@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def test_no_second_decision_is_offered_while_one_is_executed(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, goes_on = logged_in(client), threading.Event()
-    monkeypatch.setattr(plan_decisions, "execute", lambda *_: goes_on.wait(30))
+    waiting = replace(plan_decisions.DECISIONS["approve"], decide=lambda *_: goes_on.wait(30))
+    monkeypatch.setattr(plan_decisions, "DECISIONS", {**plan_decisions.DECISIONS, "approve": waiting})
     assert "<button>Approve</button>" in client.get(f"/plans/{PLAN}").text
     client.post(f"/plans/{PLAN}/approve", data={"csrf": token})
     text = client.get(f"/plans/{PLAN}").text
