@@ -9,7 +9,7 @@ from grown_history import GrownHistory
 from include.settings import Settings
 from spark_jobs.engine import next_run
 from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
-from spark_jobs.engine.next_run import last_of_run
+from spark_jobs.engine.next_run import BronzeEnd, large_run, last_of_run
 
 
 @pytest.mark.parametrize(("record", "offsets"), [(1_000, 1_000), (4_000, 250), (10_000_000, 1)])
@@ -57,3 +57,7 @@ def test_run_of_large_records_has_fewer_batches(settings: Settings, monkeypatch:
     size = min(file.size // file.rows for file in bronze.files())
     monkeypatch.setattr(next_run, "ROW_BYTES", size // 2)
     assert last_of_run(bronze, 0, 5, 60) == 0
+    end = BronzeEnd(0, has_backlog=True)
+    assert large_run(history.release, 0, end, 60) == (0, 0), "weighed, its records are more than half of a run"
+    monkeypatch.setattr(next_run, "ROW_BYTES", size * 2)
+    assert large_run(history.release, 0, end, 60) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from preflight_scene import Scene, open_scene
@@ -67,3 +68,23 @@ def test_a_job_that_reads_the_dataset_lengthens_the_interval(scene: Scene) -> No
     began = time.monotonic()
     ingest.wait_for_next(2, began)
     assert time.monotonic() - began < 0.4
+
+
+def test_the_interval_ends_with_the_job(scene: Scene) -> None:
+    ingest = ingest_of(scene, {})
+    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0, "job_trigger_seconds": 600.0})
+    with ThreadPoolExecutor(1) as pool, shared_lock(reading_lock_path(ingest.settings, ingest.dataset.name)):
+        waiting = pool.submit(ingest.wait_for_next, 1, time.monotonic())
+        time.sleep(0.2)
+        assert not waiting.done()
+        reading_lock_path(ingest.settings, ingest.dataset.name).unlink()
+        waiting.result(10)
+
+
+def test_a_lock_that_cannot_be_read_counts_as_no_job(scene: Scene) -> None:
+    ingest = ingest_of(scene, {})
+    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0, "job_trigger_seconds": 600.0})
+    reading_lock_path(ingest.settings, ingest.dataset.name).mkdir(parents=True)
+    began = time.monotonic()
+    ingest.wait_for_next(1, began)
+    assert time.monotonic() - began < 10

@@ -89,6 +89,20 @@ def test_run_that_is_marked_as_failed_gets_no_plan_that_it_requested_before(
     assert open_plans(settings) == []
 
 
+def test_visible_plan_of_an_ended_run_is_found_while_another_plan_is_created(settings: Settings) -> None:
+    hour = BackfillParameters(start=NOON, end=NOON + timedelta(hours=1))
+    record = plan_any_backfill(settings, NAME, hour, "ann", datetime.now(UTC), RUN)
+    with planning_lock(settings):
+        found = plan_of_ended_run(settings, RUN, datetime.now(UTC))
+    assert found is not None
+    assert found.plan.id == record.plan.id
+
+
+def test_commands_have_no_run_that_could_end(settings: Settings) -> None:
+    assert plan_of_ended_run(settings, "", datetime.now(UTC)) is None
+    assert not ended_runs_path(settings).exists()
+
+
 def test_runs_that_ended_long_ago_are_forgotten(settings: Settings) -> None:
     for hour in range(3):
         assert plan_of_ended_run(settings, f"{RUN}{hour}", NOON + timedelta(hours=hour)) is None

@@ -155,6 +155,11 @@ def test_interval_that_looks_like_a_hang_is_refused(monkeypatch: pytest.MonkeyPa
     assert refused(monkeypatch, key, "60").key == key
 
 
+def test_interval_that_nobody_has_set_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_STALL_SECONDS", "1")
+    assert load_settings().stall_seconds == 1
+
+
 def test_settings_lists_and_marks_refused_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_DRIVER_CORES", "many")
     result = CliRunner().invoke(app, ["settings"])
