@@ -15,6 +15,8 @@ from include.errors import Terminal, Transient
 ENDED = {"success", "failed"}
 # A machine with two slow cores takes minutes for a build, which is a JVM.
 AT_MOST = 300.0
+ANSWER_AFTER = 10.0
+"""Seconds: Airflow takes a task for failed, and asks again, that is answered before its process has ended."""
 
 
 class Refused(Terminal):
@@ -101,7 +103,8 @@ class AirflowRest:
         return self.call("GET", path)["value"]
 
     def answer(self, dag: str, run: str, task: str, option: str) -> None:
-        """Answer an approval request as a user would."""
+        """Answer an approval request as a user would: some time after it was shown."""
+        time.sleep(ANSWER_AFTER)
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails"
         self.call("PATCH", path, {"chosen_options": [option], "params_input": {}})
 
