@@ -5,6 +5,7 @@ The tests of this file are one story on one platform, in this order.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -136,7 +137,8 @@ def test_dry_run_only_explains(stack: Stack) -> None:
     assert stack.page.states(REPLAY, run) == {"plan": "success"} | dict.fromkeys(
         ("build", "compare", "approve", "apply"), "skipped"
     )
-    assert "partition 0 offsets" in stack.page.log(REPLAY, run, "plan")
+    # Which partitions a batch has records of depends on when they were taken.
+    assert re.search(r"partition [01] offsets", stack.page.log(REPLAY, run, "plan"))
     assert stack.plan_files() == before
 
 
