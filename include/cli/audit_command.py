@@ -107,7 +107,7 @@ def _bootstrap(settings: Settings) -> str:
         return bootstrap_servers(settings)
     run = read_run_file(settings, "broker")
     if run is None:
-        raise AuditUnavailable("no broker has been started for this state folder")
+        raise AuditUnavailable("no broker is running for this state folder")
     return str(run.extra["bootstrap"])
 
 

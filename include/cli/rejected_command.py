@@ -151,7 +151,7 @@ def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 def _record_lines(record: RejectedRecord) -> list[str]:
     position = f"{record.topic}, partition {record.partition}, offset {record.offset}, batch {record.batch}"
     state = ", ".join(dict.fromkeys((record.disposition, record.status)))
-    lines = [f"{position}: {state}, first seen {iso_time(record.first_seen)}"]
+    lines = [f"{position}: {state}, Kafka timestamp {iso_time(record.first_seen)}"]
     lines += [f"  {reason.rule} {reason.column}: {reason.found}" for reason in record.reasons]
     lines += ["original payload:", "  (null)" if record.payload is None else f"  {text_of(record.payload)}"]
     return lines if record.fix is None else [*lines, "fix:", f"  {text_of(record.fix)}"]
@@ -159,7 +159,7 @@ def _record_lines(record: RejectedRecord) -> list[str]:
 
 def _records_table(records: list[RejectedRecord]) -> Table:
     table = Table(header_style="bold")
-    for name in ("topic/partition/offset", "status", "reasons", "first seen", "payload"):
+    for name in ("topic/partition/offset", "status", "reasons", "Kafka timestamp", "payload"):
         table.add_column(name, overflow="fold")
     for record in records:
         reasons = "\n".join(" ".join(filter(None, (r.rule, r.column, r.detail))) for r in record.reasons)

@@ -22,7 +22,7 @@ TABLES_EVERY = timedelta(seconds=30)
 
 @dataclass
 class WatermarkFigures:
-    """The watermark of one release; `moved_at` is when it, or the last batch without a newer one, was first seen."""
+    """A release's watermark; `moved_at` is when it, or the last batch without a newer one, was observed first."""
 
     release: str
     progress: WatermarkProgress

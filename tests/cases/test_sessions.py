@@ -118,7 +118,7 @@ def test_patch_recomputes_the_sessions_near_its_rows_as_they_are_now_and_no_othe
     release = meter_release(spark, tmp_path / "site", GOLD)
     release.cut_gold()
     release.take(records(near + far))
-    # Whether a far session of the same key is recomputed can be seen: it is wrong.
+    # A far session of the same key is made wrong, so that its recomputation would show.
     wrong(release, {"litres": "litres + 1000"}, f"since > '{MIDNIGHT:%Y-%m-%d} 09:00:00'")
     patcher = SlicePatcher(release, tmp_path)
     patch, _, differing = patcher.rebuild(Slice([Span(0, 101, 102, BRONZE)]), without_row_that_joins)

@@ -174,7 +174,7 @@ def test_rejected_list_shows_reasons_and_an_escaped_payload(run: Run, warehouse:
 def test_rejected_show_names_a_state_once(run: Run, warehouse: SmallWarehouse) -> None:
     code, out, _ = run("rejected", "show", "--dataset", "sales", "0", "2")
     assert code == 0
-    assert "sales, partition 0, offset 2, batch 0: duplicate, first seen" in out
+    assert "sales, partition 0, offset 2, batch 0: duplicate, Kafka timestamp" in out
 
 
 def test_rejected_list_applies_its_filters(run: Run, warehouse: SmallWarehouse) -> None:
