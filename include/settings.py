@@ -203,7 +203,7 @@ class Settings(ProfiledSettings):
         1.0,
         ge=0,
         le=3600,
-        description="least interval while a shadow build, backfill, replay, deep or derived audit reads the dataset",
+        description="least interval while a job of a plan, a deep or a derived audit reads the dataset",
     )
     restart_seconds: float = Field(
         1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"

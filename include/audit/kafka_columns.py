@@ -46,17 +46,9 @@ OPTIONS = {
     "value.deserializer": BYTES,
 }
 ALIGNED = 8
-
-
-class _WithoutPy4J(logging.Handler):
-    """Prints what Python prints without a handler, except tracebacks of py4j: it logs a call that fails by the root."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "py4j" not in record.pathname and logging.lastResort is not None:
-            logging.lastResort.handle(record)
-
-
-QUIET = _WithoutPy4J(logging.WARNING)
+QUIET = logging.NullHandler()
+PY4J = logging.getLogger("py4j")
+"""It logs each call that fails, with a traceback; what failed is raised too."""
 
 
 class KafkaReadFailed(Exception):
@@ -108,7 +100,9 @@ class _SharedJvm:
     def _start(self, jars: Path) -> None:
         # The JVM also unpacks native libraries there, which it does not delete.
         self._folder = TemporaryDirectory(prefix="headrace-audit-", ignore_cleanup_errors=True)
-        logging.getLogger().addHandler(QUIET)
+        # For good: objects whose JVM has ended log when they are deleted.
+        PY4J.addHandler(QUIET)
+        PY4J.propagate = False
         try:
             with _read_failures():
                 self._gateway = _gateway(jars, f"-Djava.io.tmpdir={self._folder.name}")
@@ -124,7 +118,6 @@ class _SharedJvm:
             self.process.kill()
             self.process.wait()
         self._gateway = self._class = None
-        logging.getLogger().removeHandler(QUIET)
         self._folder.cleanup()
 
 

@@ -16,7 +16,7 @@ ENDED = {"success", "failed"}
 # A machine with two slow cores takes minutes for a build, which is a JVM.
 AT_MOST = 300.0
 ANSWER_AFTER = 10.0
-"""Seconds: Airflow takes a task for failed, and asks again, that is answered before its process has ended."""
+"""Seconds: Airflow takes a task for failed, and requests it again, that is answered before its process has ended."""
 
 
 class Refused(Terminal):

@@ -57,7 +57,7 @@ def plain_value(values: str, contract: Contract, number: int) -> Expression:
     column, value = contract.columns[number], F.col(f"{values}.{_field_name(number)}")
     if column.type == "timestamp":
         return F.timestamp_micros(value)
-    return value.try_cast(column.type_text) if column.type == "number" else value
+    return value.try_cast(f"decimal({column.precision},{column.scale})") if column.type == "number" else value
 
 
 def is_proven_by_plain_form(column: Column, rule: str) -> bool:

@@ -10,13 +10,12 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from site_of_stack import DATASET, Stack, await_that
 
+from include.clients.airflow_rest import ANSWER_AFTER
 from include.plans.stage_results import Stage
 from include.process_control.airflow_process import USER
 from include.settings import CLONE
 
 CHROMIUM = "/usr/bin/chromium"
-ANSWER_AFTER = 10_000.0
-"""Milliseconds."""
 SCREENSHOTS = CLONE / "build" / "screenshots"
 REPLAY, STREAM = f"replay__{DATASET}", f"stream__{DATASET}"
 QUALITY = f"quality__{DATASET}"
@@ -117,8 +116,7 @@ def test_replay_is_submitted_and_approved_in_the_form(stack: Stack, page: Page) 
     page.goto(f"{stack.page.address}/dags/{REPLAY}/runs/{run}/tasks/approve/required_actions")
     expect(page.get_by_text("needs approval")).to_be_visible()
     keep(page, "6-approval")
-    # Airflow takes a task for failed, and asks again, that is answered before its process has ended.
-    page.wait_for_timeout(ANSWER_AFTER)
+    page.wait_for_timeout(1000 * ANSWER_AFTER)
     page.get_by_role("button", name="Approve").click()
     assert stack.page.await_run(REPLAY, run) == "success", stack.page.story(REPLAY, run)
     page.goto(f"{stack.page.address}/dags/{REPLAY}/runs/{run}")

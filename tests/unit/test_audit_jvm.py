@@ -63,9 +63,10 @@ def test_jvm_that_cannot_compile_the_reader_is_ended(
     assert started[0].java_process.poll() is not None
 
 
-def test_jvm_that_is_killed_prints_no_traceback(settings: Settings) -> None:
-    """Ctrl-C ends the JVM too. In a process without handlers of logging py4j printed a traceback for each call."""
-    command = [sys.executable, "-c", KILLED, str(settings.jars)]
+@pytest.mark.parametrize("logging_of_process", ["", "import logging; logging.basicConfig()\n"])
+def test_jvm_that_is_killed_prints_no_traceback(settings: Settings, logging_of_process: str) -> None:
+    """Ctrl-C ends the JVM too. py4j printed a traceback for each call, by a handler of the process or by its own."""
+    command = [sys.executable, "-c", logging_of_process + KILLED, str(settings.jars)]
     done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True, check=True)
     assert "the JVM that reads Kafka has ended" in done.stdout
     assert done.stderr == ""

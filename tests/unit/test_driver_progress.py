@@ -73,11 +73,11 @@ def test_a_job_that_reads_the_dataset_lengthens_the_interval(scene: Scene) -> No
 def test_the_interval_ends_with_the_job(scene: Scene) -> None:
     ingest = ingest_of(scene, {})
     ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0, "job_trigger_seconds": 600.0})
-    with ThreadPoolExecutor(1) as pool, shared_lock(reading_lock_path(ingest.settings, ingest.dataset.name)):
-        waiting = pool.submit(ingest.wait_for_next, 1, time.monotonic())
-        time.sleep(0.2)
-        assert not waiting.done()
-        reading_lock_path(ingest.settings, ingest.dataset.name).unlink()
+    with ThreadPoolExecutor(1) as pool:
+        with shared_lock(reading_lock_path(ingest.settings, ingest.dataset.name)):
+            waiting = pool.submit(ingest.wait_for_next, 1, time.monotonic())
+            time.sleep(0.2)
+            assert not waiting.done()
         waiting.result(10)
 
 
