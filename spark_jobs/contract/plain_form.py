@@ -9,6 +9,7 @@ Any other record takes the general path (json_structure.py), with the same verdi
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import SparkSession
@@ -16,9 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from include.catalog.contract import Column, Contract
+from spark_jobs.contract.java_function import java_function
 from spark_jobs.contract.json_structure import MAX_BYTES
-from spark_jobs.contract.plain_record_class import java_function, new_plain_record
+from spark_jobs.java_class import new_instance
 
+PLAIN_RECORD = Path(__file__).with_name("PlainRecord.java")
 PLAIN_CHARACTER = r'[^"\\\x00-\x1f\x7f]'
 # A pattern of these characters cannot match a quote or a control character, so it cannot exceed its string. A range
 # such as `A-z` has the backslash in it, with which an escape begins: no plain text has one.
@@ -43,7 +46,7 @@ def plain_values(record: Expression, contract: Contract) -> Expression:
     plain form, nor has a contract that begins with an optional field.
     """
     spark = SparkSession.active()
-    function = new_plain_record(spark)
+    function = new_instance(spark, PLAIN_RECORD)
     for column in contract.columns:
         whole, scale = _digits(column)
         function.add(column.member, column.type, column.required, whole, scale, *_accepted_texts(column))

@@ -44,6 +44,8 @@ UNSORTED = {"spark.sql.maxConcurrentOutputFileWriters": "2"}
 FETCHING = {
     "kafka.max.partition.fetch.bytes": "8388608",
     "kafka.fetch.max.bytes": "67108864",
+    # A poll of the default, 500 records, costs as much as fetching them. What a poll returns has been fetched already.
+    "kafka.max.poll.records": "10000",
     "kafka.request.timeout.ms": "20000",
     "kafka.default.api.timeout.ms": "30000",
 }

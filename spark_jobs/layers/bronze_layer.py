@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -26,10 +28,14 @@ from pyspark.sql.types import (
 
 from include.paths import bronze_path
 from include.settings import Settings
+from spark_jobs.layers.bronze_files import write_bronze
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.parquet_writer import ParquetWriting
+from spark_jobs.storage.prepared_query import ScratchFolder
+from spark_jobs.storage.spark_files import computes_here
 
 SCHEMA = (
     StructType()
@@ -45,14 +51,10 @@ SCHEMA = (
     .add("_date", StringType())
 )
 BOUNDED = ("partition", "offset", "timestamp", "_batch_id")
+KAFKA_COLUMNS = [name for name in SCHEMA.fieldNames() if not name.startswith("_")]
 # Nearly every payload and offset is different: a dictionary of them is built and discarded, and nothing reads the
 # smallest payload.
-WRITING = {
-    "parquet.enable.dictionary#value": "false",
-    "parquet.enable.dictionary#offset": "false",
-    "parquet.column.statistics.enabled#value": "false",
-    "parquet.size.statistics.enabled": "false",
-}
+WRITING = ParquetWriting(distinct=("value", "offset"), unbounded=("value",))
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def commit_bronze(
     if table.committed(batch.app_id) >= batch.transaction:
         return table.batch_files(batch.number, batch.number)
     pass_step(Step.BRONZE_STARTED, batch.number)
-    files = table.write(_rows(records, batch.number), f"b{batch.number:08d}")
+    files = _written_files(table, records, batch.number)
     validate_ranges(table.spec.name, files, batch)
     validate_source()
     pass_step(Step.BRONZE_WRITTEN, batch.number)
@@ -129,19 +131,20 @@ def validate_ranges(name: str, files: list[DataFile], batch: BronzeBatch) -> Non
             raise RowsUnaccounted(name, (batch.number, batch.number), f"{count} rows in [{start}, {end})")
 
 
-def _rows(records: DataFrame, number: int) -> DataFrame:
-    return records.select(
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        F.col("timestampType").alias("timestamp_type"),
-        "key",
-        "value",
-        "headers",
-        batch_number(number, "partition").alias("_batch_id"),
-        F.date_format("timestamp", "yyyy-MM-dd").alias("_date"),
-    )
+def _written_files(table: Table, records: DataFrame, number: int) -> list[DataFile]:
+    """Write a batch's files: Spark's executors do on a cluster, else this process."""
+    rows = records.withColumnRenamed("timestampType", "timestamp_type").select(*KAFKA_COLUMNS)
+    folder = f"b{number:08d}"
+    if computes_here(records.sparkSession):
+        return write_bronze(table, rows, number, folder, _arriving(table.spec.path).path)
+    dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
+    return table.write(dated.withColumn("_batch_id", batch_number(number, "partition")), folder)
+
+
+@cache
+def _arriving(path: Path) -> ScratchFolder:
+    """Return the folder for a table's records between Kafka and the table's files."""
+    return ScratchFolder(path.with_name("_arriving"))
 
 
 def _metadata(table: Table, files: list[DataFile], batch: BronzeBatch) -> dict[str, Any]:

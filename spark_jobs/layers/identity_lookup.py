@@ -26,6 +26,7 @@ from include.clients.delta_log import commit_content, read_commit
 from include.record_coordinates import RANK
 from include.state.json_file import StateFileUnreadable
 from spark_jobs.layers.rows_at_places import rows_at
+from spark_jobs.storage.arrow_files import SUFFIX, arrow_bounds
 from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
@@ -63,7 +64,7 @@ class IdentityLookup:
     def view_candidates(self, duck: DuckSession, name: str, given: Sequence[Path]) -> None:
         """Create a view of identity and rank of the rows of silver that may share an identity with others.
 
-        These others are the rows of the Parquet files `given`, with silver's columns.
+        These others are the rows of the files `given`, Parquet or Arrow, with silver's columns.
         """
         silver = self._silver
         duck.view_files(f"{name}_given", given, silver.spec.data_schema)
@@ -200,13 +201,17 @@ def _added_files(silver: Table, after: int) -> list[DataFile]:
 def _files_within_bounds(files: Sequence[DataFile], given: Sequence[Path], pipeline: Pipeline) -> list[DataFile]:
     """Return the files that may hold an identity of the given rows: by their bounds on it and on event time.
 
-    Bounds of the given rows are those of row groups, so that one old record does not open all of silver.
+    Bounds of the given rows are those of row groups or batches, so that one old record does not open all of silver.
     """
     if not files:
         return []
     columns = (pipeline.event_time, pipeline.identity[0])
-    spans = [bounds for path in given for bounds in bounds_of(path, columns)]
+    spans = [bounds for path in given for bounds in _bounds_in(path, columns)]
     return [file for file in files if any(_may_share(file, low, high, pipeline) for low, high in spans)]
+
+
+def _bounds_in(path: Path, columns: Sequence[str]) -> Iterable[tuple[Bounds, Bounds]]:
+    return arrow_bounds(path, columns) if path.suffix == SUFFIX else bounds_of(path, columns)
 
 
 def _may_share(file: DataFile, low: Bounds, high: Bounds, pipeline: Pipeline) -> bool:

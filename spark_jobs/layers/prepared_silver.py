@@ -24,6 +24,8 @@ MOST_QUERIES = 8
 """Queries over superseded versions of reference tables are never used again."""
 # A task generates the code of its projections, 20 to 40 ms for a contract: more than it saves for few records.
 ROWS_OF_ONE_TASK = 500
+MOST_TASKS = 16
+"""Files that are read as they are; more are small ones, which are cheaper together."""
 
 
 class PreparedSilver:
@@ -57,7 +59,7 @@ class PreparedQueries(Generic[Query]):
         """
         if not computes_here(self._spark):
             return None
-        tasks = 1 if rows_in_files(files) <= ROWS_OF_ONE_TASK else self._spark.sparkContext.defaultParallelism
+        tasks = self._tasks(files)
         if (name, tasks) not in self._slots:
             folder = self._scratch.path / "silver" / f"{name}-{tasks}"
             self._slots[name, tasks] = Slot(self._spark, folder, schema, tasks)
@@ -71,3 +73,12 @@ class PreparedQueries(Generic[Query]):
                 self._queries.clear()
             self._queries[key] = build(slot.rows)
         return self._queries[key]
+
+    def _tasks(self, files: Sequence[Path]) -> int:
+        """Return how many tasks, and files of a slot, the records get: as many as they have files, if each core has one
+        then.
+        """
+        cores = int(self._spark.sparkContext.defaultParallelism)
+        if rows_in_files(files) <= ROWS_OF_ONE_TASK:
+            return 1
+        return len(files) if cores <= len(files) <= MOST_TASKS else cores

@@ -35,7 +35,7 @@ from spark_jobs.storage.duckdb_session import (
     rows_in_folder,
 )
 from spark_jobs.storage.prepared_query import PreparedQuery, QueryOfOneRun
-from spark_jobs.storage.spark_files import rows_in_files
+from spark_jobs.storage.spark_files import rows_in_files, stage_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
 KAFKA_POSITION = '"partition", "offset"'
@@ -112,7 +112,7 @@ def validate_files(
         invalid = _write_validated(accepted, ranges, folder)
         _refuse_lost(writer, batches, invalid, folder)
         _refuse_unaccounted(writer, batches, rows_in, rows_in_folder(folder / ACCEPTED) + rows_in_files(invalid))
-    found = tuple(parquet_files(folder / ACCEPTED))
+    found = tuple(stage_files(folder / ACCEPTED))
     return ValidatedFiles(found, tuple(invalid), summed_counts(accepted.counts), accepted.has_inputs and bool(found))
 
 
@@ -208,7 +208,7 @@ def _validate_remainder(
         query = writer.prepared.validated.over(
             files, REMAINDER, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
         )
-    (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save(target, "_verdict")
+    (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save_by("_verdict", target)
 
 
 def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], folder: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from include.clients.table_files import add_actions
 from spark_jobs.storage.log_commit import Action
+from spark_jobs.storage.parquet_writer import ParquetWriting
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Bound = int | str | datetime | date | Decimal
@@ -56,7 +57,7 @@ class DataFile:
 class TableSpec:
     """A table's display name, folder, columns (the partition column last) and columns with bounds.
 
-    `durable`: commits, and the files that they name, are forced to disk. `writing`: options of Spark's Parquet writer.
+    `durable`: commits, and the files that they name, are forced to disk.
     """
 
     name: str
@@ -65,7 +66,7 @@ class TableSpec:
     partition: str
     bounded: tuple[str, ...]
     durable: bool = False
-    writing: Mapping[str, str] = field(default_factory=dict)
+    writing: ParquetWriting = ParquetWriting()
 
     @property
     def data_schema(self) -> StructType:

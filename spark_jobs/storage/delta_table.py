@@ -194,7 +194,7 @@ class Table:
         path = self.attempt_folder(folder)
         chosen = rows.select(*self.spec.schema.fieldNames())
         validate_types(self.spec, chosen.schema)
-        write_files(chosen, path, "overwrite", self.spec.partition, self.spec.writing)
+        write_files(chosen, path, "overwrite", self.spec.partition, self.spec.writing.spark_options)
         files = self.written_files(path)
         if not files:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""DuckDB sessions over Parquet files that Spark wrote: queries and writes in this process, without a Spark job.
+"""DuckDB sessions over files that Spark wrote: queries and writes in this process, without a Spark job.
 
 Only for queries without a dataset's own code (layers/adr-0002). Folders hold one or more Parquet files.
 """
@@ -6,7 +6,7 @@ Only for queries without a dataset's own code (layers/adr-0002). Folders hold on
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,9 +21,11 @@ from pyspark.sql.types import StructType
 
 from include.reading.memory_database import memory_database
 from include.sql_quoting import sql_literal
+from spark_jobs.storage.arrow_files import SUFFIX, read_arrow
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
-from spark_jobs.storage.spark_files import rows_in_files, write_files
+from spark_jobs.storage.parquet_writer import row_groups
+from spark_jobs.storage.spark_files import rows_in_files, stage_files, write_files
 
 # For all sessions of a process, in addition to the JVM's heap; DuckDB spills beyond it.
 MEMORY = "2GB"
@@ -33,7 +35,6 @@ BACKGROUND_MEMORY = "1GB"
 ROWS_PER_GROUP = 8_192
 # DuckDB's own writer makes row groups of at least a vector's rows: 600 MB if a record has 300 KB.
 VECTOR = 2_048
-GROUP_BYTES = 16 << 20
 
 
 class DuckSession:
@@ -51,15 +52,18 @@ class DuckSession:
         self.view_columns(name, files, schema.fieldNames())
 
     def view_columns(self, name: str, files: Sequence[Path], names: Sequence[str]) -> None:
-        """Create a view of these columns of one or more files."""
-        paths = ", ".join(sql_literal(str(path)) for path in files)
-        columns = ", ".join(f'"{column}"' for column in names)
-        rows = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
-        self._database.execute(f'create temp view "{name}" as select {columns} from {rows}')
+        """Create a view of these columns of one or more files, Parquet or Arrow."""
+        columns, sources = ", ".join(f'"{column}"' for column in names), list[str]()
+        if parquet := [sql_literal(str(path)) for path in files if path.suffix != SUFFIX]:
+            sources.append(f"read_parquet([{', '.join(parquet)}], hive_partitioning = false, union_by_name = true)")
+        if arrow := [path for path in files if path.suffix == SUFFIX]:
+            self.view_arrow(f"{name}_in_arrow", read_arrow(arrow, names))
+            sources.append(f'"{name}_in_arrow"')
+        self.view_query(name, " union all ".join(f"select {columns} from {source}" for source in sources))
 
     def view_folder(self, name: str, folder: Path, schema: StructType) -> None:
         """Create a view of a folder's files."""
-        self.view_files(name, parquet_files(folder), schema)
+        self.view_files(name, stage_files(folder), schema)
 
     def view_table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
         """Create a view of some of a table's files."""
@@ -90,7 +94,7 @@ class DuckSession:
         folder.mkdir(parents=True)
         rows = self._database.sql(sql).to_arrow_reader(VECTOR)
         with pq.ParquetWriter(folder / "part-0.parquet", rows.schema, use_dictionary=False) as writer:
-            for group in _groups(rows):
+            for group in row_groups(rows):
                 writer.write_table(group)
 
     def save_file(self, sql: str, path: Path) -> None:
@@ -150,20 +154,6 @@ class DuckSession:
         self._database.close()
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows in tables of about GROUP_BYTES; one row may have more."""
-    pending: list[pa.RecordBatch] = []
-    for batch in batches:
-        most = max(1, batch.num_rows * GROUP_BYTES // max(1, batch.nbytes))
-        for first in range(0, batch.num_rows, most):
-            pending.append(batch.slice(first, most))
-            if sum(each.nbytes for each in pending) >= GROUP_BYTES // 2:
-                yield pa.Table.from_batches(pending)
-                pending = []
-    if pending:
-        yield pa.Table.from_batches(pending)
-
-
 @cache
 def _database() -> Any:
     """Return this process's database. Opening one takes longer than most queries of a run; views are per session."""
@@ -203,7 +193,7 @@ def parquet_files(folder: Path) -> list[Path]:
 
 def rows_in_folder(folder: Path) -> int:
     """Return the row count of a folder, from the footers."""
-    return rows_in_files(parquet_files(folder))
+    return rows_in_files(stage_files(folder))
 
 
 def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from include.process_folder import new_process_folder
 from spark_jobs.storage.repeatable_plan import is_repeatable
-from spark_jobs.storage.spark_files import write_files
+from spark_jobs.storage.spark_files import write_files, write_stage
 
 MOST_BYTES = 48 << 20
 """The greatest size of a slot's rows as Arrow, all of its files together."""
@@ -83,7 +84,14 @@ class Slot:
             _write_padded(rows.slice(number * each, each), file)
 
     def fill_from(self, files: Sequence[Path]) -> None:
-        """Exchange the rows for those of Parquet files. Raises SlotFull, before it has read all of many rows."""
+        """Exchange the rows for those of Parquet files. Raises SlotFull, before it has read all of many rows.
+
+        Files that are as many as the slot's are copied as they are, however many rows they have.
+        """
+        if len(files) == len(self._files) and all(file.stat().st_size <= FILE_BYTES for file in files):
+            for file, target in zip(files, self._files, strict=True):
+                _copy_padded(file, target)
+            return
         if sum(_uncompressed_bytes(file) for file in files) > MOST_BYTES:
             raise SlotFull
         parts, size = [self._schema.empty_table()], 0
@@ -112,21 +120,28 @@ class PreparedQuery:
     def _is_repeatable(self) -> bool:
         return is_repeatable(self._frame)
 
-    def result(self) -> pa.Table:
-        """Execute the query over what its slots have now; return its rows."""
-        frame = self._frame if self._is_repeatable else self._frame.select("*")
-        return frame.toArrow()
+    def _current(self) -> DataFrame:
+        """Return the frame to execute over what the slots have now."""
+        return self._frame if self._is_repeatable else self._frame.select("*")
 
-    def save(self, folder: Path, partition: str | None = None) -> None:
-        """Execute the query; add its rows to a folder, in a folder for each value of column `partition` if given."""
+    def result(self) -> pa.Table:
+        """Execute the query; return its rows, in memory."""
+        return self._current().toArrow()
+
+    def save(self, folder: Path) -> None:
+        """Execute the query; add its rows to a folder that Spark does not read."""
+        write_stage(self._current(), folder, SPARK_WRITING)
+
+    def save_by(self, column: str, folder: Path) -> None:
+        """Execute the query; add its rows as Parquet to a folder for each value of `column` below `folder`."""
         form = ds.ParquetFileFormat()
         ds.write_dataset(
             self.result(),
             folder,
             format=form,
             file_options=form.make_write_options(**UNCOMPRESSED),
-            partitioning=[partition] if partition else None,
-            partitioning_flavor="hive" if partition else None,
+            partitioning=[column],
+            partitioning_flavor="hive",
             basename_template=f"{uuid4().hex}-{{i}}.parquet",
             existing_data_behavior="overwrite_or_ignore",
         )
@@ -138,9 +153,13 @@ class QueryOfOneRun:
 
     frame: DataFrame
 
-    def save(self, folder: Path, partition: str | None = None) -> None:
-        """Execute the query; add its rows to a folder, in a folder for each value of column `partition` if given."""
-        write_files(self.frame, folder, "append", partition, SPARK_WRITING)
+    def save(self, folder: Path) -> None:
+        """Execute the query; add its rows to a folder that Spark does not read."""
+        write_stage(self.frame, folder, SPARK_WRITING)
+
+    def save_by(self, column: str, folder: Path) -> None:
+        """Execute the query; add its rows as Parquet to a folder for each value of `column` below `folder`."""
+        write_files(self.frame, folder, "append", column, SPARK_WRITING)
 
 
 def _write_padded(rows: pa.Table, file: Path) -> None:
@@ -153,12 +172,24 @@ def _write_padded(rows: pa.Table, file: Path) -> None:
     content = buffer.getbuffer()
     if len(content) > FILE_BYTES:
         raise SlotFull
+    _exchange(file, content)
+
+
+def _copy_padded(source: Path, file: Path) -> None:
+    """Copy a Parquet file of at most FILE_BYTES, with the gap of `_write_padded`."""
+    with source.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
+        _exchange(file, memoryview(content))
+
+
+def _exchange(file: Path, content: memoryview) -> None:
+    """Replace a slot's file by the content of a Parquet file with a gap before its footer."""
     footer = int.from_bytes(content[-FOOTER_LENGTH_AND_MAGIC:-4], "little") + FOOTER_LENGTH_AND_MAGIC
     new = file.with_suffix(".new")
     with new.open("wb") as opened:
         opened.write(content[:-footer])
         opened.seek(FILE_BYTES - footer)
         opened.write(content[-footer:])
+    content.release()
     os.replace(new, file)
 
 

@@ -1,4 +1,8 @@
-"""Files that Spark writes into a folder: executors of a cluster write them on other hosts, so they are counted."""
+"""Files that Spark writes into a folder: executors of a cluster write them on other hosts, so they are counted.
+
+Files of a *stage* are read by this process alone, never by Spark: Arrow where tasks are threads of this process
+(`arrow_files.py`), else Parquet.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from include.errors import Transient
+from spark_jobs.storage.arrow_files import SUFFIX, arrow_rows, write_arrow
 
 UNFINISHED = "_temporary"
 """Spark's folder for what tasks have not committed; a task that lost its driver may leave files there."""
@@ -49,9 +54,22 @@ def write_files(
         raise WrittenRowsMissing(folder, written, found)
 
 
+def write_stage(rows: DataFrame, folder: Path, parquet_options: Mapping[str, str]) -> None:
+    """Add rows to a folder that only this process reads, through `stage_files`; raises WrittenRowsMissing."""
+    if computes_here(rows.sparkSession):
+        write_arrow(rows, folder)
+    else:
+        write_files(rows, folder, "append", options=parquet_options)
+
+
+def stage_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that `write_stage` wrote."""
+    return sorted([*folder.glob("*.parquet"), *folder.glob(f"*{SUFFIX}")])
+
+
 def rows_in_files(files: Iterable[Path]) -> int:
     """Return the row count of files, from the footers."""
-    return sum(int(pq.read_metadata(file).num_rows) for file in files)
+    return sum(arrow_rows(file) if file.suffix == SUFFIX else pq.read_metadata(file).num_rows for file in files)
 
 
 def finished_files(folder: Path) -> list[Path]:

@@ -181,16 +181,18 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.workloads.datasets": ((), "transformations: pyspark and the standard library only"),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.log_lines": (("include.errors",), "lines of a driver's log; knows nothing of what they say"),
+    "spark_jobs.java_class": ((), "compiles Java for Spark's tasks; knows no class"),
     "spark_jobs.storage": (
         (
-            *(*GROUND, "spark_jobs.log_lines", "include.clients.delta_log", "include.reading.memory_database"),
+            *(*GROUND, "spark_jobs.log_lines", "spark_jobs.java_class"),
+            *("include.clients.delta_log", "include.reading.memory_database"),
             *("include.clients.commit_history", "include.clients.file_checksum", "include.clients.table_files"),
             "include.state.json_file",
         ),
         "tables and checkpoints; knows no layer or dataset",
     ),
     "spark_jobs.contract": (
-        ("include.catalog", "include.clients.schema_registry", "include.schemas"),
+        ("include.catalog", "include.clients.schema_registry", "include.schemas", "spark_jobs.java_class"),
         "contract to Spark columns; knows neither tables nor stream",
     ),
     "spark_jobs.layers": (

@@ -16,9 +16,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.storage import prepared_query
+from spark_jobs.storage.arrow_files import read_arrow
 from spark_jobs.storage.duckdb_session import parquet_files
 from spark_jobs.storage.prepared_query import PreparedQuery, Slot, SlotFull
 from spark_jobs.storage.repeatable_plan import is_repeatable
+from spark_jobs.storage.spark_files import rows_in_files, stage_files
 
 NUMBERS = StructType().add("n", "long").add("text", "string")
 EVERY_TYPE: dict[str, Any] = {
@@ -116,8 +118,9 @@ def test_every_type_is_the_same_through_slot_and_result_as_through_spark_s_own_f
     slot = Slot(spark, tmp_path / "slot", schema, tasks=2)
     slot.fill_from(parquet_files(tmp_path / "given"))
     PreparedQuery(slot.rows).save(tmp_path / "result")
-    result = spark.read.schema(schema).parquet(str(tmp_path / "result"))
-    assert sorted(map(str, result.collect())) == sorted(map(str, given.collect()))
+    result = read_arrow(stage_files(tmp_path / "result"))
+    assert result.schema == given.toArrow().schema
+    assert sorted(map(str, result.to_pylist())) == sorted(map(str, given.toArrow().to_pylist()))
 
 
 def test_result_is_added_to_a_folder_by_partition(spark: SparkSession, tmp_path: Path) -> None:
@@ -125,7 +128,7 @@ def test_result_is_added_to_a_folder_by_partition(spark: SparkSession, tmp_path:
     query = slot.rows.withColumn("parity", F.when(F.col("n") % 2 == 0, "even").otherwise("odd"))
     for numbers in ([1, 2, 3], [5]):
         slot.fill(rows_of(*numbers))
-        PreparedQuery(query).save(tmp_path / "result", "parity")
+        PreparedQuery(query).save_by("parity", tmp_path / "result")
     found = {
         name: [n for file in parquet_files(tmp_path / "result" / f"parity={name}") for n in read_numbers(file)]
         for name in ("even", "odd")
@@ -146,10 +149,10 @@ def test_query_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) ->
     slot.fill(rows_of(*range(10)))
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         PreparedQuery(query).save(tmp_path / "result")
-    assert parquet_files(tmp_path / "result") == []
+    assert list((tmp_path / "result").rglob("*.arrow")) == []
     slot.fill(rows_of(6))
     PreparedQuery(query).save(tmp_path / "result")
-    assert len(parquet_files(tmp_path / "result")) == 1
+    assert rows_in_files(stage_files(tmp_path / "result")) == 1
 
 
 def test_slot_refuses_more_rows_than_it_may_hold(

@@ -1,0 +1,46 @@
+"""Java classes of this project: compiled by Janino, which Spark has for its generated code, and given to its tasks.
+
+So the Java that runs Spark needs no compiler, and executors of a cluster get a class as they get a jar.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+PACKAGE = "headrace"
+
+
+def new_instance(spark: SparkSession, source: Path) -> Any:
+    """Return a new object of the public class in a Java source, which is named as the file and takes no arguments."""
+    return _loaded(spark, spark.sparkContext.applicationId, source).newInstance()
+
+
+@lru_cache(maxsize=8)
+def _loaded(spark: SparkSession, application: str, source: Path) -> Any:
+    """Return the class; tasks of the application find it in a jar from now on."""
+    java: Any = spark._jvm
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(java.org.apache.spark.util.Utils.getSparkClassLoader())
+    text = source.read_text("utf-8")
+    compiler.cook(text)
+    folder = Path(spark.sparkContext.getConf().get("spark.local.dir", "."))
+    jar = folder / f"{source.stem}-{sha256(text.encode()).hexdigest()[:16]}.jar"
+    _write_jar(jar, dict(compiler.getBytecodes()))
+    spark._jsc.sc().addJar(str(jar))
+    return compiler.getClassLoader().loadClass(f"{PACKAGE}.{source.stem}")
+
+
+def _write_jar(jar: Path, classes: dict[str, bytes]) -> None:
+    jar.parent.mkdir(parents=True, exist_ok=True)
+    new = jar.with_name(uuid4().hex)
+    with zipfile.ZipFile(new, "w") as opened:
+        for name, content in classes.items():
+            opened.writestr(f"{name.replace('.', '/')}.class", bytes(content))
+    new.replace(jar)

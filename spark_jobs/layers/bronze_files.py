@@ -1,0 +1,55 @@
+"""Bronze's files of one batch where tasks are threads of this process: they write Arrow, it writes Parquet (adr-0016).
+
+Reads: a micro-batch of the Kafka source. Writes: a folder of the table, invisible to readers until the commit.
+After a crash: the Arrow files are in a folder of the dead process, which the next one removes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_jobs.storage.arrow_files import read_arrow, write_arrow
+from spark_jobs.storage.data_files import DataFile
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.parquet_writer import write_parquet
+
+DAY_US = 86_400_000_000
+
+
+def write_bronze(table: Table, records: DataFrame, batch: int, folder: str, scratch: Path) -> list[DataFile]:
+    """Write the records of a batch, which have bronze's columns but its number and date, into `folder` of the table.
+
+    Each Kafka partition has a file for each date of its timestamps. `scratch`: folder for the Arrow files.
+    """
+    target = table.attempt_folder(folder)
+    shutil.rmtree(target, ignore_errors=True)
+    schema = to_arrow_schema(table.spec.data_schema, timezone="UTC")
+    for number, file in enumerate(write_arrow(records, scratch)):
+        rows = read_arrow([file])
+        numbered = rows.append_column("_batch_id", pa.repeat(pa.scalar(batch, pa.int64()), len(rows)))
+        for date, dated in rows_by_date(numbered.select(schema.names).cast(schema)):
+            part = target / f"{table.spec.partition}={date}"
+            part.mkdir(parents=True, exist_ok=True)
+            write_parquet(dated, part / f"part-{number:05d}.parquet", table.spec.writing)
+        file.unlink()
+    return table.written_files(target) if target.exists() else []
+
+
+def rows_by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield each date of the column `timestamp` (UTC), in the form of Spark's `date_format`, with its rows in order."""
+    days = rows["timestamp"].cast(pa.int64()).to_numpy() // DAY_US
+    distinct = np.unique(days).tolist()
+    for day in distinct:
+        yield _date(day), rows if len(distinct) == 1 else rows.filter(pa.array(days == day))
+
+
+def _date(day: int) -> str:
+    text = str(np.datetime64(day, "D"))
+    return f"+{text}" if len(text) > len("2013-01-31") and not text.startswith("-") else text
