@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 PACKAGE = "headrace"
@@ -19,21 +20,21 @@ PACKAGE = "headrace"
 
 def new_instance(spark: SparkSession, source: Path) -> Any:
     """Return a new object of the public class in a Java source, which is named as the file and takes no arguments."""
-    return _loaded(spark, spark.sparkContext.applicationId, source).newInstance()
+    return _loaded(spark.sparkContext, source).newInstance()
 
 
 @lru_cache(maxsize=8)
-def _loaded(spark: SparkSession, application: str, source: Path) -> Any:
-    """Return the class; tasks of the application find it in a jar from now on."""
-    java: Any = spark._jvm
+def _loaded(context: SparkContext, source: Path) -> Any:
+    """Return the class; tasks of the application find it in a jar from now on. Sessions come and go, with each batch."""
+    java: Any = context._jvm
     compiler = java.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(java.org.apache.spark.util.Utils.getSparkClassLoader())
     text = source.read_text("utf-8")
     compiler.cook(text)
-    folder = Path(spark.sparkContext.getConf().get("spark.local.dir", "."))
+    folder = Path(context.getConf().get("spark.local.dir", "."))
     jar = folder / f"{source.stem}-{sha256(text.encode()).hexdigest()[:16]}.jar"
     _write_jar(jar, dict(compiler.getBytecodes()))
-    spark._jsc.sc().addJar(str(jar))
+    context._jsc.sc().addJar(str(jar))
     return compiler.getClassLoader().loadClass(f"{PACKAGE}.{source.stem}")
 
 
