@@ -25,7 +25,7 @@ def new_instance(spark: SparkSession, source: Path) -> Any:
 
 @lru_cache(maxsize=8)
 def _loaded(context: SparkContext, source: Path) -> Any:
-    """Return the class; tasks of the application find it in a jar from now on. Sessions come and go, with each batch."""
+    """Return the class; tasks find it in a jar from now on. A context has many sessions: one for each micro-batch."""
     java: Any = context._jvm
     compiler = java.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(java.org.apache.spark.util.Utils.getSparkClassLoader())

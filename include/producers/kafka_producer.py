@@ -231,8 +231,9 @@ class Outbox:
 
     def put(self, row: int | None, key: bytes, value: bytes | None) -> None:
         """Queue one record, waiting while the queue is full; with `row`, record its position."""
+        # Without a position the producer's own callback serves all: one for each record keeps Python's collector busy.
         kept = row if self.keeping_positions else None
-        callback = self._delivered if kept is None else partial(self._record_position, kept)
+        callback = None if kept is None else partial(self._record_position, kept)
         while True:
             try:
                 self.producer.produce(self.topic, value, key, on_delivery=callback)

@@ -15,9 +15,12 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
+
+from pyspark.sql import SparkSession
 
 from include.catalog.pipeline import row_columns
 from include.paths import warehouse
@@ -28,6 +31,7 @@ from spark_jobs.engine.compaction_groups import (
     SPLIT_BY_DAY,
     CompactionPolicy,
     GroupKey,
+    are_of_one_day,
     compaction_groups,
     event_day_of,
     kafka_partition_of,
@@ -37,13 +41,16 @@ from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.obsolete_files import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
 from spark_jobs.layers.gold_files import old_neighbours
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.storage.batch_rows import last_batch
+from spark_jobs.storage.batch_rows import first_batch, last_batch
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, DuckSessions, duckdb_session
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.row_group_copy import copy_row_groups, have_same_columns
 
 LEAST_SECONDS = 1.0
+LEAST_COPIED = 512 << 10
+"""Smaller files have few rows in a row group: their rows are written again, in larger ones."""
 SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 
 
@@ -53,7 +60,8 @@ class CompactedTable:
 
     `group_key`: files with one key may become one file. `group_keys`: the keys by path; other files are not compacted.
     `order`: columns that its rows are sorted by. `day`: column whose days get a file each, when there are enough rows.
-    `before`: only files of batches before this one; None for all.
+    `before`: only files of batches before this one; None for all. `spark`: copies row groups of larger files that
+    follow one another by batch, instead of writing each row again; None: never.
     """
 
     table: Table
@@ -62,6 +70,7 @@ class CompactedTable:
     day: str = ""
     before: int | None = None
     group_keys: Callable[[], Mapping[str, Hashable]] | None = None
+    spark: SparkSession | None = None
 
     def groups(self, policy: CompactionPolicy) -> list[list[DataFile]]:
         """Return the groups of files to compact now, smallest first."""
@@ -133,12 +142,14 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
             continue
         writer, batch, time_column = release.writer, refined_batch(release), release.dataset.pipeline.event_time
         yield CompactedTable(writer.rejected, order=SILVER_ORDER)
-        yield CompactedTable(writer.silver, event_day_of(time_column), SILVER_ORDER, time_column, batch)
+        by_day = event_day_of(time_column)
+        yield CompactedTable(writer.silver, by_day, SILVER_ORDER, time_column, batch, spark=writer.spark)
         for target in release.gold:
             group_keys = partial(old_neighbours, target, batch)
             yield CompactedTable(target.table, order=row_columns(target.gold), group_keys=group_keys)
     batch = refined_batch(releases[0])
-    yield CompactedTable(releases[0].writer.bronze, kafka_partition_of, ("_batch_id", "partition", "offset"), "", batch)
+    bronze, order = releases[0].writer.bronze, ("_batch_id", "partition", "offset")
+    yield CompactedTable(bronze, kafka_partition_of, order, before=batch, spark=releases[0].writer.spark)
 
 
 def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:
@@ -155,17 +166,36 @@ def write_group(
     folder = attempt / f"{table.spec.partition}={quote(value, safe='')}"
     folder.mkdir(parents=True)
     try:
-        with session() as duck:
-            duck.view_table("small", table, group)
-            column = compacted.day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
-            for number, condition in enumerate(_days(duck, column)):
-                ordered = f" order by {', '.join(map(sql_identifier, compacted.order))}" if compacted.order else ""
-                duck.save_file(f"select * from small{condition}{ordered}", folder / f"part-{number}.parquet")
+        if compacted.spark is not None and _can_be_copied(compacted, group):
+            paths = [table.spec.path / file.path for file in group]
+            copy_row_groups(compacted.spark, paths, folder / "part-0.parquet")
+        else:
+            _write_rows(compacted, group, folder, session)
         return table.written_files(attempt)
     except BaseException:
         # A group that fails is tried again later: what it wrote would fill the disk.
         shutil.rmtree(attempt, ignore_errors=True)
         raise
+
+
+def _can_be_copied(compacted: CompactedTable, group: Sequence[DataFile]) -> bool:
+    """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day."""
+    if any(file.size < LEAST_COPIED or "_batch_id" not in file.high for file in group):
+        return False
+    is_in_order = all(last_batch(file) < first_batch(following) for file, following in pairwise(group))
+    if not is_in_order or (compacted.day and not are_of_one_day(group, compacted.day)):
+        return False
+    return have_same_columns([compacted.table.spec.path / file.path for file in group])
+
+
+def _write_rows(compacted: CompactedTable, group: Sequence[DataFile], folder: Path, session: DuckSessions) -> None:
+    """Write the rows of a group in the table's order, a file for each day if the table is divided so."""
+    with session() as duck:
+        duck.view_table("small", compacted.table, group)
+        column = compacted.day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
+        for number, condition in enumerate(_days(duck, column)):
+            ordered = f" order by {', '.join(map(sql_identifier, compacted.order))}" if compacted.order else ""
+            duck.save_file(f"select * from small{condition}{ordered}", folder / f"part-{number}.parquet")
 
 
 def commit_group(table: Table, added: Sequence[DataFile], group: Sequence[DataFile]) -> None:

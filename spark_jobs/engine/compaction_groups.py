@@ -85,6 +85,12 @@ def event_day_of(column: str) -> GroupKey:
     return group_key
 
 
+def are_of_one_day(files: Sequence[DataFile], column: str) -> bool:
+    """Return whether all rows of the files have one day of `column`, by their bounds."""
+    days = {_day(bound) for file in files for bound in (file.low.get(column), file.high.get(column))}
+    return len(days) == 1 and None not in days
+
+
 def _day(bound: object) -> date | None:
     if isinstance(bound, datetime):
         return bound.date()

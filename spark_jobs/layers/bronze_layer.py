@@ -53,8 +53,8 @@ SCHEMA = (
 BOUNDED = ("partition", "offset", "timestamp", "_batch_id")
 KAFKA_COLUMNS = [name for name in SCHEMA.fieldNames() if not name.startswith("_")]
 # Nearly every payload and offset is different: a dictionary of them is built and discarded, and nothing reads the
-# smallest payload.
-WRITING = ParquetWriting(distinct=("value", "offset"), unbounded=("value",))
+# smallest payload. zstd takes as long as snappy, for a third of the bytes.
+WRITING = ParquetWriting(distinct=("value", "offset"), unbounded=("value",), compression="zstd")
 
 
 @dataclass(frozen=True)

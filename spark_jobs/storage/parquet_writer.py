@@ -1,4 +1,4 @@
-"""Parquet files that this process writes from Arrow rows, and what a table's files do without, whoever writes them."""
+"""Parquet files that this process writes from Arrow rows, and how a table's files are written, by whoever writes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ GROUP_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class ParquetWriting:
-    """What a table's files do without: a dictionary of columns `distinct`, bounds of columns `unbounded`."""
+    """How a table's files are written, by whichever writer: without a dictionary of columns `distinct`, without bounds
+    of columns `unbounded`.
+    """
 
     distinct: tuple[str, ...] = ()
     unbounded: tuple[str, ...] = ()
+    compression: str = "snappy"
 
     @property
     def spark_options(self) -> Mapping[str, str]:
@@ -26,16 +29,21 @@ class ParquetWriting:
         distinct = {f"parquet.enable.dictionary#{name}": "false" for name in self.distinct}
         unbounded = {f"parquet.column.statistics.enabled#{name}": "false" for name in self.unbounded}
         sizes = {"parquet.size.statistics.enabled": "false"} if distinct or unbounded else {}
-        return distinct | unbounded | sizes
+        return {"compression": self.compression} | distinct | unbounded | sizes
 
 
 def write_parquet(rows: pa.Table, path: Path, writing: ParquetWriting) -> None:
-    """Write rows into a new file, compressed as Spark does; its row groups have about GROUP_BYTES."""
+    """Write rows into a new file; its row groups have about GROUP_BYTES."""
     names = rows.schema.names
     dictionaries = [name for name in names if name not in writing.distinct]
     bounds = [name for name in names if name not in writing.unbounded]
     with pq.ParquetWriter(
-        path, rows.schema, use_dictionary=dictionaries, write_statistics=bounds, store_schema=False
+        path,
+        rows.schema,
+        compression=writing.compression,
+        use_dictionary=dictionaries,
+        write_statistics=bounds,
+        store_schema=False,
     ) as writer:
         for group in row_groups(rows.to_batches()):
             writer.write_table(group)
