@@ -11,11 +11,9 @@ import threading
 from dataclasses import dataclass, field
 from functools import partial
 
-from include.errors import HeadraceError
 from include.leases.lease import Lease
 from include.leases.lease_errors import LeaseLost
 from include.ledger.ledger_writer import LedgerWriter
-from include.ledger.project_commits import project_dataset
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest
 from spark_jobs.engine.active_releases import ActiveReleases
@@ -29,6 +27,7 @@ from spark_jobs.engine.compact_tables import compactable_tables
 from spark_jobs.engine.driver_progress import record_run
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.ingest_supervisor import IngestSupervisor
+from spark_jobs.engine.ledger_projection import LedgerProjection
 from spark_jobs.engine.next_run import BronzeEnd, refined_batch
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
 from spark_jobs.engine.refine import RunReport
@@ -50,6 +49,7 @@ class DriverLoop:
     reporter: StatusReporter
     stop: threading.Event
     compaction: AutomaticCompaction = field(init=False)
+    projection: LedgerProjection = field(init=False)
     deletion: AutomaticDeletion = field(default_factory=AutomaticDeletion)
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
     expiry: AutomaticExpiry = field(default_factory=AutomaticExpiry)
@@ -60,6 +60,7 @@ class DriverLoop:
     def __post_init__(self) -> None:
         self.supervisor.ingest.pacing = self.pacing
         self.compaction = declared_compaction(self.settings)
+        self.projection = LedgerProjection(self.ledger, self.settings, self.dataset)
 
     def run(self) -> None:
         """Run until `stop` is set, then drain. Raises LeaseLost, IngestFailed and what NOT_RETRIED names."""
@@ -77,6 +78,7 @@ class DriverLoop:
                 self.stop.wait(0.02)
         self.reporter.report("draining")
         self.supervisor.drain()
+        self.projection.finish()
 
     def _refine_next(self) -> bool:
         """Execute the published release's next run, if there is one; return whether there was work."""
@@ -112,13 +114,13 @@ class DriverLoop:
         if not attempt(refresh, self._halt):
             return False
         self._resume()
-        project(self.ledger, self.settings, self.dataset)
+        self.projection.begin()
         return True
 
     def _advance_shadow(self) -> bool:
         worked = not self.active.is_patching and self.active.advance_shadow()
         if worked:
-            project(self.ledger, self.settings, self.dataset)
+            self.projection.begin()
         return worked
 
     def _compact(self) -> bool:
@@ -162,7 +164,7 @@ class DriverLoop:
             self.back_off.end()
             self.reporter.report("running")
         status.shadows = [shadow.name for shadow in self.active.shadows]
-        project(self.ledger, self.settings, self.dataset)
+        self.projection.begin()
 
     def _halt(self, error: Exception) -> None:
         pause = self.back_off.lengthen()
@@ -182,12 +184,4 @@ class DriverLoop:
     def _note_run(self, run: RunReport) -> None:
         self._resume()
         record_run(self.reporter.status, run)
-        project(self.ledger, self.settings, self.dataset)
-
-
-def project(ledger: LedgerWriter, settings: Settings, dataset: str) -> None:
-    """Project new commits into the ledger; if it does not answer, a later call catches up."""
-    try:
-        project_dataset(ledger, settings, dataset)
-    except HeadraceError as error:
-        log_line(f"ledger not updated, the next batch tries again: {error.what}")
+        self.projection.begin()

@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import duckdb
-import numpy as np
 import pyarrow.parquet as pq
 
 from include.catalog.dataset import Dataset
@@ -60,6 +59,9 @@ class IdentityLookup:
         self._hashing = f"duckdb {duckdb.__version__}: {identity_columns(dataset)}"
         self._record: IndexRecord | None = None
         self._segments: list[Segment] = []
+        self._looked_up: Identities | None = None
+        self._written: tuple[frozenset[str], Identities] | None = None
+        """Paths of the files that hold the rows looked up last, and these rows' identities."""
 
     def view_candidates(self, duck: DuckSession, name: str, given: Sequence[Path]) -> None:
         """Create a view of identity and rank of the rows of silver that may share an identity with others.
@@ -68,7 +70,8 @@ class IdentityLookup:
         """
         silver = self._silver
         duck.view_files(f"{name}_given", given, silver.spec.data_schema)
-        identities = _identities(duck, self._dataset, f"{name}_given", placed=False)
+        identities = _identities(duck, self._dataset, f"{name}_given")
+        self._looked_up = identities if self._owns else None
         places, unindexed = self._places(identities)
         columns = [*self._dataset.pipeline.identity, *RANK]
         files = silver.files()
@@ -78,6 +81,14 @@ class IdentityLookup:
         duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(others, given, self._dataset.pipeline))
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
+
+    def note_written(self, files: Sequence[DataFile]) -> None:
+        """Note that these files of silver hold the rows that were looked up last, without duplicates among them.
+
+        The index gets their identities from memory then. The place of a duplicate costs a comparison and nothing else.
+        """
+        if self._looked_up is not None:
+            self._written = frozenset(file.path for file in files), self._looked_up
 
     def rebuild(self) -> int:
         """Build the index again from silver's files, as its owner; return the number of its entries."""
@@ -111,7 +122,7 @@ class IdentityLookup:
                 self._load()
             assert self._record is not None
             if self._record.version < self._silver.version:
-                self._add(_added_files(self._silver, self._record.version))
+                self._catch_up(self._record.version)
         except (IndexDamaged, FileNotFoundError):
             self._build()
         return set()
@@ -151,14 +162,27 @@ class IdentityLookup:
         self._record, self._segments = None, []
         self._add(self._silver.files())
 
+    def _catch_up(self, version: int) -> None:
+        """Add the rows that silver's commits after a version added."""
+        paths = [path for path, data_change in _added_paths(self._silver, version) if data_change]
+        known, self._written = self._written, None
+        if known is not None and known[0] == frozenset(paths):
+            self._save_added(with_identities(self._folder, self._segments, known[1]))
+        else:
+            self._add(_files_at(self._silver, paths))
+
     def _add(self, files: Iterable[DataFile]) -> None:
         segments = list(self._segments)
-        version = self._silver.version
-        built = version if self._record is None else self._record.built
         for some in chunks_by_rows(files, ROWS_AT_ONCE):
             with duckdb_session() as duck:
                 duck.view_table("added", self._silver, some)
                 segments = with_identities(self._folder, segments, _identities(duck, self._dataset, "added"))
+        self._save_added(segments)
+
+    def _save_added(self, segments: list[Segment]) -> None:
+        """Save the segments as those of silver's version."""
+        version = self._silver.version
+        built = version if self._record is None else self._record.built
         records = tuple(segment.record for segment in segments)
         record = IndexRecord(self._hashing, built, version, self._digest(version), records, boot_id())
         self._save(record, segments)
@@ -176,13 +200,12 @@ def identity_columns(dataset: Dataset) -> str:
     return ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
 
 
-def _identities(duck: DuckSession, dataset: Dataset, view: str, *, placed: bool = True) -> Identities:
+def _identities(duck: DuckSession, dataset: Dataset, view: str) -> Identities:
     """Return hash, event time and place of each row of a view; a row without event time counts as of 1970."""
     time = f'coalesce(epoch_us("{dataset.pipeline.event_time}"), 0)::bigint as time'
-    place = ', _partition::bigint as "partition", _offset as "offset"' if placed else ""
-    columns = duck.arrays(f"select hash({identity_columns(dataset)}) as hash, {time}{place} from {view}")
-    places = packed_places(columns["partition"], columns["offset"]) if placed else np.empty(0, np.uint64)
-    return Identities(columns["hash"], columns["time"], places)
+    place = '_partition::bigint as "partition", _offset as "offset"'
+    columns = duck.arrays(f"select hash({identity_columns(dataset)}) as hash, {time}, {place} from {view}")
+    return Identities(columns["hash"], columns["time"], packed_places(columns["partition"], columns["offset"]))
 
 
 def _added_paths(silver: Table, after: int) -> Iterator[tuple[str, bool]]:
@@ -192,9 +215,8 @@ def _added_paths(silver: Table, after: int) -> Iterator[tuple[str, bool]]:
             yield unquote(file.path), file.data_change
 
 
-def _added_files(silver: Table, after: int) -> list[DataFile]:
-    """Return the files with new rows since a version. Raises FileNotFoundError when one was replaced and deleted."""
-    paths = [path for path, data_change in _added_paths(silver, after) if data_change]
+def _files_at(silver: Table, paths: Sequence[str]) -> list[DataFile]:
+    """Return files with their row counts. Raises FileNotFoundError when one was replaced and deleted."""
     return [DataFile(path, "", pq.read_metadata(silver.spec.path / path).num_rows, 0) for path in paths]
 
 

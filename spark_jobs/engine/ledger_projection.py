@@ -1,0 +1,47 @@
+"""Enters the owner's commits into the ledger next to its runs: a publication is readable before it is in the ledger.
+
+Reads: the logs of the dataset's tables, the publication. Writes: the ledger.
+Guarantee: what was committed before `begin` is entered, by one thread, in order.
+After a crash: the next driver enters what is missing when it starts.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from include.errors import HeadraceError
+from include.ledger.ledger_writer import LedgerWriter
+from include.ledger.project_commits import project_dataset
+from include.settings import Settings
+from spark_jobs.log_lines import log_line
+
+
+@dataclass
+class LedgerProjection:
+    """The projection of one dataset; at most one call runs and one waits."""
+
+    ledger: LedgerWriter
+    settings: Settings
+    dataset: str
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "ledger"))
+    _last: Future[None] | None = None
+
+    def begin(self) -> None:
+        """Enter new commits in the thread; a call that has not begun serves. Raises what an earlier one raised."""
+        if self._last is not None and self._last.done():
+            self._last.result()
+        if self._last is None or self._last.running() or self._last.done():
+            self._last = self._thread.submit(self._project)
+
+    def finish(self) -> None:
+        """Return when the commits up to the last `begin` are entered."""
+        if self._last is not None:
+            self._last.result()
+
+    def _project(self) -> None:
+        """Enter the commits; if the ledger does not answer, a later call catches up."""
+        try:
+            project_dataset(self.ledger, self.settings, self.dataset)
+        except HeadraceError as error:
+            log_line(f"ledger not updated, the next batch tries again: {error.what}")
