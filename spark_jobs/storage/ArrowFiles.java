@@ -9,6 +9,7 @@ import org.apache.arrow.vector.ipc.ArrowFileWriter;
 import org.apache.spark.TaskContext;
 import org.apache.spark.api.java.function.VoidFunction;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.sql.execution.arrow.ArrowWriter;
@@ -49,7 +50,7 @@ final class WritingOfTask implements VoidFunction, Serializable {
     /** A batch ends with this many rows, or with the bytes below: a row may have a megabyte. */
     private static final int MOST_ROWS = 16384;
     private static final int MOST_BYTES = 8 << 20;
-    private static final int ROWS_BETWEEN_LOOKS = 32;
+    private static final int BYTES_OF_OTHERS = 4096;
 
     private final StructType schema;
     private final String folder;
@@ -84,11 +85,13 @@ final class WritingOfTask implements VoidFunction, Serializable {
 
     private static void fill(ArrowWriter batch, Iterator rows) {
         int count = 0;
-        boolean isFull = false;
-        while (rows.hasNext() && !isFull) {
-            batch.write((InternalRow) rows.next());
+        int bytes = 0;
+        while (rows.hasNext() && count < MOST_ROWS && bytes < MOST_BYTES) {
+            InternalRow row = (InternalRow) rows.next();
+            batch.write(row);
             count++;
-            isFull = count == MOST_ROWS || count % ROWS_BETWEEN_LOOKS == 0 && batch.sizeInBytes() >= MOST_BYTES;
+            // What a plan returns as a rule. To ask the batch for its size takes longer than to write the row.
+            bytes += row instanceof UnsafeRow ? ((UnsafeRow) row).getSizeInBytes() : BYTES_OF_OTHERS;
         }
         batch.finish();
     }
