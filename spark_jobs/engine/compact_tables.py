@@ -23,6 +23,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from include.catalog.pipeline import row_columns
+from include.clients.file_checksum import is_whole
 from include.paths import warehouse
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
@@ -179,13 +180,17 @@ def write_group(
 
 
 def _can_be_copied(compacted: CompactedTable, group: Sequence[DataFile]) -> bool:
-    """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day."""
+    """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day.
+
+    A damaged file is read instead, which fails: a copy of its bytes would get a checksum as if they were right.
+    """
     if any(file.size < LEAST_COPIED or "_batch_id" not in file.high for file in group):
         return False
     is_in_order = all(last_batch(file) < first_batch(following) for file, following in pairwise(group))
     if not is_in_order or (compacted.day and not are_of_one_day(group, compacted.day)):
         return False
-    return have_same_columns([compacted.table.spec.path / file.path for file in group])
+    paths = [compacted.table.spec.path / file.path for file in group]
+    return all(map(is_whole, paths)) and have_same_columns(paths)
 
 
 def _write_rows(compacted: CompactedTable, group: Sequence[DataFile], folder: Path, session: DuckSessions) -> None:

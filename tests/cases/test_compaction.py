@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from compactable_release import (
     EARLY,
@@ -43,6 +44,7 @@ from spark_jobs.engine.compaction_groups import (
     AUTOMATIC,
     MEGABYTE,
     CompactionPolicy,
+    are_of_one_day,
     compaction_groups,
     partition_of,
     tier,
@@ -313,6 +315,60 @@ def test_silver_is_split_by_event_day_when_large(patcher: SlicePatcher, monkeypa
     compacted = [file for file in release.release.writer.silver.files() if "compacted" in file.path]
     assert len(compacted) > 1
     assert all(file.low["read_at"].date() == file.high["read_at"].date() for file in compacted)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("layer", ["bronze", "silver"])
+def test_row_groups_of_larger_files_are_copied(
+    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    release = patcher.production
+    group = copied_group(release, monkeypatch, layer)
+    before = head_rows(release)
+    compact_tables_module.compact_group(*group)
+    (file,) = [file for file in group[0].table.files() if "compacted" in file.path]
+    groups = [group_of_rows(group[0], path.path) for path in group[1]]
+    assert group_of_rows(group[0], file.path) == [rows for each in groups for rows in each]
+    assert_same_rows(head_rows(release), before)
+    release.restart()
+    release.take([reading(40, 5), reading(41, "five")])
+
+
+def copied_group(
+    release: SmallRelease, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> tuple[CompactedTable, list[DataFile]]:
+    """Return a table of the layer and a group of its files, which are of one day and count as large."""
+    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 0)
+    for batch in range(5, 8):
+        release.take([reading(40, batch), reading(41, batch + 1)] if batch == 5 else [reading(42 + batch % 2, batch)])
+    name = f"{layer}.meter"
+    (found,) = [each for each in compactable_tables([release.release]) if each.table.spec.name == name]
+    files = sorted(found.table.files(), key=first_batch)[-4:-1]
+    return found, [file for file in files if last_batch(file) >= 5]
+
+
+def group_of_rows(compacted: CompactedTable, path: str) -> list[int]:
+    """Return the rows of each row group of a file."""
+    footer = pq.read_metadata(compacted.table.spec.path / path)
+    return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+
+
+@pytest.mark.parametrize("reason", ["small", "out of order", "damaged", "of several days"])
+def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    compacted, group = copied_group(patcher.production, monkeypatch, "silver")
+    assert compact_tables_module._can_be_copied(compacted, group)
+    if reason == "small":
+        monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 1 << 20)
+    if reason == "out of order":
+        group.reverse()
+    if reason == "damaged":
+        path = compacted.table.spec.path / group[0].path
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    if reason == "of several days":
+        group = sorted(compacted.table.files(), key=first_batch)[:2]
+        assert not are_of_one_day(group, compacted.day)
+    assert not compact_tables_module._can_be_copied(compacted, group)
 
 
 def test_tiers_grow_by_a_factor_of_eight() -> None:

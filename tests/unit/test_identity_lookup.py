@@ -138,6 +138,26 @@ def test_index_is_not_built_again_for_new_commits(silver: IndexedSilver, monkeyp
     assert silver.candidates([1, 60]) == ["e1", "e60"]
 
 
+def test_index_gets_the_rows_that_were_looked_up_without_reading_their_file(
+    silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silver.candidates([60, 61])
+    silver.take([60, 61])
+    silver.lookup.note_written(silver.files[-1:])
+    monkeypatch.setattr(IdentityLookup, "_add", lambda *_: pytest.fail("read from the file"))
+    assert silver.candidates([1, 60, 61]) == ["e1", "e60", "e61"]
+    silver.restart()
+    assert silver.candidates([60]) == ["e60"]
+
+
+def test_rows_of_another_commit_are_read_from_their_file(silver: IndexedSilver) -> None:
+    silver.candidates([60, 61])
+    silver.take([60, 61])
+    silver.lookup.note_written(silver.files[-1:])
+    silver.take([70])
+    assert silver.candidates([60, 61, 70]) == ["e60", "e61", "e70"]
+
+
 def test_compacted_rows_are_found_and_not_indexed_again(silver: IndexedSilver) -> None:
     silver.candidates([1])
     silver.compact()

@@ -1,0 +1,99 @@
+"""Arrow files that Spark's tasks write and this process reads in place (layers/adr-0016)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.layers.bronze_files import rows_by_date
+from spark_jobs.storage.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
+from spark_jobs.storage.data_files import bounds_of
+from spark_jobs.storage.duckdb_session import duckdb_session
+
+
+def test_each_task_with_rows_writes_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    files = write_arrow(spark.range(0, 100, 1, 4).where("id < 50"), tmp_path)
+    assert sorted(arrow_rows(file) for file in files) == [25, 25]
+    assert sorted(read_arrow(files)["id"].to_pylist()) == list(range(50))
+    assert sorted(tmp_path.glob("*.arrow")) == sorted(files)
+
+
+def test_query_without_rows_writes_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    assert write_arrow(spark.range(10).where("id < 0"), tmp_path) == []
+    assert list(tmp_path.rglob("*.arrow")) == []
+
+
+def test_failed_query_leaves_no_file_of_its_complete_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        write_arrow(spark.range(0, 100, 1, 4).select(F.expr("10 div (id - 99)").alias("n")), tmp_path)
+    assert list(tmp_path.rglob("*.arrow")) == []
+
+
+def test_batch_ends_by_the_bytes_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    payload = F.repeat(F.lit("x"), 1 << 20).alias("payload")
+    (file,) = write_arrow(spark.range(0, 20, 1, 1).select("id", payload), tmp_path)
+    batches = read_arrow([file]).to_batches()
+    assert [batch.num_rows for batch in batches] == [8, 8, 4]
+
+
+def test_batch_ends_by_the_number_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    (file,) = write_arrow(spark.range(0, 40_000, 1, 1), tmp_path)
+    assert [batch.num_rows for batch in read_arrow([file]).to_batches()] == [16_384, 16_384, 7_232]
+
+
+def test_bounds_are_those_of_parquet_files_with_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.sql(
+        "select id, concat('t', id) as text, timestamp_micros(id * 1000001) as at, cast(id as decimal(9,2)) as amount,"
+        " cast(null as string) as nothing from range(3, 9, 1, 1)"
+    )
+    columns = ("id", "text", "at", "amount", "nothing")
+    (file,) = write_arrow(rows, tmp_path)
+    pq.write_table(read_arrow([file]), tmp_path / "same.parquet")
+    assert list(arrow_bounds(file, columns)) == bounds_of(tmp_path / "same.parquet", columns)
+
+
+def test_view_joins_arrow_and_parquet_files(spark: SparkSession, tmp_path: Path) -> None:
+    (file,) = write_arrow(spark.range(0, 3, 1, 1).select(F.lit("unused").alias("other"), "id"), tmp_path)
+    pq.write_table(pa.table({"id": pa.array([7], pa.int64())}), tmp_path / "more.parquet")
+    with duckdb_session() as duck:
+        duck.view_files("rows", [file, tmp_path / "more.parquet"], spark.range(0).schema)
+        assert sorted(duck.rows("select * from rows")) == [(0,), (1,), (2,), (7,)]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2013-01-31T23:59:59.999", "2013-02-01T00:00:00"],
+        ["2013-02-01T12:00:00"],
+        ["1969-12-31T23:59:59.999", "1970-01-01T00:00:00"],
+        ["0001-01-01T00:00:00"],
+    ],
+)
+def test_rows_are_divided_by_the_dates_that_spark_gives_them(spark: SparkSession, times: list[str]) -> None:
+    rows = pa.table(
+        {
+            "timestamp": pa.array(
+                [datetime.fromisoformat(t).replace(tzinfo=UTC) for t in times], pa.timestamp("us", "UTC")
+            ),
+            "offset": range(len(times)),
+        }
+    )
+    found = {date: part["offset"].to_pylist() for date, part in rows_by_date(rows)}
+    expected: dict[str, list[int]] = {}
+    for offset, time in enumerate(times):
+        expected.setdefault(time[:10], []).append(offset)
+    assert found == expected
+
+
+@pytest.mark.parametrize("micros", [2**63 - 1, 253_402_300_800_000_000, -(2**62)])
+def test_date_of_a_year_beyond_four_digits_is_spark_s(spark: SparkSession, micros: int) -> None:
+    rows = pa.table({"timestamp": pa.array([micros], pa.int64()).cast(pa.timestamp("us", "UTC"))})
+    ((date, _),) = rows_by_date(rows)
+    (row,) = spark.sql(f"select date_format(timestamp_micros({micros}L), 'yyyy-MM-dd')").collect()
+    assert date == row[0]

@@ -1,0 +1,58 @@
+"""Commits enter the ledger next to the runs: none is forgotten, and none is entered twice at a time."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from include.errors import Transient
+from include.settings import Settings
+from spark_jobs.engine import ledger_projection
+from spark_jobs.engine.ledger_projection import LedgerProjection
+
+
+@pytest.fixture
+def projection(tmp_path: Path) -> LedgerProjection:
+    return LedgerProjection(Mock(), Settings(state=tmp_path), "flights")
+
+
+def test_commit_during_a_call_is_entered_by_one_more_call(
+    projection: LedgerProjection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, begun, ending = list[int](), threading.Event(), threading.Event()
+
+    def project(*_: object) -> None:
+        calls.append(len(calls))
+        begun.set()
+        ending.wait(10)
+
+    monkeypatch.setattr(ledger_projection, "project_dataset", project)
+    projection.begin()
+    assert begun.wait(10)
+    for _ in range(3):
+        projection.begin()
+    ending.set()
+    projection.finish()
+    assert calls == [0, 1]
+
+
+def test_ledger_that_does_not_answer_ends_no_run(
+    projection: LedgerProjection, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    down = Transient("the ledger does not answer", "headrace status")
+    monkeypatch.setattr(ledger_projection, "project_dataset", Mock(side_effect=down))
+    projection.begin()
+    projection.finish()
+    assert "ledger not updated, the next batch tries again: the ledger does not answer" in "".join(capfd.readouterr())
+
+
+def test_other_error_is_raised_by_the_next_call(projection: LedgerProjection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_projection, "project_dataset", Mock(side_effect=ZeroDivisionError))
+    projection.begin()
+    with pytest.raises(ZeroDivisionError):
+        projection.finish()
+    with pytest.raises(ZeroDivisionError):
+        projection.begin()
