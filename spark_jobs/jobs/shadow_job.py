@@ -29,8 +29,6 @@ from spark_jobs.jobs.bounded_job import run_reading_job
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.delta_table import Table
 
-# Larger runs cost less per row, and no reader waits for the first of them.
-RUN_FACTOR = 2
 # The stream publishes while the shadow catches up; a last pass shorter than this counts as caught up.
 CAUGHT_UP_SECONDS = 20.0
 
@@ -44,8 +42,7 @@ def catch_up(settings: Settings, shadow: ActiveRelease, stop: threading.Event) -
         while refined_batch(shadow.release) < published.batch:
             if stop.is_set():
                 return None
-            rows = RUN_FACTOR * settings.refine_records
-            run = shadow.refine_next(settings, published.batch, publishing=False, most_rows=rows, refreshing=False)
+            run = shadow.refine_next(settings, published.batch, publishing=False, refreshing=False)
             if run is not None:
                 report(at="batches", done=run.batches[1] + 1, of=published.batch + 1)
         # Both sides of the comparison hold the same batches, also in tables that are behind.
