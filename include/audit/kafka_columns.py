@@ -39,7 +39,7 @@ OPTIONS = {
     "isolation.level": "read_committed",
     "enable.auto.commit": "false",
     "auto.offset.reset": "none",
-    "max.poll.records": "1000",
+    "max.poll.records": "10000",
     "fetch.max.bytes": str(8 << 20),
     "max.partition.fetch.bytes": str(8 << 20),
     "key.deserializer": BYTES,

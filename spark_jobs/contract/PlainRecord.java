@@ -2,7 +2,6 @@ package headrace;
 
 import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
-import java.time.LocalDate;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Pattern;
@@ -310,12 +309,23 @@ final class PlainField implements Serializable {
 
     /** The microseconds of the time between a place and its `Z`; further digits are cut. */
     private static long micros(byte[] record, int at, int zone) {
-        long days = LocalDate.of(digits(record, at, 4), digits(record, at + 5, 2), digits(record, at + 8, 2)).toEpochDay();
-        long minutes = 1440 * days + 60 * digits(record, at + 11, 2) + digits(record, at + 14, 2);
+        int days = daysSince1970(digits(record, at, 4), digits(record, at + 5, 2), digits(record, at + 8, 2));
+        long minutes = 1440L * days + 60 * digits(record, at + 11, 2) + digits(record, at + 14, 2);
         long micros = 60 * minutes + digits(record, at + 17, 2);
         for (int place = at + 20; place < at + 26; place++) {
             micros = 10 * micros + (place < zone ? record[place] - '0' : 0);
         }
         return micros;
+    }
+
+    /**
+     * The days from 1970-01-01 to a date of the years 0 to 9999. The year begins in March here, so that the leap day ends
+     * it: days before month m are (153 m + 2) / 5 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+     */
+    private static int daysSince1970(int year, int month, int day) {
+        int years = month > 2 ? year + 400 : year + 399;
+        int months = month > 2 ? month - 3 : month + 9;
+        // Counted from year -400, so that no quotient is rounded up: 146,097 days are 400 years.
+        return 365 * years + years / 4 - years / 100 + years / 400 + (153 * months + 2) / 5 + day - 1 - 719468 - 146097;
     }
 }
