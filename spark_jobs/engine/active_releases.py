@@ -99,7 +99,6 @@ class ActiveRelease:
         last: int,
         *,
         publishing: bool,
-        most_rows: int | None = None,
         refreshing: bool = True,
         bronze_end: Callable[[], BronzeEnd] | None = None,
         validations: Validations | None = None,
@@ -110,7 +109,7 @@ class ActiveRelease:
         with it, the records of the run after this one are validated meanwhile if they are many (layers/adr-0015), but
         not while a run that failed is retried. `validations` is notified of them.
         """
-        most = most_rows or settings.refine_records
+        most = settings.refine_records
         bounds = next_run(self.release, last, most, self.validated.batches if self.validated else None)
         if bounds is None:
             return None

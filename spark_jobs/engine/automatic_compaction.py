@@ -21,7 +21,14 @@ import duckdb
 from include.clients.file_checksum import is_whole
 from include.settings import Settings
 from spark_jobs.engine.automatic_step import PAUSE_AFTER_FAILURE, AutomaticStep
-from spark_jobs.engine.compact_tables import CompactedTable, commit_group, compact_group, discard_files, write_group
+from spark_jobs.engine.compact_tables import (
+    CompactedTable,
+    FilesDamaged,
+    commit_group,
+    compact_group,
+    discard_files,
+    write_group,
+)
 from spark_jobs.engine.compaction_groups import AUTOMATIC, MEGABYTE, CompactionPolicy
 from spark_jobs.log_lines import log_line
 from spark_jobs.storage.data_files import DataFile
@@ -30,6 +37,8 @@ from spark_jobs.storage.duckdb_session import background_session
 
 LARGE_GROUP = 2 * MEGABYTE
 """Groups of this size or larger are written by a thread: 30 MB of bronze would delay readers by more than a second."""
+UNREADABLE = (duckdb.Error, FilesDamaged)
+"""What a damaged file causes."""
 NICENESS = 5
 """Of that thread: a run that needs the processor comes first."""
 
@@ -110,7 +119,7 @@ class AutomaticCompaction(AutomaticStep):
         self._in_progress, self._tried = None, table.spec.path
         try:
             added = written.result()
-        except duckdb.Error as error:
+        except UNREADABLE as error:
             self._leave_out(table, group, error)
             return True
         if _is_current(table, group, tables):
@@ -150,13 +159,13 @@ class AutomaticCompaction(AutomaticStep):
             self._contended.discard(path)
             try:
                 compact_group(compacted, group)
-            except duckdb.Error as error:
+            except UNREADABLE as error:
                 self._leave_out(compacted.table, group, error)
             return
         written = self._writer.submit(write_group, compacted, group, background_session)
         self._in_progress = GroupInProgress(compacted.table, group, written)
 
-    def _leave_out(self, table: Table, group: Sequence[DataFile], error: duckdb.Error) -> None:
+    def _leave_out(self, table: Table, group: Sequence[DataFile], error: Exception) -> None:
         """Leave damaged files of a group out until the next look: they must not block the healthy ones.
 
         Raises the error if no file is damaged: the disk may be full, for example.

@@ -1,8 +1,8 @@
 """Compacts small files of every layer, and removes obsolete files (adr-0003).
 
 Reads / Writes: bronze, and silver, rejected and gold of each active release.
-Guarantee: the rows stay the same, in the order of batch, partition and offset; versions stay readable as
-`obsolete_files.py` says. The stream waits meanwhile: no group is begun after `seconds`.
+Guarantee: the rows stay the same, in the order of batches, and of coordinates unless row groups are copied; versions
+stay readable as `obsolete_files.py` says. The stream waits meanwhile: no group is begun after `seconds`.
 After a crash: uncommitted files are removed when they are older than the retention; the next call does the rest.
 Does not: compact batches that a release may still repeat, touch retired releases, or publish: the next publication
 makes compacted files visible.
@@ -23,7 +23,8 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from include.catalog.pipeline import row_columns
-from include.clients.file_checksum import is_whole
+from include.clients.file_checksum import is_whole, named_checksum
+from include.errors import Terminal
 from include.paths import warehouse
 from include.settings import Settings
 from include.sql_quoting import sql_identifier, sql_literal
@@ -42,6 +43,7 @@ from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.obsolete_files import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
 from spark_jobs.layers.gold_files import old_neighbours
 from spark_jobs.layers.release_tables import Release
+from spark_jobs.log_lines import log_line
 from spark_jobs.storage.batch_rows import first_batch, last_batch
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
@@ -55,14 +57,25 @@ LEAST_COPIED = 512 << 10
 SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 
 
+class FilesDamaged(Terminal):
+    """Files of a table do not have the bytes of their checksums; they were not compacted."""
+
+    def __init__(self, table: str, names: Sequence[str]) -> None:
+        super().__init__(
+            f"{table}: {', '.join(names)} do not have the bytes of their checksums; they were not compacted",
+            "headrace audit",
+        )
+        self.table, self.names = table, tuple(names)
+
+
 @dataclass(frozen=True)
 class CompactedTable:
     """A table and how it is compacted.
 
     `group_key`: files with one key may become one file. `group_keys`: the keys by path; other files are not compacted.
-    `order`: columns that its rows are sorted by. `day`: column whose days get a file each, when there are enough rows.
-    `before`: only files of batches before this one; None for all. `spark`: copies row groups of larger files that
-    follow one another by batch, instead of writing each row again; None: never.
+    `order`: columns that rows are sorted by when they are written again. `day`: column whose days get a file each, when
+    there are enough rows. `before`: only files of batches before this one; None for all. `spark`: copies row groups of
+    larger files that follow one another by batch, instead of writing each row again; None: never.
     """
 
     table: Table
@@ -126,11 +139,15 @@ def compact_and_delete(
 def _compact_until(
     end: float, compacted: CompactedTable, policy: CompactionPolicy, is_owner: Callable[[], bool]
 ) -> int:
-    """Compact the groups of a table until `end` (monotonic); return how many are left."""
-    groups = compacted.groups(policy)
+    """Compact the groups of a table until `end` (monotonic); return how many are left, those with damage included."""
+    groups, damaged = compacted.groups(policy), 0
     while groups and time.monotonic() < end and is_owner():
-        compact_group(compacted, groups.pop(0))
-    return len(groups)
+        try:
+            compact_group(compacted, groups.pop(0))
+        except FilesDamaged as error:
+            log_line(str(error))
+            damaged += 1
+    return len(groups) + damaged
 
 
 def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
@@ -161,8 +178,12 @@ def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:
 def write_group(
     compacted: CompactedTable, group: Sequence[DataFile], session: DuckSessions = duckdb_session
 ) -> list[DataFile]:
-    """Write the rows of a group into new files; return them, invisible to readers until `commit_group`."""
+    """Write the rows of a group into new files; return them, invisible to readers until `commit_group`.
+
+    Raises FilesDamaged, and duckdb.Error for a damaged file without a checksum.
+    """
     table, value = compacted.table, partition_of(group[0])
+    refuse_damaged(table, group)
     attempt = table.attempt_folder(f"compacted-{table.version}-{uuid4().hex[:6]}")
     folder = attempt / f"{table.spec.partition}={quote(value, safe='')}"
     folder.mkdir(parents=True)
@@ -179,18 +200,24 @@ def write_group(
         raise
 
 
-def _can_be_copied(compacted: CompactedTable, group: Sequence[DataFile]) -> bool:
-    """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day.
+def refuse_damaged(table: Table, files: Sequence[DataFile]) -> None:
+    """Raise FilesDamaged unless each file has the bytes of its checksum: the new file's would hide the damage."""
+    paths = [table.spec.path / file.path for file in files if named_checksum(file.path) is not None]
+    if damaged := [path.name for path in paths if not is_whole(path)]:
+        raise FilesDamaged(table.spec.name, damaged)
 
-    A damaged file is read instead, which fails: a copy of its bytes would get a checksum as if they were right.
-    """
+
+def _can_be_copied(compacted: CompactedTable, group: Sequence[DataFile]) -> bool:
+    """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day."""
     if any(file.size < LEAST_COPIED or "_batch_id" not in file.high for file in group):
+        return False
+    if any(named_checksum(file.path) is None for file in group):
+        # Reading it in full shows whether it is damaged.
         return False
     is_in_order = all(last_batch(file) < first_batch(following) for file, following in pairwise(group))
     if not is_in_order or (compacted.day and not are_of_one_day(group, compacted.day)):
         return False
-    paths = [compacted.table.spec.path / file.path for file in group]
-    return all(map(is_whole, paths)) and have_same_columns(paths)
+    return have_same_columns([compacted.table.spec.path / file.path for file in group])
 
 
 def _write_rows(compacted: CompactedTable, group: Sequence[DataFile], folder: Path, session: DuckSessions) -> None:

@@ -18,7 +18,7 @@ SMALLEST = 64 << 10
 """Upper size of the first tier."""
 FACTOR = 8
 SPLIT_BY_DAY = 4 * MEGABYTE
-"""Smaller files hold the rows of a whole month: a few late rows of each day must not become a file each."""
+"""Smaller groups become a file of several days."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,15 @@ def kafka_partition_of(file: DataFile) -> Hashable:
 
 
 def event_day_of(column: str) -> GroupKey:
-    """Return a function that keys silver files by month, larger ones of a single day also by that day of `column`."""
+    """Return a function that keys silver files by month, and those of a single day of `column` also by that day.
+
+    Files of the first tier only by month: a few late rows of each day must not become a file each. Larger files of one
+    day must not be compacted with those of other days, since the group would be divided into the same files again.
+    """
 
     def group_key(file: DataFile) -> Hashable:
-        if file.size < SPLIT_BY_DAY:
-            return partition_of(file), None
-        days = {_day(bound) for bound in (file.low.get(column), file.high.get(column))}
-        return partition_of(file), days.pop() if len(days) == 1 else None
+        is_dated = file.size >= SMALLEST and are_of_one_day([file], column)
+        return partition_of(file), _day(file.low[column]) if is_dated else None
 
     return group_key
 

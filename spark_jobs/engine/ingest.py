@@ -39,8 +39,6 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.offset_log import planned_ranges
 
 DRAINED = "drained at the batch boundary"
-# A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
-UNSORTED = {"spark.sql.maxConcurrentOutputFileWriters": "2"}
 FETCHING = {
     "kafka.max.partition.fetch.bytes": "8388608",
     "kafka.fetch.max.bytes": "67108864",
@@ -134,9 +132,6 @@ class Ingest:
             self.mute()
             raise RuntimeError(DRAINED)
         begun = time.monotonic()
-        for key, value in UNSORTED.items():
-            # The session of the query, a copy of the driver's.
-            records.sparkSession.conf.set(key, value)
         try:
             self.limit.refuse_outdated()
             batch = self._batch(number)

@@ -1,4 +1,6 @@
-"""Enters the owner's commits into the ledger next to its runs: a publication is readable before it is in the ledger.
+"""Enters the owner's commits into the ledger in a thread, while the next run proceeds.
+
+A publication is readable before it is in the ledger.
 
 Reads: the logs of the dataset's tables, the publication. Writes: the ledger.
 Guarantee: what was committed before `begin` is entered, by one thread, in order.
@@ -14,7 +16,7 @@ from include.errors import HeadraceError
 from include.ledger.ledger_writer import LedgerWriter
 from include.ledger.project_commits import project_dataset
 from include.settings import Settings
-from spark_jobs.log_lines import log_line
+from spark_jobs.log_lines import error_reason, log_line
 
 
 @dataclass
@@ -28,7 +30,7 @@ class LedgerProjection:
     _last: Future[None] | None = None
 
     def begin(self) -> None:
-        """Enter new commits in the thread; a call that has not begun serves. Raises what an earlier one raised."""
+        """Enter new commits in the thread; a waiting call will include them. Raises what an earlier one raised."""
         if self._last is not None and self._last.done():
             self._last.result()
         if self._last is None or self._last.running() or self._last.done():
@@ -45,3 +47,7 @@ class LedgerProjection:
             project_dataset(self.ledger, self.settings, self.dataset)
         except HeadraceError as error:
             log_line(f"ledger not updated, the next batch tries again: {error.what}")
+        except Exception as error:
+            # `begin` may replace this future before its error is read.
+            log_line(f"ledger not updated: {error_reason(error)}", error)
+            raise

@@ -24,21 +24,26 @@ DAY_US = 86_400_000_000
 
 
 def write_bronze(table: Table, records: DataFrame, batch: int, folder: str, scratch: Path) -> list[DataFile]:
-    """Write the records of a batch, which have bronze's columns but its number and date, into `folder` of the table.
+    """Write the records of a batch, with bronze's columns except `_batch_id` and `_date`, into `folder` of the table.
 
     Each Kafka partition has a file for each date of its timestamps. `scratch`: folder for the Arrow files.
     """
     target = table.attempt_folder(folder)
     shutil.rmtree(target, ignore_errors=True)
     schema = to_arrow_schema(table.spec.data_schema, timezone="UTC")
-    for number, file in enumerate(write_arrow(records, scratch)):
-        rows = read_arrow([file])
-        numbered = rows.append_column("_batch_id", pa.repeat(pa.scalar(batch, pa.int64()), len(rows)))
-        for date, dated in rows_by_date(numbered.select(schema.names).cast(schema)):
-            part = target / f"{table.spec.partition}={date}"
-            part.mkdir(parents=True, exist_ok=True)
-            write_parquet(dated, part / f"part-{number:05d}.parquet", table.spec.writing)
-        file.unlink()
+    files = write_arrow(records, scratch)
+    try:
+        for number, file in enumerate(files):
+            rows = read_arrow([file])
+            numbered = rows.append_column("_batch_id", pa.repeat(pa.scalar(batch, pa.int64()), len(rows)))
+            for date, dated in rows_by_date(numbered.select(schema.names).cast(schema)):
+                part = target / f"{table.spec.partition}={date}"
+                part.mkdir(parents=True, exist_ok=True)
+                write_parquet(dated, part / f"part-{number:05d}.parquet", table.spec.writing)
+    finally:
+        # Also if the disk is full: each attempt would take more of it.
+        for file in files:
+            file.unlink()
     return table.written_files(target) if target.exists() else []
 
 

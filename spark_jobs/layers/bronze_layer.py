@@ -137,6 +137,8 @@ def _written_files(table: Table, records: DataFrame, number: int) -> list[DataFi
     folder = f"b{number:08d}"
     if computes_here(records.sparkSession):
         return write_bronze(table, rows, number, folder, _arriving(table.spec.path).path)
+    # A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
+    records.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
     dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
     return table.write(dated.withColumn("_batch_id", batch_number(number, "partition")), folder)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import duckdb
+import numpy as np
 import pyarrow.parquet as pq
 
 from include.catalog.dataset import Dataset
@@ -47,6 +48,7 @@ from spark_jobs.storage.identity_index import (
 
 ROWS_AT_ONCE = 2_000_000
 """Rows of silver that are indexed at once when the index is built."""
+PLACE = '_partition::bigint as "partition", _offset as "offset"'
 LONGEST_CATCH_UP = 1_000
 """Commits; an index that is further behind is rebuilt."""
 
@@ -82,13 +84,16 @@ class IdentityLookup:
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
 
-    def note_written(self, files: Sequence[DataFile]) -> None:
-        """Note that these files of silver hold the rows that were looked up last, without duplicates among them.
+    def note_written(self, files: Sequence[DataFile], duck: DuckSession, duplicates: str) -> None:
+        """Note that these files of silver hold the rows that were looked up last, but those in table `duplicates`.
 
-        The index gets their identities from memory then. The place of a duplicate costs a comparison and nothing else.
+        The index gets their identities from memory then.
         """
         if self._looked_up is not None:
-            self._written = frozenset(file.path for file in files), self._looked_up
+            found, left_out = self._looked_up, duck.arrays(f"select {PLACE} from {duplicates}")
+            kept = ~np.isin(found.places, packed_places(left_out["partition"], left_out["offset"]))
+            written = Identities(found.hashes[kept], found.times[kept], found.places[kept])
+            self._written = frozenset(file.path for file in files), written
 
     def rebuild(self) -> int:
         """Build the index again from silver's files, as its owner; return the number of its entries."""
@@ -203,8 +208,7 @@ def identity_columns(dataset: Dataset) -> str:
 def _identities(duck: DuckSession, dataset: Dataset, view: str) -> Identities:
     """Return hash, event time and place of each row of a view; a row without event time counts as of 1970."""
     time = f'coalesce(epoch_us("{dataset.pipeline.event_time}"), 0)::bigint as time'
-    place = '_partition::bigint as "partition", _offset as "offset"'
-    columns = duck.arrays(f"select hash({identity_columns(dataset)}) as hash, {time}, {place} from {view}")
+    columns = duck.arrays(f"select hash({identity_columns(dataset)}) as hash, {time}, {PLACE} from {view}")
     return Identities(columns["hash"], columns["time"], packed_places(columns["partition"], columns["offset"]))
 
 

@@ -1,6 +1,6 @@
 """The queries by which one process validates a release's records, built once and executed over other files (adr-0013).
 
-Not for records with decisions, runs over several versions of reference tables, or more records than a slot takes: their
+Not for records with decisions, runs over several versions of reference tables, or files that no slot takes: these
 queries are built for the run.
 """
 
@@ -25,7 +25,9 @@ MOST_QUERIES = 8
 # A task generates the code of its projections, 20 to 40 ms for a contract: more than it saves for few records.
 ROWS_OF_ONE_TASK = 500
 MOST_TASKS = 16
-"""Files that are read as they are; more are small ones, which are cheaper together."""
+"""Up to this many files are copied, each for a task; the rows of more files are divided among the cores."""
+MOST_SLOTS = 4
+"""One for each query and number of files; the one that was used least recently is deleted."""
 
 
 class PreparedSilver:
@@ -33,15 +35,19 @@ class PreparedSilver:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         scratch = ScratchFolder(folder)
-        self.accepted: PreparedQueries[AcceptedQuery] = PreparedQueries(spark, scratch)
-        self.validated: PreparedQueries[PreparedQuery] = PreparedQueries(spark, scratch)
+        self.accepted: PreparedQueries[AcceptedQuery] = PreparedQueries(spark, scratch, copying=True)
+        # Their result comes through memory, so their rows must be of bounded size.
+        self.validated: PreparedQueries[PreparedQuery] = PreparedQueries(spark, scratch, copying=False)
 
 
 class PreparedQueries(Generic[Query]):
-    """Queries by name and by what they are built from (joined frames, schemas), each over the slot of its name."""
+    """Queries by name and by what they are built from (joined frames, schemas), each over a slot of its name.
 
-    def __init__(self, spark: SparkSession, scratch: ScratchFolder) -> None:
-        self._spark, self._scratch = spark, scratch
+    `copying`: a slot may have any number of rows, in files that are copied.
+    """
+
+    def __init__(self, spark: SparkSession, scratch: ScratchFolder, *, copying: bool) -> None:
+        self._spark, self._scratch, self._copying = spark, scratch, copying
         self._slots: dict[tuple[str, int], Slot] = {}
         self._queries: dict[tuple[str, int, tuple[Hashable, ...]], Query] = {}
 
@@ -60,12 +66,9 @@ class PreparedQueries(Generic[Query]):
         if not computes_here(self._spark):
             return None
         tasks = self._tasks(files)
-        if (name, tasks) not in self._slots:
-            folder = self._scratch.path / "silver" / f"{name}-{tasks}"
-            self._slots[name, tasks] = Slot(self._spark, folder, schema, tasks)
-        slot, key = self._slots[name, tasks], (name, tasks, cache_key)
+        slot, key = self._slot(name, tasks, schema), (name, tasks, cache_key)
         try:
-            slot.fill_from(files)
+            slot.fill_from(files, copied=self._copying)
         except SlotFull:
             return None
         if key not in self._queries:
@@ -78,7 +81,20 @@ class PreparedQueries(Generic[Query]):
         """Return how many tasks, and files of a slot, the records get: as many as they have files, if each core has one
         then.
         """
-        cores = int(self._spark.sparkContext.defaultParallelism)
-        if rows_in_files(files) <= ROWS_OF_ONE_TASK:
+        cores, rows = int(self._spark.sparkContext.defaultParallelism), rows_in_files(files)
+        if rows <= ROWS_OF_ONE_TASK:
             return 1
-        return len(files) if cores <= len(files) <= MOST_TASKS else cores
+        is_copied = self._copying and cores <= len(files) <= MOST_TASKS and rows > ROWS_OF_ONE_TASK * len(files)
+        return len(files) if is_copied else cores
+
+    def _slot(self, name: str, tasks: int, schema: StructType) -> Slot:
+        """Return the slot, made now if there is none; the one that was used least recently is given up for it."""
+        slot = self._slots.pop((name, tasks), None)
+        if slot is None:
+            if len(self._slots) >= MOST_SLOTS:
+                oldest = next(iter(self._slots))
+                self._queries = {key: query for key, query in self._queries.items() if key[:2] != oldest}
+                self._slots.pop(oldest).remove()
+            slot = Slot(self._spark, self._scratch.path / "silver" / f"{name}-{tasks}", schema, tasks)
+        self._slots[name, tasks] = slot
+        return slot

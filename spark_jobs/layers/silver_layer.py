@@ -153,7 +153,7 @@ def _written(
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
         rows = _rows_for_merges(duck, writer, validated.files)
-    writer.identities.note_written(silver)
+        writer.identities.note_written(silver, duck, "duplicates")
     validated.remove()
     reasons, dispositions = rejected_counts(writer.rejected, rejected)
     until, schemas = validated.decided_until, validated.schemas_until

@@ -40,7 +40,8 @@ final class WritingOfQuery extends AbstractFunction0 {
     }
 
     public Object apply() {
-        StructType schema = query.executedPlan().schema();
+        // Of several queries for one folder, some may know that a column is never null.
+        StructType schema = query.executedPlan().schema().asNullable();
         query.executedPlan().execute().toJavaRDD().foreachPartition(new WritingOfTask(schema, folder));
         return null;
     }
@@ -66,8 +67,15 @@ final class WritingOfTask implements VoidFunction, Serializable {
             return;
         }
         ArrowWriter batch = ArrowWriter.create(schema, "UTC", true, false);
-        File file = new File(folder, String.format("%05d.arrow", new Object[] {TaskContext.getPartitionId()}));
-        FileOutputStream output = new FileOutputStream(file);
+        try {
+            write(batch, rows, String.format("%05d.arrow", new Object[] {TaskContext.getPartitionId()}));
+        } finally {
+            batch.root().close();
+        }
+    }
+
+    private void write(ArrowWriter batch, Iterator rows, String name) throws Exception {
+        FileOutputStream output = new FileOutputStream(new File(folder, name));
         try {
             ArrowFileWriter writer = new ArrowFileWriter(batch.root(), null, output.getChannel());
             writer.start();
@@ -79,7 +87,6 @@ final class WritingOfTask implements VoidFunction, Serializable {
             writer.end();
         } finally {
             output.close();
-            batch.root().close();
         }
     }
 

@@ -26,7 +26,7 @@ UNFINISHED = "_unfinished"
 def write_arrow(rows: DataFrame, folder: Path) -> list[Path]:
     """Execute a frame's query and add its rows to a folder, a file for each task that has some; return the files.
 
-    The physical plan of the frame's first execution is executed again. A failed execution leaves no file.
+    A frame that was executed before is not planned again. A failed execution leaves no file.
     """
     unfinished = folder / UNFINISHED / uuid4().hex
     unfinished.mkdir(parents=True)

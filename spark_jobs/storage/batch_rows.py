@@ -1,6 +1,6 @@
 """Rows per bronze batch of data files: from the bounds where a file has one batch, else from its `_batch_id` column.
 
-A compacted file has rows of many batches. The column is sorted, so its encoding takes a few kilobytes.
+A compacted file has rows of many batches, one batch after the other, so the column takes a few kilobytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delta tables: Spark or DuckDB (layers/adr-0002) writes files, the owner commits them (adr-0004); one owner per table.
+"""Delta tables: Spark or this process (layers/adr-0002) writes files, the owner commits them (adr-0004).
 
 *Guarantee:* a commit of added files, removed files, transaction (app id, version) and metadata is atomic; an app id
 and version commit at most once; a process that no longer owns the table is refused.

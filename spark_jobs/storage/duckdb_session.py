@@ -1,6 +1,6 @@
 """DuckDB sessions over files that Spark wrote: queries and writes in this process, without a Spark job.
 
-Only for queries without a dataset's own code (layers/adr-0002). Folders hold one or more Parquet files.
+Only for queries without a dataset's own code (layers/adr-0002). Folders hold one or more files.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def rows_in_folder(folder: Path) -> int:
 
 
 def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
-    """Return the rows of a folder as a Spark frame."""
+    """Return the rows of a folder of Parquet files as a Spark frame."""
     return read_files(spark, schema, parquet_files(folder))
 
 

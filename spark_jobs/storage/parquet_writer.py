@@ -15,8 +15,8 @@ GROUP_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class ParquetWriting:
-    """How a table's files are written, by whichever writer: without a dictionary of columns `distinct`, without bounds
-    of columns `unbounded`.
+    """How Spark and `write_parquet` write a table's files: no dictionary of columns `distinct`, no bounds of columns
+    `unbounded`. Files that DuckDB writes are compressed by zstd.
     """
 
     distinct: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class ParquetWriting:
 
 
 def write_parquet(rows: pa.Table, path: Path, writing: ParquetWriting) -> None:
-    """Write rows into a new file; its row groups have about GROUP_BYTES."""
+    """Write rows into a new file, in row groups of bounded bytes (`row_groups`)."""
     names = rows.schema.names
     dictionaries = [name for name in names if name not in writing.distinct]
     bounds = [name for name in names if name not in writing.unbounded]
@@ -50,7 +50,7 @@ def write_parquet(rows: pa.Table, path: Path, writing: ParquetWriting) -> None:
 
 
 def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows in tables of about GROUP_BYTES; one row may have more."""
+    """Yield the rows in tables of at least half of GROUP_BYTES, and at most one and a half unless a row has more."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
         most = max(1, batch.num_rows * GROUP_BYTES // max(1, batch.nbytes))

@@ -1,13 +1,13 @@
 """Spark queries that are built and planned once, and executed again and again over other rows (layers/adr-0013).
 
 A *slot* is the input of such a query: files whose names and sizes never change, so that Spark lists them and plans
-tasks for them once. The result is returned through memory. Both are for rows of bounded size: planning a query and
-writing its files cost more than executing it for a few thousand rows.
+tasks for them once. The result is saved as files, or returned through memory if the rows are of bounded size.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +28,7 @@ from spark_jobs.storage.repeatable_plan import is_repeatable
 from spark_jobs.storage.spark_files import write_files, write_stage
 
 MOST_BYTES = 48 << 20
-"""The greatest size of a slot's rows as Arrow, all of its files together."""
+"""The greatest size of the rows as Arrow that this process divides among a slot's files."""
 # Below spark.sql.files.maxPartitionBytes, so that one task reads a file.
 FILE_BYTES = 2 * MOST_BYTES
 READ_BATCH_ROWS = 4_096
@@ -58,7 +58,7 @@ class ScratchFolder:
 
 
 class SlotFull(Exception):
-    """The rows have more than MOST_BYTES: the caller builds a query for this run."""
+    """The rows are too many for a slot: the caller builds a query for this run."""
 
 
 class Slot:
@@ -68,7 +68,9 @@ class Slot:
     """
 
     def __init__(self, spark: SparkSession, folder: Path, schema: StructType, tasks: int) -> None:
-        folder.mkdir(parents=True)
+        # It may be left by an attempt for which the disk was full.
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         self._files = [folder / f"{number}.parquet" for number in range(tasks)]
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self.fill(self._schema.empty_table())
@@ -83,12 +85,13 @@ class Slot:
         for number, file in enumerate(self._files):
             _write_padded(rows.slice(number * each, each), file)
 
-    def fill_from(self, files: Sequence[Path]) -> None:
-        """Exchange the rows for those of Parquet files. Raises SlotFull, before it has read all of many rows.
+    def fill_from(self, files: Sequence[Path], *, copied: bool = False) -> None:
+        """Exchange the rows for those of Parquet files. Raises SlotFull as soon as they exceed MOST_BYTES.
 
-        Files that are as many as the slot's are copied as they are, however many rows they have.
+        With `copied`, files that are as many as the slot's are taken as they are, however many rows they have: not for
+        a query whose result comes through memory.
         """
-        if len(files) == len(self._files) and all(file.stat().st_size <= FILE_BYTES for file in files):
+        if copied and len(files) == len(self._files) and all(file.stat().st_size <= FILE_BYTES for file in files):
             for file, target in zip(files, self._files, strict=True):
                 _copy_padded(file, target)
             return
@@ -101,6 +104,10 @@ class Slot:
             if size > MOST_BYTES:
                 raise SlotFull
         self.fill(pa.concat_tables(parts))
+
+    def remove(self) -> None:
+        """Delete the files; the slot's queries must not be executed any more."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _parts(self, files: Sequence[Path]) -> Iterator[pa.Table]:
         names = self._schema.names
@@ -149,7 +156,7 @@ class PreparedQuery:
 
 @dataclass(frozen=True)
 class QueryOfOneRun:
-    """A query that is built for one run, over any number of rows: Spark writes their files."""
+    """A query that is built for one run, over any number of rows."""
 
     frame: DataFrame
 
@@ -177,20 +184,27 @@ def _write_padded(rows: pa.Table, file: Path) -> None:
 
 def _copy_padded(source: Path, file: Path) -> None:
     """Copy a Parquet file of at most FILE_BYTES, with the gap of `_write_padded`."""
-    with source.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
-        _exchange(file, memoryview(content))
+    # The view is released also on an error, which an open one would hide behind an error of its own.
+    with (
+        source.open("rb") as opened,
+        mmap(opened.fileno(), 0, access=ACCESS_READ) as mapped,
+        memoryview(mapped) as content,
+    ):
+        _exchange(file, content)
 
 
 def _exchange(file: Path, content: memoryview) -> None:
     """Replace a slot's file by the content of a Parquet file with a gap before its footer."""
     footer = int.from_bytes(content[-FOOTER_LENGTH_AND_MAGIC:-4], "little") + FOOTER_LENGTH_AND_MAGIC
     new = file.with_suffix(".new")
-    with new.open("wb") as opened:
-        opened.write(content[:-footer])
-        opened.seek(FILE_BYTES - footer)
-        opened.write(content[-footer:])
-    content.release()
-    os.replace(new, file)
+    try:
+        with new.open("wb") as opened, content[:-footer] as rows, content[-footer:] as end:
+            opened.write(rows)
+            opened.seek(FILE_BYTES - footer)
+            opened.write(end)
+        os.replace(new, file)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _uncompressed_bytes(file: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from include.settings import Settings
+from spark_jobs.layers import bronze_files, bronze_layer
 from spark_jobs.layers.bronze_files import rows_by_date
 from spark_jobs.storage.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
 from spark_jobs.storage.data_files import bounds_of
+from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import duckdb_session
 
 
@@ -33,6 +37,33 @@ def test_failed_query_leaves_no_file_of_its_complete_tasks(spark: SparkSession, 
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         write_arrow(spark.range(0, 100, 1, 4).select(F.expr("10 div (id - 99)").alias("n")), tmp_path)
     assert list(tmp_path.rglob("*.arrow")) == []
+
+
+def test_files_of_queries_that_differ_in_what_is_never_null_are_read_together(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pair = "named_struct('text', {}) as pair"
+    for text in ("'never null'", "nullif(cast(id as string), '1')"):
+        write_arrow(spark.range(0, 3, 1, 1).selectExpr(f"{text} as text", pair.format(text)), tmp_path)
+    assert read_arrow(sorted(tmp_path.glob("*.arrow"))).num_rows == 6
+
+
+def test_arrow_files_are_removed_when_bronze_s_cannot_be_written(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(bronze_layer.bronze_spec(Settings(state=tmp_path), "flights"))
+    records = spark.range(0, 10, 1, 2).select(
+        *[
+            F.lit(None).cast(field.dataType).alias(field.name)
+            for field in bronze_layer.SCHEMA
+            if field.name != "timestamp"
+        ],
+        F.timestamp_micros("id").alias("timestamp"),
+    )
+    monkeypatch.setattr(bronze_files, "write_parquet", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        bronze_files.write_bronze(table, records.select(*bronze_layer.KAFKA_COLUMNS), 0, "b0", tmp_path / "scratch")
+    assert list((tmp_path / "scratch").rglob("*.arrow")) == []
 
 
 def test_batch_ends_by_the_bytes_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 from compactable_release import (
     EARLY,
@@ -44,8 +43,8 @@ from spark_jobs.engine.compaction_groups import (
     AUTOMATIC,
     MEGABYTE,
     CompactionPolicy,
-    are_of_one_day,
     compaction_groups,
+    event_day_of,
     partition_of,
     tier,
 )
@@ -317,58 +316,26 @@ def test_silver_is_split_by_event_day_when_large(patcher: SlicePatcher, monkeypa
     assert all(file.low["read_at"].date() == file.high["read_at"].date() for file in compacted)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("layer", ["bronze", "silver"])
-def test_row_groups_of_larger_files_are_copied(
-    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, layer: str
-) -> None:
-    release = patcher.production
-    group = copied_group(release, monkeypatch, layer)
-    before = head_rows(release)
-    compact_tables_module.compact_group(*group)
-    (file,) = [file for file in group[0].table.files() if "compacted" in file.path]
-    groups = [group_of_rows(group[0], path.path) for path in group[1]]
-    assert group_of_rows(group[0], file.path) == [rows for each in groups for rows in each]
-    assert_same_rows(head_rows(release), before)
-    release.restart()
-    release.take([reading(40, 5), reading(41, "five")])
+def day_file(path: str, size: int, first: int, last: int) -> DataFile:
+    """Return a file with rows of these days of February."""
+    low, high = (datetime(2024, 2, day, 12, tzinfo=UTC) for day in (first, last))
+    return DataFile(path, "2024-02", 100, size, {"read_at": low, "_batch_id": 1}, {"read_at": high, "_batch_id": 1})
 
 
-def copied_group(
-    release: SmallRelease, monkeypatch: pytest.MonkeyPatch, layer: str
-) -> tuple[CompactedTable, list[DataFile]]:
-    """Return a table of the layer and a group of its files, which are of one day and count as large."""
-    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 0)
-    for batch in range(5, 8):
-        release.take([reading(40, batch), reading(41, batch + 1)] if batch == 5 else [reading(42 + batch % 2, batch)])
-    name = f"{layer}.meter"
-    (found,) = [each for each in compactable_tables([release.release]) if each.table.spec.name == name]
-    files = sorted(found.table.files(), key=first_batch)[-4:-1]
-    return found, [file for file in files if last_batch(file) >= 5]
+def test_files_that_were_divided_by_day_are_not_divided_again() -> None:
+    by_day, pieces = event_day_of("read_at"), [day_file(f"d{day}", MEGABYTE, day, day) for day in range(1, 29)]
+    fresh = [day_file(f"f{number}", MEGABYTE, 28, 28) for number in range(6)]
+    assert compaction_groups([*pieces, *fresh], AUTOMATIC, by_day) == []
+    several = [day_file(f"s{number}", MEGABYTE, number, number + 1) for number in range(1, 9)]
+    (group,) = compaction_groups([*pieces, *fresh, *several], AUTOMATIC, by_day)
+    assert {each.path for each in group} == {each.path for each in several}
+    (group,) = compaction_groups([*pieces, *fresh, day_file("f7", MEGABYTE, 28, 28)], AUTOMATIC, by_day)
+    assert {each.path for each in group} == {*(each.path for each in fresh), "f7", "d28"}
 
 
-def group_of_rows(compacted: CompactedTable, path: str) -> list[int]:
-    """Return the rows of each row group of a file."""
-    footer = pq.read_metadata(compacted.table.spec.path / path)
-    return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
-
-
-@pytest.mark.parametrize("reason", ["small", "out of order", "damaged", "of several days"])
-def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
-    compacted, group = copied_group(patcher.production, monkeypatch, "silver")
-    assert compact_tables_module._can_be_copied(compacted, group)
-    if reason == "small":
-        monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 1 << 20)
-    if reason == "out of order":
-        group.reverse()
-    if reason == "damaged":
-        path = compacted.table.spec.path / group[0].path
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    if reason == "of several days":
-        group = sorted(compacted.table.files(), key=first_batch)[:2]
-        assert not are_of_one_day(group, compacted.day)
-    assert not compact_tables_module._can_be_copied(compacted, group)
+def test_few_rows_of_each_day_become_no_file_each() -> None:
+    late = [day_file(f"d{day}", 10_000, day, day) for day in range(1, 9)]
+    assert [len(group) for group in compaction_groups(late, AUTOMATIC, event_day_of("read_at"))] == [8]
 
 
 def test_tiers_grow_by_a_factor_of_eight() -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_jobs.layers.prepared_silver import PreparedQueries
 from spark_jobs.storage import prepared_query
 from spark_jobs.storage.arrow_files import read_arrow
 from spark_jobs.storage.duckdb_session import parquet_files
-from spark_jobs.storage.prepared_query import PreparedQuery, Slot, SlotFull
+from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
 from spark_jobs.storage.repeatable_plan import is_repeatable
 from spark_jobs.storage.spark_files import rows_in_files, stage_files
 
@@ -153,6 +155,81 @@ def test_query_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) ->
     slot.fill(rows_of(6))
     PreparedQuery(query).save(tmp_path / "result")
     assert rows_in_files(stage_files(tmp_path / "result")) == 1
+
+
+def test_files_are_copied_into_a_slot_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for number, file in enumerate(files):
+        pq.write_table(rows_of(*range(100 * number, 100 * number + 50)), file, row_group_size=20)
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=3)
+    query = PreparedQuery(slot.rows.select("n"))
+    for chosen in (files, [files[2], files[1], files[0]]):
+        slot.fill_from(chosen, copied=True)
+        expected = [n for file in files for n in pq.read_table(file)["n"].to_pylist()]
+        assert sorted(query.result()["n"].to_pylist()) == expected
+
+
+def test_copied_files_may_have_more_rows_than_a_slot_is_given_otherwise(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_query, "MOST_BYTES", 100)
+    pq.write_table(rows_of(*range(50)), tmp_path / "rows.parquet")
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
+    with pytest.raises(SlotFull):
+        slot.fill_from([tmp_path / "rows.parquet"])
+    slot.fill_from([tmp_path / "rows.parquet"], copied=True)
+    assert PreparedQuery(slot.rows).result().num_rows == 50
+
+
+def test_file_larger_than_a_slot_s_is_not_copied(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
+    pq.write_table(rows_of(*range(5_000)), tmp_path / "rows.parquet")
+    monkeypatch.setattr(prepared_query, "FILE_BYTES", 1_000)
+    with pytest.raises(SlotFull):
+        slot.fill_from([tmp_path / "rows.parquet"], copied=True)
+
+
+def test_full_disk_is_named_when_files_are_copied(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(rows_of(1), tmp_path / "rows.parquet")
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
+    monkeypatch.setattr(prepared_query.os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left on device"):
+        slot.fill_from([tmp_path / "rows.parquet"], copied=True)
+    assert list((tmp_path / "slot").glob("*.new")) == []
+
+
+def test_slot_takes_the_folder_of_an_attempt_that_failed(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "slot").mkdir()
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
+    slot.fill(rows_of(1))
+    assert PreparedQuery(slot.rows).result().num_rows == 1
+
+
+def test_each_of_many_files_has_a_task_and_few_slots_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+    queries: PreparedQueries[PreparedQuery] = PreparedQueries(spark, ScratchFolder(tmp_path / "queries"), copying=True)
+    for count, rows, tasks in (
+        (2, 600, 2),
+        (3, 600, 3),
+        (5, 600, 5),
+        (5, 10, 1),
+        (6, 400, 2),
+        (17, 600, 2),
+        (7, 600, 7),
+        (3, 600, 3),
+    ):
+        files = [tmp_path / f"{count}-{rows}-{number}.parquet" for number in range(count)]
+        for number, file in enumerate(files):
+            pq.write_table(rows_of(*range(rows * number, rows * (number + 1))), file)
+        query = queries.over(files, "rows", NUMBERS, (), lambda rows: PreparedQuery(rows.select("n")))
+        assert query is not None
+        assert sorted(query.result()["n"].to_pylist()) == list(range(count * rows))
+        assert list(queries._slots)[-1] == ("rows", tasks)
+    assert [tasks for _, tasks in queries._slots] == [1, 2, 7, 3]
+    assert {key[:2] for key in queries._queries} == set(queries._slots)
 
 
 def test_slot_refuses_more_rows_than_it_may_hold(

@@ -16,6 +16,7 @@ from simulated_deaths import Died, dying_at
 from small_release import Record, SmallRelease
 
 from include.reading.decision_log import FIX, Decision, append_decisions
+from include.settings import Settings
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import BronzeEnd, committed_batches
@@ -53,7 +54,11 @@ def active(made: SmallRelease, spark: SparkSession) -> Iterator[ActiveRelease]:
 def refine_next(active: ActiveRelease, made: SmallRelease, *, most_rows: int = 3) -> Any:
     """Execute one run; with 3 rows at most, each batch is a run of its own."""
     end = BronzeEnd(BATCHES - 1)
-    return active.refine_next(made.settings, end.batch, publishing=True, most_rows=most_rows, bronze_end=lambda: end)
+    return active.refine_next(in_runs_of(most_rows, made), end.batch, publishing=True, bronze_end=lambda: end)
+
+
+def in_runs_of(rows: int, made: SmallRelease) -> Settings:
+    return made.settings.model_copy(update={"refine_records": rows})
 
 
 def validated_batches(active: ActiveRelease) -> tuple[int, int] | None:
@@ -96,7 +101,7 @@ def validated_after_first(
 ) -> tuple[int, int] | None:
     """Execute the run of batch 0 while bronze ends at batch 1; return the batches that were validated meanwhile."""
     end = BronzeEnd(1, has_backlog)
-    report = active.refine_next(made.settings, 0, publishing=True, most_rows=most_rows, bronze_end=lambda: end)
+    report = active.refine_next(in_runs_of(most_rows, made), 0, publishing=True, bronze_end=lambda: end)
     assert report is not None
     assert report.batches == (0, 0)
     return validated_batches(active)
@@ -118,7 +123,7 @@ def test_batch_that_arrives_during_a_run_is_validated_and_paces_the_next(
     monkeypatch.setattr(failpoints, "step_listeners", [arrive])
     pacing.begin_run(0)
     active.refine_next(
-        made.settings, 0, publishing=True, most_rows=3, bronze_end=lambda: BronzeEnd(bronze[-1]), validations=pacing
+        in_runs_of(3, made), 0, publishing=True, bronze_end=lambda: BronzeEnd(bronze[-1]), validations=pacing
     )
     assert validated_batches(active) == (1, 1)
     assert is_awaited(pacing, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -143,17 +143,37 @@ def test_index_gets_the_rows_that_were_looked_up_without_reading_their_file(
 ) -> None:
     silver.candidates([60, 61])
     silver.take([60, 61])
-    silver.lookup.note_written(silver.files[-1:])
+    note_written(silver)
     monkeypatch.setattr(IdentityLookup, "_add", lambda *_: pytest.fail("read from the file"))
     assert silver.candidates([1, 60, 61]) == ["e1", "e60", "e61"]
     silver.restart()
     assert silver.candidates([60]) == ["e60"]
 
 
+def test_index_gets_no_duplicate_of_the_rows_that_were_looked_up(silver: IndexedSilver) -> None:
+    silver.candidates([60, 60, 61])
+    silver.take([60])
+    note_written(silver, duplicates=[51, 52])
+    silver.candidates([1])
+    record = index_file(silver.index).read()
+    assert record is not None
+    assert sum(segment.rows for segment in record.segments) == 51
+
+
+def note_written(silver: IndexedSilver, duplicates: Sequence[int] = ()) -> None:
+    """Note that the last file has the rows looked up last, but those at these offsets."""
+    rows = pa.table(
+        {"_partition": pa.array([0] * len(duplicates), pa.int32()), "_offset": pa.array(duplicates, pa.int64())}
+    )
+    with duckdb_session() as duck:
+        duck.view_arrow("duplicates", rows)
+        silver.lookup.note_written(silver.files[-1:], duck, "duplicates")
+
+
 def test_rows_of_another_commit_are_read_from_their_file(silver: IndexedSilver) -> None:
     silver.candidates([60, 61])
     silver.take([60, 61])
-    silver.lookup.note_written(silver.files[-1:])
+    note_written(silver)
     silver.take([70])
     assert silver.candidates([60, 61, 70]) == ["e60", "e61", "e70"]
 

@@ -1,0 +1,110 @@
+"""Compaction of larger files copies their row groups; damaged files are never compacted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from compactable_release import EARLY, assert_same_rows, head_rows, reading
+from slice_patcher import SlicePatcher
+from small_release import SmallRelease
+
+from spark_jobs.engine import compact_tables as compact_tables_module
+from spark_jobs.engine.compact_tables import CompactedTable, FilesDamaged, compact_tables, compactable_tables
+from spark_jobs.engine.compaction_groups import are_of_one_day
+from spark_jobs.storage.batch_rows import first_batch, last_batch
+from spark_jobs.storage.data_files import DataFile
+from spark_jobs.storage.row_group_copy import have_same_columns
+
+
+@pytest.mark.parametrize("layer", ["bronze", "silver"])
+def test_row_groups_of_larger_files_are_copied(
+    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    release = patcher.production
+    group = copied_group(release, monkeypatch, layer)
+    before = head_rows(release)
+    compact_tables_module.compact_group(*group)
+    (file,) = [file for file in group[0].table.files() if "compacted" in file.path]
+    groups = [group_of_rows(group[0], path.path) for path in group[1]]
+    assert group_of_rows(group[0], file.path) == [rows for each in groups for rows in each]
+    assert file.low == {name: min(each.low[name] for each in group[1]) for name in group[1][0].low}  # type: ignore[type-var]
+    assert file.high == {name: max(each.high[name] for each in group[1]) for name in group[1][0].high}  # type: ignore[type-var]
+    assert file.nulls == {name: sum(each.nulls[name] for each in group[1]) for name in group[1][0].nulls}
+    assert_same_rows(head_rows(release), before)
+    release.restart()
+    release.take([reading(40, 5), reading(41, "five")])
+
+
+def copied_group(
+    release: SmallRelease, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> tuple[CompactedTable, list[DataFile]]:
+    """Return a table of the layer and a group of its files, which are of one day and count as large."""
+    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 0)
+    for batch in range(5, 8):
+        release.take([reading(40, batch), reading(41, batch + 1)] if batch == 5 else [reading(42 + batch % 2, batch)])
+    (found,) = tables_named(release, f"{layer}.meter")
+    files = sorted(found.table.files(), key=first_batch)[-4:-1]
+    return found, [file for file in files if last_batch(file) >= 5]
+
+
+def group_of_rows(compacted: CompactedTable, path: str) -> list[int]:
+    """Return the rows of each row group of a file."""
+    footer = pq.read_metadata(compacted.table.spec.path / path)
+    return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+
+
+@pytest.mark.parametrize("layer", ["bronze", "silver"])
+@pytest.mark.parametrize("least", [0, 1 << 20], ids=["copied", "written again"])
+def test_damage_is_not_compacted(
+    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, layer: str, least: int
+) -> None:
+    compacted, group = copied_group(patcher.production, monkeypatch, layer)
+    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", least)
+    path = compacted.table.spec.path / group[0].path
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FilesDamaged, match=path.name):
+        compact_tables_module.write_group(compacted, group)
+    assert not list(compacted.table.spec.path.glob("compacted-*"))
+
+
+def test_request_leaves_a_damaged_group_and_compacts_the_others(patcher: SlicePatcher) -> None:
+    release = patcher.production
+    before, (bronze,) = release.release.writer.silver.file_count, tables_named(release, "bronze.meter")
+    path = bronze.table.spec.path / bronze.groups(EARLY)[0][0].path
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    done = compact_tables(release.settings, [release.release], 600, EARLY)
+    assert [facts["left"] for table, facts in done.items() if table.endswith("/bronze")] == [1]
+    assert release.release.writer.silver.file_count < before
+    assert path in [bronze.table.spec.path / file.path for file in bronze.table.files()]
+
+
+def tables_named(release: SmallRelease, name: str) -> list[CompactedTable]:
+    return [each for each in compactable_tables([release.release]) if each.table.spec.name == name]
+
+
+def test_files_with_other_columns_are_not_copied_into_one(tmp_path: Path) -> None:
+    for name, kind in (("a", pa.int64()), ("b", pa.int64()), ("c", pa.int32())):
+        pq.write_table(pa.table({"n": pa.array([1], kind)}), tmp_path / name)
+    assert have_same_columns([tmp_path / "a", tmp_path / "b"])
+    assert not have_same_columns([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+
+
+@pytest.mark.parametrize("reason", ["small", "out of order", "of several days"])
+def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    compacted, group = copied_group(patcher.production, monkeypatch, "silver")
+    assert compact_tables_module._can_be_copied(compacted, group)
+    if reason == "small":
+        monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 1 << 20)
+    if reason == "out of order":
+        group.reverse()
+    if reason == "of several days":
+        group = sorted(compacted.table.files(), key=first_batch)[:2]
+        assert not are_of_one_day(group, compacted.day)
+    assert not compact_tables_module._can_be_copied(compacted, group)
