@@ -8,6 +8,8 @@ two objects, single quotes and half a surrogate pair (adr-0001).
 
 from __future__ import annotations
 
+from string import ascii_lowercase, ascii_uppercase
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -45,7 +47,7 @@ def structure_fault(raw: Column, skeleton_text: Column, left: Column) -> Column:
     the first condition that holds, so later ones may rely on it.
     """
     text = raw.cast("string")
-    keys = F.transform(F.json_object_keys(text), F.lower)
+    keys = _lower_case(F.json_object_keys(text))
     bare = F.regexp_replace(text, r"\\\\", "")
     return (
         F.when(raw.isNull(), "null_value")
@@ -62,6 +64,13 @@ def structure_fault(raw: Column, skeleton_text: Column, left: Column) -> Column:
         .when(F.regexp_replace(bare, SURROGATE_PAIR, "").rlike(r"\\u[dD][89a-fA-F]"), "bad_utf8")
         .when(bare.rlike(rf"{CONTROL_ESCAPE}|\x7f"), "control_char")
     )
+
+
+def _lower_case(names: Column) -> Column:
+    """Return texts in lower case. Spark's `lower` loads Unicode tables for 2 s at its first use: ASCII needs none."""
+    is_ascii = F.array_join(names, "").rlike(r"^[\x00-\x7f]*+\z")
+    of_ascii = F.transform(names, lambda name: F.translate(name, ascii_uppercase, ascii_lowercase))
+    return F.when(is_ascii, of_ascii).otherwise(F.transform(names, F.lower))
 
 
 def _is_framed(raw: Column) -> Column:

@@ -9,7 +9,7 @@ After a crash: the index is advanced from the version that it names, or rebuilt 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -17,14 +17,17 @@ from urllib.parse import unquote
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from include.catalog.dataset import Dataset
 from include.catalog.event_times import after, before
 from include.catalog.pipeline import Pipeline
 from include.clients.delta_log import commit_content, read_commit
-from include.record_coordinates import RANK
+from include.record_coordinates import COORDINATES, RANK
 from include.state.json_file import StateFileUnreadable
+from spark_jobs.layers.recent_rows import RecentRows
 from spark_jobs.layers.rows_at_places import rows_at
 from spark_jobs.storage.arrow_files import SUFFIX, arrow_bounds
 from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows
@@ -36,6 +39,7 @@ from spark_jobs.storage.identity_index import (
     IndexRecord,
     Segment,
     Words,
+    are_in,
     boot_id,
     find_places,
     index_file,
@@ -43,14 +47,30 @@ from spark_jobs.storage.identity_index import (
     packed_places,
     remove_other_segments,
     with_identities,
+    with_segment,
     without_expired,
 )
+from spark_jobs.storage.segment_merges import SegmentMerges
 
 ROWS_AT_ONCE = 2_000_000
 """Rows of silver that are indexed at once when the index is built."""
 PLACE = '_partition::bigint as "partition", _offset as "offset"'
 LONGEST_CATCH_UP = 1_000
 """Commits; an index that is further behind is rebuilt."""
+
+
+@dataclass(frozen=True)
+class _LookedUp:
+    """Rows that were looked up, with some columns; their identities, and which row each of these is of."""
+
+    rows: pa.Table
+    identities: Identities
+    row_at: NDArray[np.int64]
+
+    def taken(self, chosen: NDArray[np.bool_]) -> _LookedUp:
+        """Return the rows of the chosen identities."""
+        rows = self.rows.take(self.row_at[chosen])
+        return _LookedUp(rows, self.identities.taken(chosen), np.arange(rows.num_rows))
 
 
 class IdentityLookup:
@@ -61,28 +81,34 @@ class IdentityLookup:
         self._hashing = f"duckdb {duckdb.__version__}: {identity_columns(dataset)}"
         self._record: IndexRecord | None = None
         self._segments: list[Segment] = []
-        self._looked_up: Identities | None = None
-        self._written: tuple[frozenset[str], Identities] | None = None
-        """Paths of the files that hold the rows looked up last, and these rows' identities."""
+        self._merges = SegmentMerges(folder)
+        self._looked_up: _LookedUp | None = None
+        self._written: tuple[frozenset[str], _LookedUp] | None = None
+        """Paths of the files that hold the rows looked up last, and these rows without duplicates."""
+        self._recent = RecentRows()
 
     def view_candidates(self, duck: DuckSession, name: str, given: Sequence[Path]) -> None:
         """Create a view of identity and rank of the rows of silver that may share an identity with others.
 
-        These others are the rows of the files `given`, Parquet or Arrow, with silver's columns.
+        These others are the rows of the files `given`, Parquet or Arrow, with silver's columns. A view `…_sharing` has
+        identity and coordinates of those of them that may share it with a candidate or with each other.
         """
-        silver = self._silver
+        silver, columns = self._silver, _columns(self._dataset, RANK)
         duck.view_files(f"{name}_given", given, silver.spec.data_schema)
-        identities = _identities(duck, self._dataset, f"{name}_given")
-        self._looked_up = identities if self._owns else None
-        places, unindexed = self._places(identities)
-        columns = [*self._dataset.pipeline.identity, *RANK]
+        looked_up = _looked_up(duck, self._dataset, f"{name}_given", _columns(self._dataset, COORDINATES))
+        self._looked_up = looked_up if self._owns else None
+        places, shared, unindexed = self._places(looked_up.identities)
+        recent, others = self._recent.find(places)
         files = silver.files()
-        indexed = [file for file in files if file.path not in unindexed]
-        duck.view_arrow(f"{name}_indexed", rows_at(places, silver, indexed, columns))
-        others = [file for file in files if file.path in unindexed]
-        duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(others, given, self._dataset.pipeline))
+        rows = rows_at(others, silver, [file for file in files if file.path not in unindexed], columns)
+        kept = [found.select(columns).cast(rows.schema) for found in recent]
+        duck.view_arrow(f"{name}_indexed", pa.concat_tables([rows, *kept]))
+        late = [file for file in files if file.path in unindexed]
+        duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(late, given, self._dataset.pipeline))
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
+        sharing = looked_up if late else looked_up.taken(looked_up.identities.sharing(shared))
+        duck.view_arrow(f"{name}_sharing", sharing.rows)
 
     def note_written(self, files: Sequence[DataFile], duck: DuckSession, duplicates: str) -> None:
         """Note that these files of silver hold the rows that were looked up last, but those in table `duplicates`.
@@ -90,9 +116,9 @@ class IdentityLookup:
         The index gets their identities from memory then.
         """
         if self._looked_up is not None:
-            found, left_out = self._looked_up, duck.arrays(f"select {PLACE} from {duplicates}")
-            kept = ~np.isin(found.places, packed_places(left_out["partition"], left_out["offset"]))
-            written = Identities(found.hashes[kept], found.times[kept], found.places[kept])
+            left_out = duck.arrays(f"select {PLACE} from {duplicates}")
+            places = np.sort(packed_places(left_out["partition"], left_out["offset"]))
+            written = self._looked_up.taken(~are_in(self._looked_up.identities.places, places))
             self._written = frozenset(file.path for file in files), written
 
     def rebuild(self) -> int:
@@ -110,13 +136,13 @@ class IdentityLookup:
     def _save(self, record: IndexRecord, segments: list[Segment]) -> None:
         index_file(self._folder).write(record)
         self._record, self._segments = record, segments
-        remove_other_segments(self._folder, segments)
+        remove_other_segments(self._folder, {*self._merges.unfinished, *(segment.record.name for segment in segments)})
 
-    def _places(self, identities: Identities) -> tuple[Words, set[str]]:
-        """Return the candidates' places, and the files of silver that the index does not cover."""
+    def _places(self, identities: Identities) -> tuple[Words, Words, set[str]]:
+        """Return the candidates' places, the hashes that they share, and silver's files that the index lacks."""
         unindexed = self._advance() if self._owns else self._open()
         horizon = self._dataset.pipeline.horizon // timedelta(microseconds=1)
-        return find_places(self._segments, identities, horizon), unindexed
+        return *find_places(self._segments, identities, horizon), unindexed
 
     def _advance(self) -> set[str]:
         """Bring the index to silver's version; build it when it is missing, damaged or of another table."""
@@ -165,14 +191,21 @@ class IdentityLookup:
         self._folder.mkdir(parents=True, exist_ok=True)
         index_file(self._folder).remove()
         self._record, self._segments = None, []
+        self._recent.clear()
         self._add(self._silver.files())
 
     def _catch_up(self, version: int) -> None:
         """Add the rows that silver's commits after a version added."""
         paths = [path for path, data_change in _added_paths(self._silver, version) if data_change]
         known, self._written = self._written, None
+        if _has_removed_rows(self._silver, version):
+            self._recent.clear()
         if known is not None and known[0] == frozenset(paths):
-            self._save_added(with_identities(self._folder, self._segments, known[1]))
+            written = known[1]
+            segments = with_segment(self._folder, self._merges.applied(self._segments), written.identities)
+            self._merges.begin(segments)
+            self._save_added(segments)
+            self._recent.add(written.identities.places, written.rows)
         else:
             self._add(_files_at(self._silver, paths))
 
@@ -181,7 +214,7 @@ class IdentityLookup:
         for some in chunks_by_rows(files, ROWS_AT_ONCE):
             with duckdb_session() as duck:
                 duck.view_table("added", self._silver, some)
-                segments = with_identities(self._folder, segments, _identities(duck, self._dataset, "added"))
+                segments = with_identities(self._folder, segments, _looked_up(duck, self._dataset, "added").identities)
         self._save_added(segments)
 
     def _save_added(self, segments: list[Segment]) -> None:
@@ -205,11 +238,25 @@ def identity_columns(dataset: Dataset) -> str:
     return ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
 
 
-def _identities(duck: DuckSession, dataset: Dataset, view: str) -> Identities:
-    """Return hash, event time and place of each row of a view; a row without event time counts as of 1970."""
+def _columns(dataset: Dataset, others: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*dataset.pipeline.identity, *others]))
+
+
+def _looked_up(duck: DuckSession, dataset: Dataset, view: str, columns: Sequence[str] = ()) -> _LookedUp:
+    """Return the identities and some columns of the rows of a view; one without event time counts as of 1970."""
     time = f'coalesce(epoch_us("{dataset.pipeline.event_time}"), 0)::bigint as time'
-    columns = duck.arrays(f"select hash({identity_columns(dataset)}) as hash, {time}, {PLACE} from {view}")
-    return Identities(columns["hash"], columns["time"], packed_places(columns["partition"], columns["offset"]))
+    names = [f"hash({identity_columns(dataset)}) as hash", time, PLACE, *(f'"{column}"' for column in columns)]
+    rows = duck.arrow(f"select {', '.join(names)} from {view}")
+    hashes, times, partitions, offsets = (rows[name].to_numpy() for name in ("hash", "time", "partition", "offset"))
+    order = np.argsort(hashes)
+    identities = Identities(hashes[order], times[order], packed_places(partitions, offsets)[order])
+    return _LookedUp(rows.select(columns).combine_chunks(), identities, order)
+
+
+def _has_removed_rows(silver: Table, after: int) -> bool:
+    """Return whether a commit after a version removed rows of silver; compaction only moves them."""
+    commits = (read_commit(silver.spec.path, version) for version in range(after + 1, silver.version + 1))
+    return any(commit.removed and (not commit.added or commit.added[0].data_change) for commit in commits)
 
 
 def _added_paths(silver: Table, after: int) -> Iterator[tuple[str, bool]]:

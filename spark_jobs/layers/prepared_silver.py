@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
+from spark_jobs.storage.row_projection import RowProjection, row_projection
 from spark_jobs.storage.spark_files import computes_here, rows_in_files
 
 if TYPE_CHECKING:
@@ -34,10 +35,22 @@ class PreparedSilver:
     """The queries of one release in one process: of accepted records, and of records that are validated in full."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        scratch = ScratchFolder(folder)
-        self.accepted: PreparedQueries[AcceptedQuery] = PreparedQueries(spark, scratch, copying=True)
+        self._spark, self._scratch = spark, ScratchFolder(folder)
+        self.accepted: PreparedQueries[AcceptedQuery] = PreparedQueries(spark, self._scratch, copying=True)
         # Their result comes through memory, so their rows must be of bounded size.
-        self.validated: PreparedQueries[PreparedQuery] = PreparedQueries(spark, scratch, copying=False)
+        self.validated: PreparedQueries[PreparedQuery] = PreparedQueries(spark, self._scratch, copying=False)
+        self._projections: dict[tuple[Hashable, ...], RowProjection | None] = {}
+
+    def projection(
+        self, schema: StructType, cache_key: tuple[Hashable, ...], build: Callable[[DataFrame], DataFrame]
+    ) -> RowProjection | None:
+        """Return what `build` makes of rows of a schema, as a projection; None if it is none (adr-0017)."""
+        if cache_key not in self._projections:
+            if len(self._projections) >= MOST_QUERIES:
+                self._projections.clear()
+            folder = self._scratch.path / "projections"
+            self._projections[cache_key] = row_projection(self._spark, schema, build, folder)
+        return self._projections[cache_key]
 
 
 class PreparedQueries(Generic[Query]):

@@ -6,6 +6,7 @@ Files are immutable, so the bounds of their row groups are read once for a proce
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,8 +26,19 @@ GROUPS_AT_ONCE = 32
 Offsets = Mapping[int, NDArray[np.int64]]
 """Sorted offsets by Kafka partition."""
 Spans = NDArray[np.int64]
-"""First partition, first offset, last partition and last offset, a row of four for each file or row group."""
+"""First partition, first offset, last partition and last offset, a row of four for each file or part of a row group."""
 ANYWHERE = (0, 0, 2**62, 2**62)
+
+
+@dataclass(frozen=True)
+class GroupSpans:
+    """Spans of a file's row groups: one for each Kafka partition in a group; `groups` has the number of its group.
+
+    One span over several partitions would have nearly every place, once their offsets are far apart.
+    """
+
+    spans: Spans
+    groups: NDArray[np.int64]
 
 
 def rows_at(places: Words, table: Table, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
@@ -41,7 +53,8 @@ def rows_at(places: Words, table: Table, files: Sequence[DataFile], columns: Seq
 
 
 def _rows_of_file(path: Path, places: Words, by_partition: Offsets, schema: pa.Schema) -> Iterator[pa.Table]:
-    groups = np.flatnonzero(_may_have(by_partition, _group_spans(path))).tolist()
+    known = _group_spans(path)
+    groups = np.unique(known.groups[_may_have(by_partition, known.spans)]).tolist()
     if not groups:
         return
     with pq.ParquetFile(path, pre_buffer=False) as source:
@@ -56,8 +69,24 @@ def _rows_of_file(path: Path, places: Words, by_partition: Offsets, schema: pa.S
 
 
 @lru_cache(maxsize=1_000)
-def _group_spans(path: Path) -> Spans:
-    return _spans(bounds_of(path, POSITION))
+def _group_spans(path: Path) -> GroupSpans:
+    spans = _spans(bounds_of(path, POSITION))
+    is_mixed = (spans[:, 0] != spans[:, 2]) & (spans[:, 3] != ANYWHERE[3])
+    parts = [spans[~is_mixed]]
+    groups = [np.flatnonzero(~is_mixed)]
+    if is_mixed.any():
+        with pq.ParquetFile(path, pre_buffer=False) as source:
+            for group in np.flatnonzero(is_mixed).tolist():
+                parts.append(_spans_by_partition(source.read_row_group(group, columns=list(POSITION))))
+                groups.append(np.full(len(parts[-1]), group))
+    return GroupSpans(np.concatenate(parts), np.concatenate(groups))
+
+
+def _spans_by_partition(rows: pa.Table) -> Spans:
+    partition, offset = POSITION
+    found = rows.group_by(partition).aggregate([(offset, "min"), (offset, "max")])
+    columns = (found[name] for name in (partition, f"{offset}_min", partition, f"{offset}_max"))
+    return np.stack([column.to_numpy().astype(np.int64) for column in columns], axis=1)
 
 
 def _spans(bounds: Sequence[tuple[Bounds, Bounds]]) -> Spans:

@@ -149,7 +149,7 @@ def _written(
 ) -> ValidatedBatch:
     with duckdb_session() as duck:
         view_run(duck, writer, validated.files, run.first)
-        find_duplicates(duck, writer.dataset, "accepted", "known")
+        find_duplicates(duck, writer.dataset, "candidates_sharing", "known")
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
         rows = _rows_for_merges(duck, writer, validated.files)

@@ -9,11 +9,13 @@ Does not: compare identities (find_duplicates.py).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -34,11 +36,15 @@ from spark_jobs.storage.duckdb_session import (
     read_folder,
     rows_in_folder,
 )
-from spark_jobs.storage.prepared_query import PreparedQuery, QueryOfOneRun
+from spark_jobs.storage.prepared_query import MOST_BYTES, PreparedQuery, QueryOfOneRun, save_by, uncompressed_bytes
+from spark_jobs.storage.row_projection import RowProjection
 from spark_jobs.storage.spark_files import rows_in_files, stage_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
+VERDICT = "_verdict"
 KAFKA_POSITION = '"partition", "offset"'
+MOST_ROWS_HERE = 5_000
+"""Records that this thread validates in full while it would wait for tasks; more are divided among tasks."""
 RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
 
 
@@ -203,17 +209,30 @@ def _validate_remainder(
     def build(rows: DataFrame) -> DataFrame:
         return _with_verdict(validate_with_decisions(writer.validator, texts.of(rows), decisions))
 
+    if not decisions and (projection := _projection(writer, texts, files, build)):
+        rows = pa.concat_tables([pq.read_table(file) for file in files])
+        save_by(projection.of(rows), VERDICT, target)
+        return
     query: PreparedQuery | QueryOfOneRun | None = None
     if not decisions:
         query = writer.prepared.validated.over(
             files, REMAINDER, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
         )
-    (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save_by("_verdict", target)
+    (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save_by(VERDICT, target)
+
+
+def _projection(
+    writer: SilverTables, texts: PayloadTexts, files: Sequence[Path], build: Callable[[DataFrame], DataFrame]
+) -> RowProjection | None:
+    """Return the validation of records as a projection, if they are few and small and it is one."""
+    if rows_in_files(files) > MOST_ROWS_HERE or sum(uncompressed_bytes(file) for file in files) > MOST_BYTES:
+        return None
+    return writer.prepared.projection(RECORD, (texts.schemas,), build)
 
 
 def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], folder: Path) -> list[Path]:
     """Add the valid records of the remainder to the accepted; return the files of the others and their reasons."""
-    valid, invalid = (folder / "validated" / f"_verdict={verdict}" for verdict in (ACCEPTED, INVALID))
+    valid, invalid = (folder / "validated" / f"{VERDICT}={verdict}" for verdict in (ACCEPTED, INVALID))
     for versions in ranges if valid.is_dir() else ():
         if failure_of(accepted.write, _valid_query(accepted.writer, valid, versions, ranges)):
             write_isolated(accepted.writer, valid, versions, invalid, partial(_write_part, accepted, versions))
@@ -221,7 +240,7 @@ def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], fo
 
 
 def _with_verdict(validated: DataFrame) -> DataFrame:
-    return validated.select("*", F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias("_verdict"))
+    return validated.select("*", F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias(VERDICT))
 
 
 def _refuse_unaccounted(writer: SilverTables, batches: tuple[int, int], rows_in: int, classified: int) -> None:

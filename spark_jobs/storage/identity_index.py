@@ -10,7 +10,7 @@ A place that silver has no longer costs one comparison and nothing else; segment
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
@@ -77,11 +77,23 @@ class Segment:
 
 @dataclass(frozen=True)
 class Identities:
-    """Columns of equal length: hash of the identity, event time in microseconds UTC, place."""
+    """Columns of equal length, sorted by hash: hash of the identity, event time in microseconds UTC, place."""
 
     hashes: Words
     times: NDArray[np.int64]
     places: Words
+
+    def taken(self, chosen: NDArray[np.bool_]) -> Identities:
+        """Return the chosen entries."""
+        return Identities(self.hashes[chosen], self.times[chosen], self.places[chosen])
+
+    def sharing(self, hashes: Words) -> NDArray[np.bool_]:
+        """Return which entries have one of these sorted hashes, or that of another entry."""
+        found = are_in(self.hashes, hashes)
+        same = self.hashes[1:] == self.hashes[:-1]
+        found[1:] |= same
+        found[:-1] |= same
+        return found
 
 
 class IndexDamaged(Exception):
@@ -112,30 +124,42 @@ def unpacked_places(places: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return (places >> np.uint64(OFFSET_BITS)).astype(np.int64), offsets.astype(np.int64)
 
 
-def find_places(segments: Sequence[Segment], given: Identities, horizon_us: int) -> Words:
-    """Return the sorted places of entries that share a hash with `given` and may lie within the horizon of it."""
-    found = [np.empty(0, np.uint64)]
+def find_places(segments: Sequence[Segment], given: Identities, horizon_us: int) -> tuple[Words, Words]:
+    """Return the sorted places of entries that share a hash with `given` and may lie within the horizon of it.
+
+    The second result are the sorted hashes that they share.
+    """
+    found, shared = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     if len(given.hashes):
-        horizon, hashes = min(horizon_us, LONGEST_HORIZON_US), np.sort(given.hashes)
+        horizon = min(horizon_us, LONGEST_HORIZON_US)
         first, last = given.times.min(), given.times.max()
         for segment in segments:
             since, until = segment.record.since - horizon, segment.record.until + horizon
-            if since <= first and last <= until:
-                found.append(_places_in(segment, hashes))
-            elif first <= until and since <= last:
-                near = (given.times >= since) & (given.times <= until)
-                found.append(_places_in(segment, np.sort(given.hashes[near])))
-    return np.unique(np.concatenate(found))
+            if first > until or last < since:
+                continue
+            is_near = since <= first and last <= until
+            hashes = given.hashes if is_near else given.hashes[(given.times >= since) & (given.times <= until)]
+            places, hits = _places_in(segment, hashes)
+            found.append(places)
+            shared.append(hits)
+    return np.unique(np.concatenate(found)), np.unique(np.concatenate(shared))
 
 
-def _places_in(segment: Segment, hashes: Words) -> Words:
-    """Return the places of a segment's entries that have one of these sorted hashes."""
+def _places_in(segment: Segment, hashes: Words) -> tuple[Words, Words]:
+    """Return the places of a segment's entries that have one of these sorted hashes, and these hashes."""
     first = _positions(segment.hashes, hashes)
     hit = segment.hashes.take(first, mode="clip") == hashes
-    first = first[hit]
-    counts = np.searchsorted(segment.hashes, hashes[hit], side="right") - first
+    first, shared = first[hit], hashes[hit]
+    counts = np.searchsorted(segment.hashes, shared, side="right") - first
     start = np.repeat(first - (np.cumsum(counts) - counts), counts)
-    return np.asarray(segment.places[start + np.arange(counts.sum())])
+    return np.asarray(segment.places[start + np.arange(counts.sum())]), shared
+
+
+def are_in(values: Words, found: Words) -> NDArray[np.bool_]:
+    """Return which of the values are among the sorted `found`, which are few."""
+    if not len(found):
+        return np.zeros(len(values), bool)
+    return np.asarray(found.take(np.searchsorted(found, values), mode="clip") == values)
 
 
 def _positions(column: Words, hashes: Words) -> NDArray[np.int64]:
@@ -170,13 +194,20 @@ def _interpolated_positions(column: Words, hashes: Words) -> NDArray[np.int64]:
 
 def with_identities(folder: Path, segments: Sequence[Segment], added: Identities) -> list[Segment]:
     """Write a segment with the added entries, merge what is due; return the segments then. Removes no file."""
+    found = with_segment(folder, segments, added)
+    while due := due_for_merge(found):
+        found = with_merged(found, due, merged(folder, due, uuid4().hex))
+    return found
+
+
+def with_segment(folder: Path, segments: Sequence[Segment], added: Identities) -> list[Segment]:
+    """Write a segment with the added entries, if there are any; return the segments then."""
     if not len(added.hashes):
         return list(segments)
-    order = np.argsort(added.hashes)
-    record = SegmentRecord(uuid4().hex, len(order), int(added.times.min()), int(added.times.max()))
-    _column(folder, record.name, "hashes").write_bytes(added.hashes[order].tobytes())
-    _column(folder, record.name, "places").write_bytes(added.places[order].tobytes())
-    return _merged_tiers(folder, [*segments, open_segment(folder, record)])
+    record = SegmentRecord(uuid4().hex, len(added.hashes), int(added.times.min()), int(added.times.max()))
+    _column(folder, record.name, "hashes").write_bytes(added.hashes.tobytes())
+    _column(folder, record.name, "places").write_bytes(added.places.tobytes())
+    return [*segments, open_segment(folder, record)]
 
 
 def without_expired(folder: Path, segments: Sequence[Segment], ends: Mapping[int, int]) -> list[Segment]:
@@ -210,18 +241,19 @@ def _written(folder: Path, former: SegmentRecord, hashes: Words, places: Words) 
     return open_segment(folder, record)
 
 
-def _merged_tiers(folder: Path, segments: list[Segment]) -> list[Segment]:
-    """Merge FACTOR segments of one tier into one of the next, until no tier has as many."""
-    while True:
-        tiers: dict[int, list[Segment]] = {}
-        for segment in segments:
-            tiers.setdefault(_tier(segment.record.rows), []).append(segment)
-        due = [found for _, found in sorted(tiers.items()) if len(found) >= FACTOR]
-        due = [found for found in due if sum(segment.record.rows for segment in found) <= LARGEST]
-        if not due:
-            return segments
-        names = {segment.record.name for segment in due[0]}
-        segments = [s for s in segments if s.record.name not in names] + [_merged(folder, due[0])]
+def due_for_merge(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the segments of the lowest tier that has FACTOR of them; empty while no tier has as many."""
+    tiers: dict[int, list[Segment]] = {}
+    for segment in segments:
+        tiers.setdefault(_tier(segment.record.rows), []).append(segment)
+    due = [found for _, found in sorted(tiers.items()) if len(found) >= FACTOR]
+    return next((found for found in due if sum(segment.record.rows for segment in found) <= LARGEST), [])
+
+
+def with_merged(segments: Sequence[Segment], parts: Sequence[Segment], whole: Segment) -> list[Segment]:
+    """Return the segments with `whole` instead of its parts."""
+    names = {segment.record.name for segment in parts}
+    return [segment for segment in segments if segment.record.name not in names] + [whole]
 
 
 def _tier(rows: int) -> int:
@@ -231,9 +263,12 @@ def _tier(rows: int) -> int:
     return tier
 
 
-def _merged(folder: Path, segments: Sequence[Segment]) -> Segment:
-    """Write one segment of several. A hash is uniform, so equal ranges of it are slices of about equal size."""
-    name, rows = uuid4().hex, 0
+def merged(folder: Path, segments: Sequence[Segment], name: str) -> Segment:
+    """Write one segment of several, with this name.
+
+    Hashes are uniform, so equal ranges of them are slices of about equal size.
+    """
+    rows = 0
     slices = 1 + sum(segment.record.rows for segment in segments) // SLICE
     edges = np.array([2**64 * number // slices for number in range(1, slices)], np.uint64)
     cuts = [[0, *np.searchsorted(s.hashes, edges).tolist(), s.record.rows] for s in segments]
@@ -275,9 +310,8 @@ def _column(folder: Path, name: str, column: str) -> Path:
     return folder / f"{name}.{column}"
 
 
-def remove_other_segments(folder: Path, segments: Sequence[Segment]) -> None:
-    """Remove files of segments that are not among these. Processes that have them open keep reading them."""
-    names = {segment.record.name for segment in segments}
+def remove_other_segments(folder: Path, names: Collection[str]) -> None:
+    """Remove files of segments without one of these names. Processes that have them open keep reading them."""
     for path in folder.iterdir():
         if path.suffix in {".hashes", ".places"} and path.stem not in names:
             path.unlink(missing_ok=True)

@@ -95,7 +95,7 @@ class Slot:
             for file, target in zip(files, self._files, strict=True):
                 _copy_padded(file, target)
             return
-        if sum(_uncompressed_bytes(file) for file in files) > MOST_BYTES:
+        if sum(uncompressed_bytes(file) for file in files) > MOST_BYTES:
             raise SlotFull
         parts, size = [self._schema.empty_table()], 0
         for part in self._parts(files):
@@ -141,17 +141,7 @@ class PreparedQuery:
 
     def save_by(self, column: str, folder: Path) -> None:
         """Execute the query; add its rows as Parquet to a folder for each value of `column` below `folder`."""
-        form = ds.ParquetFileFormat()
-        ds.write_dataset(
-            self.result(),
-            folder,
-            format=form,
-            file_options=form.make_write_options(**UNCOMPRESSED),
-            partitioning=[column],
-            partitioning_flavor="hive",
-            basename_template=f"{uuid4().hex}-{{i}}.parquet",
-            existing_data_behavior="overwrite_or_ignore",
-        )
+        save_by(self.result(), column, folder)
 
 
 @dataclass(frozen=True)
@@ -167,6 +157,21 @@ class QueryOfOneRun:
     def save_by(self, column: str, folder: Path) -> None:
         """Execute the query; add its rows as Parquet to a folder for each value of `column` below `folder`."""
         write_files(self.frame, folder, "append", column, SPARK_WRITING)
+
+
+def save_by(rows: pa.Table, column: str, folder: Path) -> None:
+    """Add rows as Parquet to a folder for each value of `column` below `folder`."""
+    form = ds.ParquetFileFormat()
+    ds.write_dataset(
+        rows,
+        folder,
+        format=form,
+        file_options=form.make_write_options(**UNCOMPRESSED),
+        partitioning=[column],
+        partitioning_flavor="hive",
+        basename_template=f"{uuid4().hex}-{{i}}.parquet",
+        existing_data_behavior="overwrite_or_ignore",
+    )
 
 
 def _write_padded(rows: pa.Table, file: Path) -> None:
@@ -207,7 +212,7 @@ def _exchange(file: Path, content: memoryview) -> None:
         new.unlink(missing_ok=True)
 
 
-def _uncompressed_bytes(file: Path) -> int:
+def uncompressed_bytes(file: Path) -> int:
     """Return the bytes of a file's rows before compression, from its footer: as Arrow they are as many or, where a
     dictionary holds equal values once, more.
     """

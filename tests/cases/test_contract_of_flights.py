@@ -99,6 +99,7 @@ REJECTED: dict[str, tuple[bytes | None, list[tuple[str, str]]]] = {
     ),
     "7 optional key twice, apart": ((PLAIN[:-1] + ',"tailnum":"N14228"}').encode(), [("duplicate_key", "")]),
     "8 keys differing by case": ((PLAIN[:-1] + ',"Kind":"x"}').encode(), [("duplicate_key", "")]),
+    "8 keys differing by case, not ASCII": ((PLAIN[:-1] + ',"É":1,"\\u00e9":2}').encode(), [("duplicate_key", "")]),
     "9 int too large": (with_field("flight", "2147483648"), [("out_of_range", "flight")]),
     "9 int of 25 digits": (with_field("flight", "1" * 25), [("out_of_range", "flight")]),
     "10 int with fraction": (with_field("flight", "1.0"), [("type", "flight")]),

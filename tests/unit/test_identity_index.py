@@ -30,6 +30,7 @@ Entry = tuple[int, int, int]
 
 def identities(entries: list[Entry]) -> Identities:
     """Return identities of (hash, day, place); the upper half of the hashes lies above 2^63."""
+    entries = sorted(entries)
     hashes = np.array([number * 2**60 for number, _, _ in entries], np.uint64)
     times = np.array([day * DAY for _, day, _ in entries], np.int64)
     return Identities(hashes, times, np.array([place for _, _, place in entries], np.uint64))
@@ -58,12 +59,16 @@ def test_every_entry_of_a_hash_within_the_horizon_is_found(
 ) -> None:
     segments = index_of(tmp_path_factory.mktemp("index"), additions)
     with patch.object(identity_index, "BLOCK", block):
-        found = find_places(segments, identities(wanted), horizon * DAY).tolist()
+        places, shared = find_places(segments, identities(wanted), horizon * DAY)
+    found = places.tolist()
     entries = [entry for added in additions for entry in added]
     near = {p for h, day, p in entries for other, on, _ in wanted if h == other and abs(day - on) <= horizon}
     same = {p for h, _, p in entries if h in {other for other, _, _ in wanted}}
     assert near <= set(found) <= same
     assert found == sorted(set(found))
+    sharing = {h * 2**60 for h, day, _ in entries for other, on, _ in wanted if h == other and abs(day - on) <= horizon}
+    assert sharing <= set(shared.tolist()) <= {h * 2**60 for h, _, _ in wanted}
+    assert shared.tolist() == sorted(set(shared.tolist()))
 
 
 def test_segments_of_one_tier_are_merged_by_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +79,8 @@ def test_segments_of_one_tier_are_merged_by_slices(tmp_path: Path, monkeypatch: 
     hashes = random.integers(0, 2**64, 6400, dtype=np.uint64)
     segments: list[Segment] = []
     for start in range(0, 6400, 10):
-        chosen = slice(start, start + 10)
-        added = Identities(hashes[chosen], np.zeros(10, np.int64), np.arange(6400, dtype=np.uint64)[chosen])
+        chosen = start + np.argsort(hashes[start : start + 10])
+        added = Identities(hashes[chosen], np.zeros(10, np.int64), chosen.astype(np.uint64))
         segments = with_identities(tmp_path, segments, added)
     assert len(segments) <= 4 * FACTOR
     assert sum(segment.record.rows for segment in segments) == 6400

@@ -14,6 +14,8 @@ from unittest.mock import Mock, patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 from typer.testing import CliRunner
 
@@ -24,12 +26,13 @@ from include.paths import identities_path
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
 from spark_jobs.engine.execute_request import execute
+from spark_jobs.layers import identity_lookup
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage import identity_index
 from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import duckdb_session
-from spark_jobs.storage.identity_index import index_file
+from spark_jobs.storage.identity_index import Words, index_file
 
 START = datetime(2013, 3, 1, tzinfo=UTC)
 COLUMNS = (
@@ -105,15 +108,28 @@ class IndexedSilver:
         for file in old:
             (self.spec.path / file.path).unlink()
 
+    def restart_table(self) -> None:
+        """Read the table's log again; the lookup stays."""
+        self.table = Table(self.spec)
+        self.lookup._silver = self.table
+
     def candidates(self, numbers: Iterable[int], lookup: IdentityLookup | None = None) -> list[str]:
         """Return the identities of the candidates of these."""
+        return self.viewed(numbers, "candidates", lookup)
+
+    def sharing(self, numbers: Iterable[int], lookup: IdentityLookup | None = None) -> list[str]:
+        """Return the identities of these that may share one."""
+        return self.viewed(numbers, "candidates_sharing", lookup)
+
+    def viewed(self, numbers: Iterable[int], view: str, lookup: IdentityLookup | None) -> list[str]:
+        """Return the identities in a view after a look-up of these."""
         given = self.settings.state / "given.parquet"
         kept = self.offset
         shutil.copy(self.spec.path / self.write(numbers, "given").path, given)
         self.offset = kept
         with duckdb_session() as duck:
             (lookup or self.lookup).view_candidates(duck, "candidates", [given])
-            return sorted(row[0] for row in duck.rows("select event_id from candidates"))
+            return sorted(row[0] for row in duck.rows(f"select event_id from {view}"))
 
 
 @pytest.fixture
@@ -168,6 +184,45 @@ def note_written(silver: IndexedSilver, duplicates: Sequence[int] = ()) -> None:
     with duckdb_session() as duck:
         duck.view_arrow("duplicates", rows)
         silver.lookup.note_written(silver.files[-1:], duck, "duplicates")
+
+
+def test_rows_written_last_are_found_without_reading_their_file(
+    silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silver.candidates([60, 61])
+    silver.take([60, 61])
+    note_written(silver)
+    monkeypatch.setattr(identity_lookup, "rows_at", no_rows)
+    assert silver.candidates([60, 62]) == ["e60"]
+    silver.restart()
+    assert silver.candidates([60, 62]) == []
+
+
+def no_rows(places: Words, _table: Table, _files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
+    schema = to_arrow_schema(COLUMNS, timezone="UTC")
+    return pa.schema([schema.field(name) for name in columns]).empty_table()
+
+
+@pytest.mark.parametrize("is_last_commit", [True, False])
+def test_rows_that_another_program_removed_are_no_candidates(silver: IndexedSilver, *, is_last_commit: bool) -> None:
+    silver.candidates([60, 61])
+    silver.take([60, 61])
+    note_written(silver)
+    assert silver.candidates([60]) == ["e60"]
+    DeltaTable(str(silver.spec.path)).delete("event_id in ('e60', 'e61')")
+    silver.restart_table()
+    if not is_last_commit:
+        silver.candidates([62])
+        silver.take([62])
+        note_written(silver)
+    assert silver.candidates([60, 62]) == ([] if is_last_commit else ["e62"])
+
+
+def test_given_rows_that_may_share_an_identity_are_those_of_a_candidate_or_of_each_other(silver: IndexedSilver) -> None:
+    assert silver.sharing([3, 60, 61, 61]) == ["e3", "e61", "e61"]
+    shutil.rmtree(silver.index)
+    reader = IdentityLookup(silver.dataset, silver.table, silver.index, owns=False)
+    assert {"e3", "e61"} <= set(silver.sharing([3, 60, 61, 61], reader))
 
 
 def test_rows_of_another_commit_are_read_from_their_file(silver: IndexedSilver) -> None:

@@ -1,0 +1,108 @@
+"""Projections of few rows without a Spark job: the same rows as Spark's, and none of another kind of query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import ArithmeticException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_jobs.storage import row_projection as projections
+from spark_jobs.storage.row_projection import RowProjection, row_projection
+
+NUMBERS = StructType().add("n", "long").add("text", "string")
+EVERY_TYPE: dict[str, Any] = {
+    "boolean": True,
+    "byte": -128,
+    "short": -32_768,
+    "int": 2**31 - 1,
+    "long": -(2**63),
+    "float": float("inf"),
+    "double": -0.0,
+    "decimal(9,2)": Decimal("-1234567.89"),
+    "decimal(38,18)": Decimal("1.000000000000000001"),
+    "string": "Zürich\x00\U0001f600",
+    "binary": b"\x00\xff",
+    "date": date(1969, 12, 31),
+    "timestamp": datetime(1900, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+    "array<struct<a:string,b:binary>>": [{"a": None, "b": b"1"}],
+}
+OTHER_QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "filter": lambda rows: rows.where("n > 0"),
+    "groups": lambda rows: rows.groupBy("text").agg(F.max("n").alias("n")),
+    "join": lambda rows: rows.join(F.broadcast(rows.sparkSession.range(3).toDF("n")), "n", "left"),
+    "Python function": lambda rows: rows.withColumn("text", F.udf(str.upper, "string")("text")),
+    "more rows": lambda rows: rows.withColumn("text", F.explode(F.split("text", " "))),
+}
+
+
+def rows_of(*numbers: int) -> pa.Table:
+    texts = pa.array([f"text {n}" for n in numbers], pa.string())
+    return pa.table({"n": pa.array(numbers, pa.int64()), "text": texts})
+
+
+def projection_of(spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame]) -> RowProjection:
+    found = row_projection(spark, NUMBERS, query, folder)
+    assert found is not None
+    return found
+
+
+def doubled(rows: DataFrame) -> DataFrame:
+    """Return a query whose second projection needs the first one's result several times."""
+    twice = rows.withColumn("twice", F.col("n") * 2)
+    words = twice.withColumn("words", F.transform(F.split("text", " "), lambda word: F.concat(word, F.lit("!"))))
+    return words.select(F.when(F.col("twice") > 4, F.col("words")).alias("words"), "twice", "n")
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 1024])
+def test_rows_are_those_that_spark_computes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
+) -> None:
+    monkeypatch.setattr(projections, "BATCH_ROWS", batch_rows)
+    projection = projection_of(spark, tmp_path, doubled)
+    for rows in (rows_of(1, 2, 3, 4, 5), rows_of(), rows_of(7)):
+        frame = spark.createDataFrame(rows.to_pylist(), NUMBERS)
+        assert projection.of(rows).to_pylist() == doubled(frame).toArrow().to_pylist()
+
+
+def test_every_type_and_its_null_pass_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+    schema = StructType.fromDDL(", ".join(f"c{number} {kind}" for number, kind in enumerate(EVERY_TYPE)))
+    values = {f"c{number}": value for number, value in enumerate(EVERY_TYPE.values())}
+    rows = pa.Table.from_pylist([values, dict.fromkeys(values)], to_arrow_schema(schema, timezone="UTC"))
+    projection = row_projection(spark, schema, lambda frame: frame.select("*", F.lit(1).alias("one")), tmp_path)
+    assert projection is not None
+    assert projection.of(rows).drop(["one"]).to_pylist() == rows.to_pylist()
+
+
+@pytest.mark.parametrize("kind", OTHER_QUERIES)
+def test_a_query_of_another_kind_is_no_projection(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    assert row_projection(spark, NUMBERS, OTHER_QUERIES[kind], tmp_path) is None
+
+
+def test_no_job_is_started(spark: SparkSession, tmp_path: Path) -> None:
+    projection, tracker = projection_of(spark, tmp_path, doubled), spark.sparkContext.statusTracker()
+    spark.sparkContext.setJobGroup("projections", "")
+    try:
+        projection.of(rows_of(1, 2))
+        assert not tracker.getJobIdsForGroup("projections")
+        spark.range(1).toArrow()
+        assert tracker.getJobIdsForGroup("projections")
+    finally:
+        spark.sparkContext._jsc.clearJobGroup()
+
+
+def test_projection_serves_again_after_a_row_that_failed(spark: SparkSession, tmp_path: Path) -> None:
+    projection = projection_of(spark, tmp_path, lambda rows: rows.select((F.lit(12) / F.col("n")).alias("share")))
+    with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
+        projection.of(rows_of(1, 0))
+    assert projection.of(rows_of(3, 4))["share"].to_pylist() == [4.0, 3.0]
+    assert not list(tmp_path.iterdir())
