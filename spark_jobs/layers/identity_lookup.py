@@ -54,7 +54,9 @@ from spark_jobs.storage.segment_merges import SegmentMerges
 
 ROWS_AT_ONCE = 2_000_000
 """Rows of silver that are indexed at once when the index is built."""
-PLACE = '_partition::bigint as "partition", _offset as "offset"'
+PLACE = "_partition::bigint as _place_partition, _offset as _place_offset"
+"""A contract has no column whose name begins with an underscore."""
+PLACED = ("_hash", "_time", "_place_partition", "_place_offset")
 LONGEST_CATCH_UP = 1_000
 """Commits; an index that is further behind is rebuilt."""
 
@@ -87,38 +89,42 @@ class IdentityLookup:
         """Paths of the files that hold the rows looked up last, and these rows without duplicates."""
         self._recent = RecentRows()
 
-    def view_candidates(self, duck: DuckSession, name: str, given: Sequence[Path]) -> None:
+    def view_candidates(
+        self, duck: DuckSession, name: str, given: Sequence[Path], *, with_sharing: bool = False
+    ) -> None:
         """Create a view of identity and rank of the rows of silver that may share an identity with others.
 
-        These others are the rows of the files `given`, Parquet or Arrow, with silver's columns. A view `…_sharing` has
-        identity and coordinates of those of them that may share it with a candidate or with each other.
+        These others are the rows of the files `given`, Parquet or Arrow, with silver's columns. `with_sharing`: a view
+        `…_sharing` has identity and coordinates of those of them that may share it with a candidate or with each other.
         """
         silver, columns = self._silver, _columns(self._dataset, RANK)
         duck.view_files(f"{name}_given", given, silver.spec.data_schema)
-        looked_up = _looked_up(duck, self._dataset, f"{name}_given", _columns(self._dataset, COORDINATES))
-        self._looked_up = looked_up if self._owns else None
+        kept = _columns(self._dataset, COORDINATES) if with_sharing else []
+        looked_up = _looked_up(duck, self._dataset, f"{name}_given", kept)
+        self._looked_up = looked_up if self._owns and with_sharing else None
         places, shared, unindexed = self._places(looked_up.identities)
         recent, others = self._recent.find(places)
         files = silver.files()
         rows = rows_at(others, silver, [file for file in files if file.path not in unindexed], columns)
-        kept = [found.select(columns).cast(rows.schema) for found in recent]
-        duck.view_arrow(f"{name}_indexed", pa.concat_tables([rows, *kept]))
+        duck.view_arrow(f"{name}_indexed", pa.concat_tables([rows, *(found.cast(rows.schema) for found in recent)]))
         late = [file for file in files if file.path in unindexed]
         duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(late, given, self._dataset.pipeline))
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
-        sharing = looked_up if late else looked_up.taken(looked_up.identities.sharing(shared))
-        duck.view_arrow(f"{name}_sharing", sharing.rows)
+        if with_sharing:
+            sharing = looked_up if late else looked_up.taken(looked_up.identities.sharing(shared))
+            duck.view_arrow(f"{name}_sharing", sharing.rows)
 
     def note_written(self, files: Sequence[DataFile], duck: DuckSession, duplicates: str) -> None:
         """Note that these files of silver hold the rows that were looked up last, but those in table `duplicates`.
 
-        The index gets their identities from memory then.
+        The index gets their identities from there then. They were looked up `with_sharing`.
         """
-        if self._looked_up is not None:
+        looked_up, self._looked_up = self._looked_up, None
+        if looked_up is not None:
             left_out = duck.arrays(f"select {PLACE} from {duplicates}")
-            places = np.sort(packed_places(left_out["partition"], left_out["offset"]))
-            written = self._looked_up.taken(~are_in(self._looked_up.identities.places, places))
+            places = np.sort(packed_places(left_out["_place_partition"], left_out["_place_offset"]))
+            written = looked_up.taken(~are_in(looked_up.identities.places, places))
             self._written = frozenset(file.path for file in files), written
 
     def rebuild(self) -> int:
@@ -198,14 +204,16 @@ class IdentityLookup:
         """Add the rows that silver's commits after a version added."""
         paths = [path for path, data_change in _added_paths(self._silver, version) if data_change]
         known, self._written = self._written, None
-        if _has_removed_rows(self._silver, version):
+        has_removed_rows = _has_removed_rows(self._silver, version)
+        if has_removed_rows:
             self._recent.clear()
         if known is not None and known[0] == frozenset(paths):
             written = known[1]
             segments = with_segment(self._folder, self._merges.applied(self._segments), written.identities)
             self._merges.begin(segments)
             self._save_added(segments)
-            self._recent.add(written.identities.places, written.rows)
+            if not has_removed_rows:
+                self._recent.add(written.identities.places, written.rows.select(_columns(self._dataset, RANK)))
         else:
             self._add(_files_at(self._silver, paths))
 
@@ -244,10 +252,10 @@ def _columns(dataset: Dataset, others: Sequence[str]) -> list[str]:
 
 def _looked_up(duck: DuckSession, dataset: Dataset, view: str, columns: Sequence[str] = ()) -> _LookedUp:
     """Return the identities and some columns of the rows of a view; one without event time counts as of 1970."""
-    time = f'coalesce(epoch_us("{dataset.pipeline.event_time}"), 0)::bigint as time'
-    names = [f"hash({identity_columns(dataset)}) as hash", time, PLACE, *(f'"{column}"' for column in columns)]
+    time = f'coalesce(epoch_us("{dataset.pipeline.event_time}"), 0)::bigint as _time'
+    names = [f"hash({identity_columns(dataset)}) as _hash", time, PLACE, *(f'"{column}"' for column in columns)]
     rows = duck.arrow(f"select {', '.join(names)} from {view}")
-    hashes, times, partitions, offsets = (rows[name].to_numpy() for name in ("hash", "time", "partition", "offset"))
+    hashes, times, partitions, offsets = (rows[name].to_numpy() for name in PLACED)
     order = np.argsort(hashes)
     identities = Identities(hashes[order], times[order], packed_places(partitions, offsets)[order])
     return _LookedUp(rows.select(columns).combine_chunks(), identities, order)

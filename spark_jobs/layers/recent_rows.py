@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +10,10 @@ from numpy.typing import NDArray
 
 from spark_jobs.storage.identity_index import Words
 
-MOST_BYTES = 64_000_000
-"""Of the rows of all runs together; a run that has more is not kept."""
+RECENT_BYTES = 64_000_000
+"""Of all rows together, with their places; more than that at once leave none."""
+SHARE_OF_CHUNK = 8
+"""A chunk that has this share of the bytes is not merged any more: the oldest are forgotten by whole chunks."""
 
 
 @dataclass(frozen=True)
@@ -22,32 +23,58 @@ class _Chunk:
     places: Words
     rows: pa.Table
     row_at: NDArray[np.int64]
+    size: int
+    """Bytes of the columns."""
 
 
 class RecentRows:
-    """The rows that were added last, as many as have `most_bytes` together, by place of their Kafka record."""
+    """The rows that were added last, as many as have `most_bytes` together, by place of their Kafka record.
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    Small chunks are merged, so that there are as many as the logarithm of the rows, however small runs are.
+    """
+
+    def __init__(self, most_bytes: int = RECENT_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._chunks: deque[_Chunk] = deque()
+        self._chunks: list[_Chunk] = []
 
     def add(self, places: Words, rows: pa.Table) -> None:
-        """Add rows at these places; forget the oldest ones that exceed the limit."""
-        order = np.argsort(places, kind="stable")
-        self._chunks.append(_Chunk(places[order], rows.combine_chunks(), order))
-        while sum(chunk.rows.nbytes for chunk in self._chunks) > self._most_bytes:
-            self._chunks.popleft()
+        """Add rows at these places; forget the oldest chunks that exceed the limit."""
+        if not len(places):
+            return
+        chunks = [*self._chunks, _chunk(places, rows)]
+        while len(chunks) > 1 and self._may_merge(*chunks[-2:]):
+            last = chunks.pop()
+            chunks[-1] = _merged(chunks[-1], last)
+        size = sum(chunk.size for chunk in chunks)
+        while size > self._most_bytes:
+            size -= chunks.pop(0).size
+        self._chunks = chunks
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._chunks.clear()
+        self._chunks = []
 
     def find(self, places: Words) -> tuple[list[pa.Table], Words]:
         """Return the rows at some of these places, and the places that have none here."""
         found, missing = list[pa.Table](), places
         for chunk in self._chunks:
             at = np.searchsorted(chunk.places, missing)
-            is_here = chunk.places.take(at, mode="clip") == missing if len(chunk.places) else np.zeros(len(at), bool)
-            found.append(chunk.rows.take(chunk.row_at[at[is_here]]))
-            missing = missing[~is_here]
+            is_here = chunk.places.take(at, mode="clip") == missing
+            if is_here.any():
+                found.append(chunk.rows.take(chunk.row_at[at[is_here]]))
+                missing = missing[~is_here]
         return found, missing
+
+    def _may_merge(self, older: _Chunk, newer: _Chunk) -> bool:
+        return len(older.places) <= 2 * len(newer.places) and older.size <= self._most_bytes // SHARE_OF_CHUNK
+
+
+def _chunk(places: Words, rows: pa.Table) -> _Chunk:
+    order, whole = np.argsort(places, kind="stable"), rows.combine_chunks()
+    return _Chunk(places[order], whole, order, int(places.nbytes + whole.nbytes + order.nbytes))
+
+
+def _merged(older: _Chunk, newer: _Chunk) -> _Chunk:
+    places = np.concatenate([chunk.places for chunk in (older, newer)])
+    rows = pa.concat_tables([chunk.rows.take(chunk.row_at) for chunk in (older, newer)])
+    return _chunk(places, rows)

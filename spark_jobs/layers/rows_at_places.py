@@ -6,7 +6,6 @@ Files are immutable, so the bounds of their row groups are read once for a proce
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,22 +22,13 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.identity_index import Words, packed_places, unpacked_places
 
 GROUPS_AT_ONCE = 32
+MOST_PARTITIONS = 64
+"""Of a row group, by which it is looked for; a group of 16,384 rows of more of them is read for most places anyway."""
 Offsets = Mapping[int, NDArray[np.int64]]
 """Sorted offsets by Kafka partition."""
 Spans = NDArray[np.int64]
-"""First partition, first offset, last partition and last offset, a row of four for each file or part of a row group."""
+"""First partition and offset, last partition and offset: a row of four for each file, row group or part of one."""
 ANYWHERE = (0, 0, 2**62, 2**62)
-
-
-@dataclass(frozen=True)
-class GroupSpans:
-    """Spans of a file's row groups: one for each Kafka partition in a group; `groups` has the number of its group.
-
-    One span over several partitions would have nearly every place, once their offsets are far apart.
-    """
-
-    spans: Spans
-    groups: NDArray[np.int64]
 
 
 def rows_at(places: Words, table: Table, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
@@ -53,8 +43,7 @@ def rows_at(places: Words, table: Table, files: Sequence[DataFile], columns: Seq
 
 
 def _rows_of_file(path: Path, places: Words, by_partition: Offsets, schema: pa.Schema) -> Iterator[pa.Table]:
-    known = _group_spans(path)
-    groups = np.unique(known.groups[_may_have(by_partition, known.spans)]).tolist()
+    groups = _groups_with(path, by_partition)
     if not groups:
         return
     with pq.ParquetFile(path, pre_buffer=False) as source:
@@ -68,23 +57,34 @@ def _rows_of_file(path: Path, places: Words, by_partition: Offsets, schema: pa.S
             yield rows.filter(pc.is_in(pa.array(here), pa.array(places)))
 
 
+def _groups_with(path: Path, by_partition: Offsets) -> list[int]:
+    """Return the row groups of a file that may have one of the offsets.
+
+    A group of several Kafka partitions counts by its span of each: one span over all has nearly every place, once the
+    offsets of partitions are far apart.
+    """
+    spans = _group_spans(path)
+    near = np.flatnonzero(_may_have(by_partition, spans)).tolist()
+    is_mixed = spans[:, 0] != spans[:, 2]
+    return [
+        group for group in near if not is_mixed[group] or _may_have(by_partition, _spans_in_group(path, group)).any()
+    ]
+
+
 @lru_cache(maxsize=1_000)
-def _group_spans(path: Path) -> GroupSpans:
-    spans = _spans(bounds_of(path, POSITION))
-    is_mixed = (spans[:, 0] != spans[:, 2]) & (spans[:, 3] != ANYWHERE[3])
-    parts = [spans[~is_mixed]]
-    groups = [np.flatnonzero(~is_mixed)]
-    if is_mixed.any():
-        with pq.ParquetFile(path, pre_buffer=False) as source:
-            for group in np.flatnonzero(is_mixed).tolist():
-                parts.append(_spans_by_partition(source.read_row_group(group, columns=list(POSITION))))
-                groups.append(np.full(len(parts[-1]), group))
-    return GroupSpans(np.concatenate(parts), np.concatenate(groups))
+def _group_spans(path: Path) -> Spans:
+    return _spans(bounds_of(path, POSITION))
 
 
-def _spans_by_partition(rows: pa.Table) -> Spans:
+@lru_cache(maxsize=10_000)
+def _spans_in_group(path: Path, group: int) -> Spans:
+    """Return the spans of each Kafka partition in a row group, that of the group if it has very many."""
     partition, offset = POSITION
+    with pq.ParquetFile(path, pre_buffer=False) as source:
+        rows = source.read_row_group(group, columns=list(POSITION), use_threads=False)
     found = rows.group_by(partition).aggregate([(offset, "min"), (offset, "max")])
+    if found.num_rows > MOST_PARTITIONS:
+        return _group_spans(path)[group : group + 1]
     columns = (found[name] for name in (partition, f"{offset}_min", partition, f"{offset}_max"))
     return np.stack([column.to_numpy().astype(np.int64) for column in columns], axis=1)
 

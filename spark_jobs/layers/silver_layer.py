@@ -170,10 +170,13 @@ def _rows_for_merges(duck: DuckSession, writer: SilverTables, files: ValidatedFi
 
 
 def view_run(duck: DuckSession, writer: SilverTables, files: ValidatedFiles, first: int) -> None:
-    """Create views: `accepted` and `invalid` records of the run, `known` rows of silver before batch `first`."""
+    """Create views: `accepted` and `invalid` records of the run, `known` rows of silver before batch `first`.
+
+    View `candidates_sharing`: the accepted that may share an identity with a known row or with each other.
+    """
     duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
     duck.view_files("invalid", files.invalid, writer.validated_schema)
-    writer.identities.view_candidates(duck, "candidates", files.accepted)
+    writer.identities.view_candidates(duck, "candidates", files.accepted, with_sharing=True)
     duck.view_query("known", f"select * from candidates where _batch_id < {first}")
 
 

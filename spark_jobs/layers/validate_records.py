@@ -36,14 +36,14 @@ from spark_jobs.storage.duckdb_session import (
     read_folder,
     rows_in_folder,
 )
-from spark_jobs.storage.prepared_query import MOST_BYTES, PreparedQuery, QueryOfOneRun, save_by, uncompressed_bytes
+from spark_jobs.storage.prepared_query import SLOT_BYTES, PreparedQuery, QueryOfOneRun, save_by, uncompressed_bytes
 from spark_jobs.storage.row_projection import RowProjection
 from spark_jobs.storage.spark_files import rows_in_files, stage_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
 VERDICT = "_verdict"
 KAFKA_POSITION = '"partition", "offset"'
-MOST_ROWS_HERE = 5_000
+MOST_ROWS_HERE = 500
 """Records that this thread validates in full while it would wait for tasks; more are divided among tasks."""
 RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
 
@@ -225,7 +225,7 @@ def _projection(
     writer: SilverTables, texts: PayloadTexts, files: Sequence[Path], build: Callable[[DataFrame], DataFrame]
 ) -> RowProjection | None:
     """Return the validation of records as a projection, if they are few and small and it is one."""
-    if rows_in_files(files) > MOST_ROWS_HERE or sum(uncompressed_bytes(file) for file in files) > MOST_BYTES:
+    if rows_in_files(files) > MOST_ROWS_HERE or sum(uncompressed_bytes(file) for file in files) > SLOT_BYTES:
         return None
     return writer.prepared.projection(RECORD, (texts.schemas,), build)
 

@@ -41,7 +41,7 @@ public final class RowProjection {
         SparkSession.setActiveSession(session);
         List projects = new ArrayList();
         LogicalPlan plan = query.optimizedPlan();
-        while (plan instanceof Project) {
+        while (plan instanceof Project && plan.deterministic() && plan.subqueries().isEmpty()) {
             projects.add(0, plan);
             plan = ((Project) plan).child();
         }
@@ -61,24 +61,41 @@ public final class RowProjection {
     public void write(String source, String target) throws Exception {
         SparkSession.setActiveSession(session);
         BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("row projection", 0, Long.MAX_VALUE);
-        ArrowWriter projected = ArrowWriter.create(schema, "UTC", true, false);
-        FileInputStream input = new FileInputStream(new File(source));
-        FileOutputStream output = new FileOutputStream(new File(target));
-        ArrowFileReader reader = new ArrowFileReader(input.getChannel(), allocator);
         try {
-            ArrowFileWriter writer = new ArrowFileWriter(projected.root(), null, output.getChannel());
-            writer.start();
-            while (reader.loadNextBatch()) {
-                project(reader.getVectorSchemaRoot(), projected);
-                writer.writeBatch();
-                projected.reset();
+            FileInputStream input = new FileInputStream(new File(source));
+            try {
+                ArrowFileReader reader = new ArrowFileReader(input.getChannel(), allocator);
+                try {
+                    write(reader, target);
+                } finally {
+                    reader.close();
+                }
+            } finally {
+                input.close();
             }
-            writer.end();
         } finally {
-            projected.root().close();
-            output.close();
-            reader.close();
             allocator.close();
+        }
+    }
+
+    private void write(ArrowFileReader reader, String target) throws Exception {
+        FileOutputStream output = new FileOutputStream(new File(target));
+        try {
+            ArrowWriter projected = ArrowWriter.create(schema, "UTC", true, false);
+            try {
+                ArrowFileWriter writer = new ArrowFileWriter(projected.root(), null, output.getChannel());
+                writer.start();
+                while (reader.loadNextBatch()) {
+                    project(reader.getVectorSchemaRoot(), projected);
+                    writer.writeBatch();
+                    projected.reset();
+                }
+                writer.end();
+            } finally {
+                projected.root().close();
+            }
+        } finally {
+            output.close();
         }
     }
 

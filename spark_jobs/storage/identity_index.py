@@ -204,10 +204,8 @@ def with_segment(folder: Path, segments: Sequence[Segment], added: Identities) -
     """Write a segment with the added entries, if there are any; return the segments then."""
     if not len(added.hashes):
         return list(segments)
-    record = SegmentRecord(uuid4().hex, len(added.hashes), int(added.times.min()), int(added.times.max()))
-    _column(folder, record.name, "hashes").write_bytes(added.hashes.tobytes())
-    _column(folder, record.name, "places").write_bytes(added.places.tobytes())
-    return [*segments, open_segment(folder, record)]
+    since, until = int(added.times.min()), int(added.times.max())
+    return [*segments, _written(folder, since, until, added.hashes, added.places)]
 
 
 def without_expired(folder: Path, segments: Sequence[Segment], ends: Mapping[int, int]) -> list[Segment]:
@@ -221,7 +219,8 @@ def without_expired(folder: Path, segments: Sequence[Segment], ends: Mapping[int
         if 2 * np.count_nonzero(is_left) >= segment.record.rows:
             kept.append(segment)
         elif is_left.any():
-            kept.append(_written(folder, segment.record, segment.hashes[is_left], segment.places[is_left]))
+            since, until = segment.record.since, segment.record.until
+            kept.append(_written(folder, since, until, segment.hashes[is_left], segment.places[is_left]))
     return kept
 
 
@@ -233,16 +232,16 @@ def _is_before(places: Words, ends: Mapping[int, int]) -> NDArray[np.bool_]:
     return found
 
 
-def _written(folder: Path, former: SegmentRecord, hashes: Words, places: Words) -> Segment:
-    """Write a segment of some of the entries of `former`, in the same order."""
-    record = SegmentRecord(uuid4().hex, len(hashes), former.since, former.until)
+def _written(folder: Path, since: int, until: int, hashes: Words, places: Words) -> Segment:
+    """Write a segment of entries that are sorted by hash."""
+    record = SegmentRecord(uuid4().hex, len(hashes), since, until)
     _column(folder, record.name, "hashes").write_bytes(hashes.tobytes())
     _column(folder, record.name, "places").write_bytes(places.tobytes())
     return open_segment(folder, record)
 
 
 def due_for_merge(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the segments of the lowest tier that has FACTOR of them; empty while no tier has as many."""
+    """Return the segments of the lowest tier that has FACTOR of them, LARGEST entries at most; empty without such."""
     tiers: dict[int, list[Segment]] = {}
     for segment in segments:
         tiers.setdefault(_tier(segment.record.rows), []).append(segment)

@@ -27,10 +27,10 @@ from include.process_folder import new_process_folder
 from spark_jobs.storage.repeatable_plan import is_repeatable
 from spark_jobs.storage.spark_files import write_files, write_stage
 
-MOST_BYTES = 48 << 20
+SLOT_BYTES = 48 << 20
 """The greatest size of the rows as Arrow that this process divides among a slot's files."""
 # Below spark.sql.files.maxPartitionBytes, so that one task reads a file.
-FILE_BYTES = 2 * MOST_BYTES
+FILE_BYTES = 2 * SLOT_BYTES
 READ_BATCH_ROWS = 4_096
 # A file that is read once: a dictionary or compression would cost more than it saves.
 UNCOMPRESSED = {"compression": "none", "use_dictionary": False}
@@ -79,14 +79,14 @@ class Slot:
 
     def fill(self, rows: pa.Table) -> None:
         """Exchange the rows for others with the same columns. Raises SlotFull; the slot is not to be read then."""
-        if rows.nbytes > MOST_BYTES:
+        if rows.nbytes > SLOT_BYTES:
             raise SlotFull
         each = -(-len(rows) // len(self._files))
         for number, file in enumerate(self._files):
             _write_padded(rows.slice(number * each, each), file)
 
     def fill_from(self, files: Sequence[Path], *, copied: bool = False) -> None:
-        """Exchange the rows for those of Parquet files. Raises SlotFull as soon as they exceed MOST_BYTES.
+        """Exchange the rows for those of Parquet files. Raises SlotFull as soon as they exceed SLOT_BYTES.
 
         With `copied`, files that are as many as the slot's are taken as they are, however many rows they have: not for
         a query whose result comes through memory.
@@ -95,13 +95,13 @@ class Slot:
             for file, target in zip(files, self._files, strict=True):
                 _copy_padded(file, target)
             return
-        if sum(uncompressed_bytes(file) for file in files) > MOST_BYTES:
+        if sum(uncompressed_bytes(file) for file in files) > SLOT_BYTES:
             raise SlotFull
         parts, size = [self._schema.empty_table()], 0
         for part in self._parts(files):
             parts.append(part)
             size += part.nbytes
-            if size > MOST_BYTES:
+            if size > SLOT_BYTES:
                 raise SlotFull
         self.fill(pa.concat_tables(parts))
 

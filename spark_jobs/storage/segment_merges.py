@@ -52,7 +52,7 @@ class SegmentMerges:
         done = self._running
         if done is None or not done.whole.done():
             return list(segments)
-        self._running = None
-        whole, names = done.whole.result(), {segment.record.name for segment in segments}
-        are_there = all(part.record.name in names for part in done.parts)
-        return with_merged(segments, done.parts, whole) if are_there else list(segments)
+        self._running, names = None, {segment.record.name for segment in segments}
+        if not all(part.record.name in names for part in done.parts):
+            return list(segments)
+        return with_merged(segments, done.parts, done.whole.result())

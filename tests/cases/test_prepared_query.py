@@ -172,7 +172,7 @@ def test_files_are_copied_into_a_slot_as_they_are(spark: SparkSession, tmp_path:
 def test_copied_files_may_have_more_rows_than_a_slot_is_given_otherwise(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared_query, "MOST_BYTES", 100)
+    monkeypatch.setattr(prepared_query, "SLOT_BYTES", 100)
     pq.write_table(rows_of(*range(50)), tmp_path / "rows.parquet")
     slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
     with pytest.raises(SlotFull):
@@ -236,13 +236,13 @@ def test_slot_refuses_more_rows_than_it_may_hold(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=2)
-    monkeypatch.setattr(prepared_query, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(prepared_query, "SLOT_BYTES", 1_000)
     slot.fill(rows_of(1, 2, 3))
     with pytest.raises(SlotFull):
         slot.fill(rows_of(*range(1_000)))
     # One value, so that the file is small and only its rows are large.
     pq.write_table(rows_of(*[7] * 1_000), tmp_path / "many.parquet")
-    monkeypatch.setattr(prepared_query, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(prepared_query, "SLOT_BYTES", 10_000)
     assert (tmp_path / "many.parquet").stat().st_size < 10_000
     with pytest.raises(SlotFull):
         slot.fill_from([tmp_path / "many.parquet"])

@@ -41,6 +41,8 @@ OTHER_QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "groups": lambda rows: rows.groupBy("text").agg(F.max("n").alias("n")),
     "join": lambda rows: rows.join(F.broadcast(rows.sparkSession.range(3).toDF("n")), "n", "left"),
     "Python function": lambda rows: rows.withColumn("text", F.udf(str.upper, "string")("text")),
+    "random numbers": lambda rows: rows.withColumn("share", F.rand()),
+    "subquery": lambda rows: rows.withColumn("most", F.expr("(select max(id) from range(3))")),
     "more rows": lambda rows: rows.withColumn("text", F.explode(F.split("text", " "))),
 }
 

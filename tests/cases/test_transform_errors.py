@@ -184,7 +184,7 @@ def test_complete_tasks_of_a_failed_job_leave_no_rows(
     spark: SparkSession, production: SmallRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record is a task; the one that fails has the smallest file and so runs last."""
-    monkeypatch.setattr(prepared_query, "MOST_BYTES", 0)
+    monkeypatch.setattr(prepared_query, "SLOT_BYTES", 0)
     release, settings = copy_release(production, tmp_path / "state"), ("maxRecordsPerFile", "minPartitionNum")
     before = {name: spark.conf.get(f"spark.sql.files.{name}", None) for name in settings}
     longer = ['20,"temp":39.02,"humid":59.37,"pressure":1012.5e0'] * 5

@@ -17,7 +17,7 @@ from small_release import SmallRelease, small_release
 
 from include.producers.injected_faults import Shares
 from include.settings import Settings
-from spark_jobs.layers import embedded_plan, prepared_silver, recomputed_grains
+from spark_jobs.layers import embedded_plan, prepared_silver, recomputed_grains, validate_records
 from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.storage import prepared_query, spark_files
 
@@ -78,10 +78,13 @@ def test_one_batch_finds_every_fault_and_no_other(case: Case) -> None:
     assert_accounted(case.one_batch)
 
 
-def test_queries_built_for_one_run_give_the_same_as_prepared_ones(
-    case: Case, other: SmallRelease, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("slot_bytes", [0, prepared_query.SLOT_BYTES])
+def test_tasks_give_the_same_verdicts_and_rows_by_queries_of_one_run_and_by_prepared_ones(
+    case: Case, other: SmallRelease, monkeypatch: pytest.MonkeyPatch, slot_bytes: int
 ) -> None:
-    monkeypatch.setattr(prepared_query, "MOST_BYTES", 0)
+    """In other runs records that are not in plain form are validated without a Spark job."""
+    monkeypatch.setattr(validate_records, "MOST_ROWS_HERE", 0)
+    monkeypatch.setattr(prepared_query, "SLOT_BYTES", slot_bytes)
     other.take([item.record for item in case.sent])
     assert_same_contents(release_contents(other), case.expected)
 

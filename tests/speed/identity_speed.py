@@ -141,9 +141,8 @@ def look_up(dataset: Dataset, lookup: IdentityLookup, given: Path) -> int:
     """Return how many rows of the run are duplicates, found as a run of silver finds them."""
     global peak_anonymous_megabytes
     with duckdb_session() as duck:
-        duck.view_files("accepted", [given], StructType(COLUMNS.fields[:-1]))
-        lookup.view_candidates(duck, "candidates", [given])
-        find_duplicates(duck, dataset, "accepted", "candidates")
+        lookup.view_candidates(duck, "candidates", [given], with_sharing=True)
+        find_duplicates(duck, dataset, "candidates_sharing", "candidates")
         peak_anonymous_megabytes = max(peak_anonymous_megabytes, anonymous_megabytes())
         return duck.count("select * from duplicates")
 

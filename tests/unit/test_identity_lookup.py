@@ -32,7 +32,7 @@ from spark_jobs.storage import identity_index
 from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import duckdb_session
-from spark_jobs.storage.identity_index import Words, index_file
+from spark_jobs.storage.identity_index import FACTOR, Words, index_file
 
 START = datetime(2013, 3, 1, tzinfo=UTC)
 COLUMNS = (
@@ -128,7 +128,7 @@ class IndexedSilver:
         shutil.copy(self.spec.path / self.write(numbers, "given").path, given)
         self.offset = kept
         with duckdb_session() as duck:
-            (lookup or self.lookup).view_candidates(duck, "candidates", [given])
+            (lookup or self.lookup).view_candidates(duck, "candidates", [given], with_sharing=True)
             return sorted(row[0] for row in duck.rows(f"select event_id from {view}"))
 
 
@@ -198,18 +198,57 @@ def test_rows_written_last_are_found_without_reading_their_file(
     assert silver.candidates([60, 62]) == []
 
 
+def test_rows_written_last_are_still_in_memory_after_a_compaction(
+    silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silver.candidates([60, 61])
+    silver.take([60, 61])
+    note_written(silver)
+    silver.candidates([])
+    silver.compact()
+    monkeypatch.setattr(identity_lookup, "rows_at", no_rows)
+    assert silver.candidates([60, 62]) == ["e60"]
+
+
+def test_segments_of_many_runs_are_merged(silver: IndexedSilver) -> None:
+    for run in range(4 * FACTOR):
+        silver.candidates([100 + run])
+        silver.take([100 + run])
+        note_written(silver)
+        if silver.lookup._merges._running is not None:
+            silver.lookup._merges._running.whole.result(10)
+    assert len(silver.lookup._segments) < 2 * FACTOR
+    silver.restart()
+    assert silver.candidates([3, 100, 99 + 4 * FACTOR]) == sorted(["e3", "e100", f"e{99 + 4 * FACTOR}"])
+
+
+def test_columns_of_an_identity_have_any_names() -> None:
+    names = ("hash", "time", "partition", "offset")
+    rows = pa.table({**dict.fromkeys(names, pa.array([1, 1])), "_partition": [0, 0], "_offset": [5, 4]})
+    dataset: Any = SimpleNamespace(pipeline=SimpleNamespace(identity=names, event_time="time"))
+    with duckdb_session() as duck:
+        duck.view_arrow("given", rows.set_column(1, "time", pa.array([START, START], pa.timestamp("us", "UTC"))))
+        found = identity_lookup._looked_up(duck, dataset, "given", names)
+    assert found.rows.column_names == list(names)
+    assert found.rows["hash"].to_pylist() == [1, 1]
+    assert sorted(found.identities.places.tolist()) == [4, 5]
+
+
 def no_rows(places: Words, _table: Table, _files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
     schema = to_arrow_schema(COLUMNS, timezone="UTC")
     return pa.schema([schema.field(name) for name in columns]).empty_table()
 
 
+@pytest.mark.parametrize("removed", [["e60"], ["e60", "e61"]])
 @pytest.mark.parametrize("is_last_commit", [True, False])
-def test_rows_that_another_program_removed_are_no_candidates(silver: IndexedSilver, *, is_last_commit: bool) -> None:
+def test_rows_that_another_program_removed_are_no_candidates(
+    silver: IndexedSilver, removed: list[str], *, is_last_commit: bool
+) -> None:
     silver.candidates([60, 61])
     silver.take([60, 61])
     note_written(silver)
     assert silver.candidates([60]) == ["e60"]
-    DeltaTable(str(silver.spec.path)).delete("event_id in ('e60', 'e61')")
+    DeltaTable(str(silver.spec.path)).delete(" or ".join(f"event_id = '{identity}'" for identity in removed))
     silver.restart_table()
     if not is_last_commit:
         silver.candidates([62])

@@ -41,8 +41,21 @@ def test_nothing_is_found_among_no_rows() -> None:
 
 @pytest.mark.parametrize(("limit", "kept"), [(3, [1, 2, 3]), (2, [2, 3]), (1, [3]), (0, [])])
 def test_oldest_rows_are_forgotten_beyond_the_limit(limit: int, kept: list[int]) -> None:
-    each = rows("0123456789").nbytes
+    each = rows("0123456789").nbytes + 16
     recent = RecentRows(limit * each)
     for number in (1, 2, 3):
         recent.add(places(number), rows("0123456789"))
     assert sorted({1, 2, 3} - set(names_at(recent, 1, 2, 3)[1])) == kept
+
+
+def test_small_additions_are_merged_and_large_ones_are_not() -> None:
+    each, recent = rows("0123456789").nbytes + 16, RecentRows()
+    limited = RecentRows(1_600 * each)
+    for number in range(2_000):
+        for one in (recent, limited):
+            one.add(places(number), rows("0123456789"))
+    assert len(recent._chunks) <= 12
+    assert names_at(recent, 0, 1_000, 1_999, 2_000) == (["0123456789"] * 3, [2_000])
+    assert max(len(chunk.places) for chunk in limited._chunks) <= 2 * 1_600 // 8 + 1
+    assert names_at(limited, *range(800, 2_000))[1] == []
+    assert len(names_at(limited, *range(2_000))[1]) >= 400

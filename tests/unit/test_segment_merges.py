@@ -80,8 +80,10 @@ def test_files_of_an_unfinished_merge_are_not_removed(tmp_path: Path, held: Held
     assert {path.stem for path in tmp_path.iterdir()} == {whole.record.name}
 
 
-def test_merge_of_segments_that_are_gone_is_given_up(tmp_path: Path, held: HeldMerge) -> None:
+@pytest.mark.parametrize("failure", ["", "no space left"])
+def test_merge_of_segments_that_are_gone_is_given_up(tmp_path: Path, held: HeldMerge, failure: str) -> None:
     merges, segments = SegmentMerges(tmp_path), segments_in(tmp_path, FACTOR)
+    held.failure = failure
     merges.begin(segments)
     held.finish(merges)
     assert merges.applied(segments[1:]) == segments[1:]
