@@ -19,6 +19,7 @@ from botocore.config import Config
 from include.host.ports import free_ports
 from include.settings import Settings
 
+SERVER = Path(__file__).with_name("serial_store.py")
 KEY_ID, SECRET = "headrace", "a secret of the store"
 
 
@@ -27,7 +28,7 @@ def running_store(address: str = "127.0.0.1", port: int = 0) -> Iterator[subproc
     """Run the server, at a free port unless one is given; `endpoint_of` returns its address."""
     port = port or free_ports(1)[0]
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", address, "-p", str(port)],
+        [sys.executable, str(SERVER), "-H", address, "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
