@@ -31,7 +31,7 @@ from include.bench.drain_mode import measure_drain
 from include.bench.event_supply import FEEDS, EventSupply
 from include.bench.peers.peer_job import DONE, READY, PeerJob, TopicSpan
 from include.bench.sending import Target, send_frames
-from include.bench.sent_records import SentRecords
+from include.bench.sent_records import VIEW_ROWS, SentRecords
 from include.clients.kafka import ensure_topic
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import Terminal
@@ -211,7 +211,9 @@ def _problems(tables: Path, sent: SentRecords) -> list[str]:
     assert silver is not None
     assert gold is not None
     identities = silver.select(FEEDS[DATASET].id_field).collect().to_series()
-    return table_problems(sent, [identities], ds.dataset(gold.collect().to_arrow()))
+    # Flink writes times without a zone.
+    views = gold.select(pl.col(name).cast(kind) for name, kind in VIEW_ROWS.items()).collect()
+    return table_problems(sent, [identities], ds.dataset(views.to_arrow()))
 
 
 def _rows_of(table: Path) -> pl.LazyFrame | None:

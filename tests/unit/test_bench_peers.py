@@ -13,6 +13,7 @@ import typer
 from confluent_kafka import TopicPartition
 
 from include.bench import bench_command as cli
+from include.bench import peer_run
 from include.bench.bench_gate import table_problems
 from include.bench.bench_state import copied_dataset
 from include.bench.event_supply import ad_block
@@ -94,6 +95,20 @@ def test_tables_of_polars_peer_are_right_after_each_batch_and_when_one_is_repeat
     identities = pl.read_delta(str(tmp_path / "silver"))["event_time"]
     gold = ds.dataset(pl.read_delta(str(tmp_path / "gold")).to_arrow())
     assert table_problems(sent, [identities], gold) == []
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_tables_with_times_without_a_zone_are_compared_in_utc(tmp_path: Path, zone: str | None) -> None:
+    frame, sent = ad_block(0), SentRecords("ad_events")
+    sent.add(frame)
+    silver = frame.filter(pl.col("reason").is_null()).select(event_time="event_id")
+    gold = sent.view_rows().with_columns(pl.col("since").dt.replace_time_zone(zone))
+    for name, rows in (("silver", silver), ("gold", gold)):
+        (tmp_path / name).mkdir()
+        rows.write_parquet(tmp_path / name / "part.parquet")
+    assert peer_run._problems(tmp_path, sent) == []
+    gold.with_columns(pl.col("since").dt.offset_by("10s")).write_parquet(tmp_path / "gold" / "part.parquet")
+    assert peer_run._problems(tmp_path, sent)
 
 
 def test_polars_peer_continues_where_its_last_commit_ended(tmp_path: Path) -> None:
