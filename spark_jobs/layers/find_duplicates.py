@@ -13,14 +13,27 @@ from spark_jobs.storage.identity_index import Words
 
 
 def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:
-    """Make table `duplicates`: coordinates of rows of `fresh` whose identity occurs earlier there or in `known`.
+    """Make table `duplicates` as `rank_copies` does, of any number of rows.
 
-    Column `_winner` names the first one. Earlier means (ingest batch, partition, offset). A hash of the identity finds
-    the few suspects; they alone are compared in full, so a collision costs time and nothing else.
+    A hash of the identity finds the few suspects; they alone are compared in full, so a collision costs time and
+    nothing else.
     """
     identity = identity_columns(dataset)
     duck.view_arrow("suspects", pa.table({"_mark": _suspects(duck, identity, fresh, known)}))
-    columns = {"identity": identity, "coordinates": ", ".join(COORDINATES), "rank": ", ".join(RANK)}
+    for name, rows, columns in (("fresh", fresh, COORDINATES), ("known", known, RANK)):
+        marked = f"select hash({identity}) as _mark, {identity}, {', '.join(columns)} from {rows}"
+        duck.view_query(f"suspect_{name}", f"select * exclude (_mark) from ({marked}) semi join suspects using (_mark)")
+    rank_copies(duck, dataset, "suspect_fresh", "suspect_known")
+
+
+def rank_copies(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:
+    """Make table `duplicates`: coordinates of rows of `fresh` whose identity occurs earlier there or in `known`.
+
+    Column `_winner` names the first one. Earlier means (ingest batch, partition, offset). All rows are sorted, so they
+    should be those that may share an identity.
+    """
+    identity, rank = identity_columns(dataset), ", ".join(RANK)
+    columns = {"identity": identity, "coordinates": ", ".join(COORDINATES), "rank": rank}
     duck.create_table("duplicates", COPIES.format(**columns, fresh=fresh, known=known))
 
 
@@ -39,21 +52,18 @@ ORIGINALS = "select * from accepted anti join duplicates using (_partition, _off
 """SQL for the rows of a view `accepted` that are not duplicates."""
 MARKS = "select _mark from (select hash({identity}) as _mark from {rows})"
 COPIES = """
-with fresh as (
-    select * from (select hash({identity}) as _mark, {identity}, {coordinates}, true as _fresh from {fresh})
-    semi join suspects using (_mark)
-),
-earlier as (
-    select * from (select hash({identity}) as _mark, {identity}, {rank}, false as _fresh from {known})
-    semi join suspects using (_mark)
+with compared as (
+    select {identity}, {coordinates}, true as _fresh from {fresh}
+    union all by name
+    select {identity}, {rank}, false as _fresh from {known}
 ),
 ranked as (
     select
         *,
         row_number() over same as _place,
         first(concat_ws('/', _batch_id, _partition, _offset)) over same as _winner
-    from (select * from fresh union all by name select * from earlier)
+    from compared
     window same as (partition by {identity} order by {rank})
 )
-select * exclude (_mark, _fresh, _place) from ranked where _place > 1 and _fresh
+select * exclude (_fresh, _place) from ranked where _place > 1 and _fresh
 """

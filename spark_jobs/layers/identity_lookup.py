@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from include.catalog.dataset import Dataset
 from include.catalog.event_times import after, before
 from include.catalog.pipeline import Pipeline
-from include.clients.delta_log import commit_content, read_commit
+from include.clients.delta_log import Commit, commit_content, read_commit
 from include.record_coordinates import COORDINATES, RANK
 from include.state.json_file import StateFileUnreadable
 from spark_jobs.layers.recent_rows import RecentRows
@@ -104,15 +104,15 @@ class IdentityLookup:
         self._looked_up = looked_up if self._owns and with_sharing else None
         places, shared, unindexed = self._places(looked_up.identities)
         recent, others = self._recent.find(places)
-        files = silver.files()
-        rows = rows_at(others, silver, [file for file in files if file.path not in unindexed], columns)
+        indexed = [file for file in silver.files() if file.path not in unindexed]
+        newer = [file for file in silver.files() if file.path in unindexed]
+        rows = rows_at(others, silver, indexed, columns)
         duck.view_arrow(f"{name}_indexed", pa.concat_tables([rows, *(found.cast(rows.schema) for found in recent)]))
-        late = [file for file in files if file.path in unindexed]
-        duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(late, given, self._dataset.pipeline))
+        duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(newer, given, self._dataset.pipeline))
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
         if with_sharing:
-            sharing = looked_up if late else looked_up.taken(looked_up.identities.sharing(shared))
+            sharing = looked_up if newer else looked_up.taken(looked_up.identities.sharing(shared))
             duck.view_arrow(f"{name}_sharing", sharing.rows)
 
     def note_written(self, files: Sequence[DataFile], duck: DuckSession, duplicates: str) -> None:
@@ -170,7 +170,7 @@ class IdentityLookup:
         try:
             self._load()
             assert self._record is not None
-            return {path for path, _ in _added_paths(silver, self._record.version)}
+            return {path for path, _ in _added_paths(_commits_after(silver, self._record.version))}
         except IndexDamaged:
             self._record, self._segments = None, []
             return {file.path for file in silver.files()}
@@ -202,9 +202,10 @@ class IdentityLookup:
 
     def _catch_up(self, version: int) -> None:
         """Add the rows that silver's commits after a version added."""
-        paths = [path for path, data_change in _added_paths(self._silver, version) if data_change]
+        commits = _commits_after(self._silver, version)
+        paths = [path for path, data_change in _added_paths(commits) if data_change]
         known, self._written = self._written, None
-        has_removed_rows = _has_removed_rows(self._silver, version)
+        has_removed_rows = any(map(_removes_rows, commits))
         if has_removed_rows:
             self._recent.clear()
         if known is not None and known[0] == frozenset(paths):
@@ -261,16 +262,20 @@ def _looked_up(duck: DuckSession, dataset: Dataset, view: str, columns: Sequence
     return _LookedUp(rows.select(columns).combine_chunks(), identities, order)
 
 
-def _has_removed_rows(silver: Table, after: int) -> bool:
-    """Return whether a commit after a version removed rows of silver; compaction only moves them."""
-    commits = (read_commit(silver.spec.path, version) for version in range(after + 1, silver.version + 1))
-    return any(commit.removed and (not commit.added or commit.added[0].data_change) for commit in commits)
+def _commits_after(silver: Table, version: int) -> list[Commit]:
+    """Return silver's commits after a version."""
+    return [read_commit(silver.spec.path, each) for each in range(version + 1, silver.version + 1)]
 
 
-def _added_paths(silver: Table, after: int) -> Iterator[tuple[str, bool]]:
-    """Yield path and dataChange of the files that silver's commits after a version added."""
-    for version in range(after + 1, silver.version + 1):
-        for file in read_commit(silver.spec.path, version).added:
+def _removes_rows(commit: Commit) -> bool:
+    """Return whether a commit removes rows; compaction only moves them."""
+    return commit.removed > 0 and (not commit.added or commit.added[0].data_change)
+
+
+def _added_paths(commits: Iterable[Commit]) -> Iterator[tuple[str, bool]]:
+    """Yield path and dataChange of the files that commits added."""
+    for commit in commits:
+        for file in commit.added:
             yield unquote(file.path), file.data_change
 
 

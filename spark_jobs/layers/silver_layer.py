@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from include.reading.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.expired_rows import first_unexpired_batch
-from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
+from spark_jobs.layers.find_duplicates import ORIGINALS, rank_copies
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
 from spark_jobs.layers.silver_tables import MONTH, Inheritance, SilverTables
@@ -149,7 +149,7 @@ def _written(
 ) -> ValidatedBatch:
     with duckdb_session() as duck:
         view_run(duck, writer, validated.files, run.first)
-        find_duplicates(duck, writer.dataset, "candidates_sharing", "known")
+        rank_copies(duck, writer.dataset, "candidates_sharing", "known")
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
         rows = _rows_for_merges(duck, writer, validated.files)

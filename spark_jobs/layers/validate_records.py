@@ -9,7 +9,7 @@ Does not: compare identities (find_duplicates.py).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ from spark_jobs.storage.duckdb_session import (
     rows_in_folder,
 )
 from spark_jobs.storage.prepared_query import SLOT_BYTES, PreparedQuery, QueryOfOneRun, save_by, uncompressed_bytes
-from spark_jobs.storage.row_projection import RowProjection
 from spark_jobs.storage.spark_files import rows_in_files, stage_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
@@ -114,7 +113,7 @@ def validate_files(
     _refuse_unaccounted(writer, batches, rows_in, rows_in_folder(folder / ACCEPTED) + left)
     invalid = list[Path]()
     if left:
-        _validate_remainder(writer, texts, decisions, folder)
+        _validate_remainder(writer, texts, decisions, folder, left)
         invalid = _write_validated(accepted, ranges, folder)
         _refuse_lost(writer, batches, invalid, folder)
         _refuse_unaccounted(writer, batches, rows_in, rows_in_folder(folder / ACCEPTED) + rows_in_files(invalid))
@@ -201,15 +200,16 @@ def _write_remainder(records: Sequence[Path], folder: Path) -> int:
 
 
 def _validate_remainder(
-    writer: SilverTables, texts: PayloadTexts, decisions: Mapping[Position, DecidedRecord], folder: Path
+    writer: SilverTables, texts: PayloadTexts, decisions: Mapping[Position, DecidedRecord], folder: Path, count: int
 ) -> None:
-    """Validate in full the records that the plain form did not accept; write them by verdict."""
+    """Validate in full the `count` records that the plain form did not accept; write them by verdict."""
     files, target = parquet_files(folder / REMAINDER), folder / "validated"
 
     def build(rows: DataFrame) -> DataFrame:
         return _with_verdict(validate_with_decisions(writer.validator, texts.of(rows), decisions))
 
-    if not decisions and (projection := _projection(writer, texts, files, build)):
+    is_small = count <= MOST_ROWS_HERE and sum(map(uncompressed_bytes, files)) <= SLOT_BYTES
+    if is_small and not decisions and (projection := writer.prepared.projection(RECORD, (texts.schemas,), build)):
         rows = pa.concat_tables([pq.read_table(file) for file in files])
         save_by(projection.of(rows), VERDICT, target)
         return
@@ -219,15 +219,6 @@ def _validate_remainder(
             files, REMAINDER, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
         )
     (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save_by(VERDICT, target)
-
-
-def _projection(
-    writer: SilverTables, texts: PayloadTexts, files: Sequence[Path], build: Callable[[DataFrame], DataFrame]
-) -> RowProjection | None:
-    """Return the validation of records as a projection, if they are few and small and it is one."""
-    if rows_in_files(files) > MOST_ROWS_HERE or sum(uncompressed_bytes(file) for file in files) > SLOT_BYTES:
-        return None
-    return writer.prepared.projection(RECORD, (texts.schemas,), build)
 
 
 def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], folder: Path) -> list[Path]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from rows_of_types import EVERY_TYPE, NUMBERS, rows_of
 
 from spark_jobs.layers.prepared_silver import PreparedQueries
 from spark_jobs.storage import prepared_query
@@ -23,31 +20,6 @@ from spark_jobs.storage.duckdb_session import parquet_files
 from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
 from spark_jobs.storage.repeatable_plan import is_repeatable
 from spark_jobs.storage.spark_files import rows_in_files, stage_files
-
-NUMBERS = StructType().add("n", "long").add("text", "string")
-EVERY_TYPE: dict[str, Any] = {
-    "boolean": True,
-    "byte": -128,
-    "short": -32_768,
-    "int": 2**31 - 1,
-    "long": -(2**63),
-    "float": float("inf"),
-    "double": -0.0,
-    "decimal(9,2)": Decimal("-1234567.89"),
-    "decimal(38,18)": Decimal("1.000000000000000001"),
-    "string": "Zürich\x00\U0001f600",
-    "binary": b"\x00\xff",
-    "date": date(1969, 12, 31),
-    "timestamp": datetime(1900, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
-    "array<struct<a:string,b:int>>": [{"a": None, "b": 1}],
-    "map<string,long>": {"k": 1},
-}
-
-
-def rows_of(*numbers: int) -> pa.Table:
-    texts = pa.array([f"text {n}" for n in numbers], pa.string())
-    return pa.table({"n": pa.array(numbers, pa.int64()), "text": texts})
-
 
 REPEATABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "projection": lambda rows: rows.select("n", F.upper("text").alias("text")).where("n >= 0"),

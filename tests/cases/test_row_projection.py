@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,27 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from rows_of_types import EVERY_TYPE, NUMBERS, rows_of
 
 from spark_jobs.storage import row_projection as projections
 from spark_jobs.storage.row_projection import RowProjection, row_projection
 
-NUMBERS = StructType().add("n", "long").add("text", "string")
-EVERY_TYPE: dict[str, Any] = {
-    "boolean": True,
-    "byte": -128,
-    "short": -32_768,
-    "int": 2**31 - 1,
-    "long": -(2**63),
-    "float": float("inf"),
-    "double": -0.0,
-    "decimal(9,2)": Decimal("-1234567.89"),
-    "decimal(38,18)": Decimal("1.000000000000000001"),
-    "string": "Zürich\x00\U0001f600",
-    "binary": b"\x00\xff",
-    "date": date(1969, 12, 31),
-    "timestamp": datetime(1900, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
-    "array<struct<a:string,b:binary>>": [{"a": None, "b": b"1"}],
-}
 OTHER_QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "filter": lambda rows: rows.where("n > 0"),
     "groups": lambda rows: rows.groupBy("text").agg(F.max("n").alias("n")),
@@ -45,11 +26,6 @@ OTHER_QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "subquery": lambda rows: rows.withColumn("most", F.expr("(select max(id) from range(3))")),
     "more rows": lambda rows: rows.withColumn("text", F.explode(F.split("text", " "))),
 }
-
-
-def rows_of(*numbers: int) -> pa.Table:
-    texts = pa.array([f"text {n}" for n in numbers], pa.string())
-    return pa.table({"n": pa.array(numbers, pa.int64()), "text": texts})
 
 
 def projection_of(spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame]) -> RowProjection:

@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 
 from include.catalog.dataset import Dataset, declared_dataset
 from include.settings import Settings
-from spark_jobs.layers.find_duplicates import find_duplicates
+from spark_jobs.layers.find_duplicates import rank_copies
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage.data_files import TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
@@ -142,7 +142,7 @@ def look_up(dataset: Dataset, lookup: IdentityLookup, given: Path) -> int:
     global peak_anonymous_megabytes
     with duckdb_session() as duck:
         lookup.view_candidates(duck, "candidates", [given], with_sharing=True)
-        find_duplicates(duck, dataset, "candidates_sharing", "candidates")
+        rank_copies(duck, dataset, "candidates_sharing", "candidates")
         peak_anonymous_megabytes = max(peak_anonymous_megabytes, anonymous_megabytes())
         return duck.count("select * from duplicates")
 

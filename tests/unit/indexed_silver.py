@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -115,3 +115,29 @@ class IndexedSilver:
         with duckdb_session() as duck:
             (lookup or self.lookup).view_candidates(duck, "candidates", [given], with_sharing=True)
             return sorted(row[0] for row in duck.rows(f"select event_id from {view}"))
+
+    def run(self, numbers: Iterable[int], duplicates: Iterable[int] = ()) -> None:
+        """Look rows up and commit those that are no `duplicates` (offsets), as a run of silver does."""
+        looked_up, left_out = list(numbers), list(duplicates)
+        self.candidates(looked_up)
+        first = self.offset
+        self.take([number for at, number in enumerate(looked_up, first) if at not in left_out])
+        self.note_written(left_out)
+
+    def note_written(self, duplicates: Sequence[int] = ()) -> None:
+        """Note that the last file has the rows looked up last, but those at these offsets."""
+        places = {
+            "_partition": pa.array([0] * len(duplicates), pa.int32()),
+            "_offset": pa.array(duplicates, pa.int64()),
+        }
+        with duckdb_session() as duck:
+            duck.view_arrow("duplicates", pa.table(places))
+            self.lookup.note_written(self.files[-1:], duck, "duplicates")
+
+
+def ten_batches(settings: Settings) -> IndexedSilver:
+    """Return a table of ten batches with five identities each, from 0 on."""
+    silver = IndexedSilver(settings)
+    for start in range(0, 50, 5):
+        silver.take(range(start, start + 5))
+    return silver

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.catalog.dataset import declared_dataset
+from include.catalog.dataset import Dataset, declared_dataset
 from include.settings import Settings
-from spark_jobs.layers.find_duplicates import find_duplicates
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.layers.find_duplicates import find_duplicates, rank_copies
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
 
 AT = datetime(2024, 1, 1, tzinfo=UTC)
 DATASET = declared_dataset(Settings(), "flights")
+Find = Callable[[DuckSession, Dataset, str, str], None]
 Row = tuple[int, int, int, str]
 """Batch, partition, offset, identity."""
 NUMBERS = st.sampled_from(["e0", "e1", "e2", "e3", "e4", "e5"])
@@ -52,14 +54,15 @@ def table(rows: Sequence[Row], **more: object) -> pa.Table:
     return pa.table(columns | {name: pa.array([value] * len(rows)) for name, value in more.items()})
 
 
+@pytest.mark.parametrize("find", [find_duplicates, rank_copies])
 @settings(max_examples=60, deadline=None)
-@given(records())
-def test_each_identity_has_one_winner(rows: tuple[list[Row], list[Row]]) -> None:
+@given(rows=records())
+def test_each_identity_has_one_winner(find: Find, rows: tuple[list[Row], list[Row]]) -> None:
     fresh, known = rows
     with duckdb_session() as duck:
         duck.view_arrow("accepted", table(fresh, _topic="flights", _timestamp=AT))
         duck.view_arrow("known", table(known))
-        find_duplicates(duck, DATASET, "accepted", "known")
+        find(duck, DATASET, "accepted", "known")
         found = duck.rows("select _partition, _offset, _winner, _topic, event_id from duplicates")
     assert {(partition, offset): winner for partition, offset, winner, *_ in found} == expected(fresh, known)
     assert len(found) == len(expected(fresh, known))

@@ -12,7 +12,7 @@ from unittest.mock import Mock, patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from indexed_silver import IndexedSilver
+from indexed_silver import IndexedSilver, ten_batches
 from typer.testing import CliRunner
 
 from include.cli import repair_command
@@ -28,10 +28,7 @@ from spark_jobs.storage.identity_index import index_file
 
 @pytest.fixture
 def silver(settings: Settings) -> IndexedSilver:
-    silver = IndexedSilver(settings)
-    for start in range(0, 50, 5):
-        silver.take(range(start, start + 5))
-    return silver
+    return ten_batches(settings)
 
 
 def test_only_rows_with_the_identity_are_candidates(silver: IndexedSilver) -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
+from spark_jobs.layers import rows_at_places
 from spark_jobs.layers.rows_at_places import rows_at
 from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
@@ -60,6 +61,12 @@ def test_rows_of_several_partitions_and_files_are_found(table: Table) -> None:
     second = written(table, "b", [(0, 3), (1, 3)], 2)
     places = [(0, 2), (0, 3), (1, 1), (1, 9), (2, 1)]
     assert found(table, [first, second], places) == [(0, 2), (0, 3), (1, 1)]
+
+
+def test_rows_of_a_group_of_very_many_partitions_are_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_at_places, "MOST_PARTITIONS", 2)
+    file = written(table, "a", [(0, 10), (1, 500), (2, 90)], 4)
+    assert found(table, [file], [(1, 500), (2, 91)]) == [(1, 500)]
 
 
 def test_group_of_two_partitions_is_not_read_for_offsets_between_theirs(table: Table, read: list[int]) -> None:

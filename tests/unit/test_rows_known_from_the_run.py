@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from indexed_silver import COLUMNS, START, IndexedSilver
+from indexed_silver import COLUMNS, START, IndexedSilver, ten_batches
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.settings import Settings
@@ -24,18 +24,13 @@ from spark_jobs.storage.identity_index import FACTOR, Words, index_file
 
 @pytest.fixture
 def silver(settings: Settings) -> IndexedSilver:
-    silver = IndexedSilver(settings)
-    for start in range(0, 50, 5):
-        silver.take(range(start, start + 5))
-    return silver
+    return ten_batches(settings)
 
 
 def test_index_gets_the_rows_that_were_looked_up_without_reading_their_file(
     silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silver.candidates([60, 61])
-    silver.take([60, 61])
-    note_written(silver)
+    silver.run([60, 61])
     monkeypatch.setattr(IdentityLookup, "_add", lambda *_: pytest.fail("read from the file"))
     assert silver.candidates([1, 60, 61]) == ["e1", "e60", "e61"]
     silver.restart()
@@ -43,31 +38,17 @@ def test_index_gets_the_rows_that_were_looked_up_without_reading_their_file(
 
 
 def test_index_gets_no_duplicate_of_the_rows_that_were_looked_up(silver: IndexedSilver) -> None:
-    silver.candidates([60, 60, 61])
-    silver.take([60])
-    note_written(silver, duplicates=[51, 52])
+    silver.run([60, 60, 61], duplicates=[51, 52])
     silver.candidates([1])
     record = index_file(silver.index).read()
     assert record is not None
     assert sum(segment.rows for segment in record.segments) == 51
 
 
-def note_written(silver: IndexedSilver, duplicates: Sequence[int] = ()) -> None:
-    """Note that the last file has the rows looked up last, but those at these offsets."""
-    rows = pa.table(
-        {"_partition": pa.array([0] * len(duplicates), pa.int32()), "_offset": pa.array(duplicates, pa.int64())}
-    )
-    with duckdb_session() as duck:
-        duck.view_arrow("duplicates", rows)
-        silver.lookup.note_written(silver.files[-1:], duck, "duplicates")
-
-
 def test_rows_written_last_are_found_without_reading_their_file(
     silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silver.candidates([60, 61])
-    silver.take([60, 61])
-    note_written(silver)
+    silver.run([60, 61])
     monkeypatch.setattr(identity_lookup, "rows_at", no_rows)
     assert silver.candidates([60, 62]) == ["e60"]
     silver.restart()
@@ -77,9 +58,7 @@ def test_rows_written_last_are_found_without_reading_their_file(
 def test_rows_written_last_are_still_in_memory_after_a_compaction(
     silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silver.candidates([60, 61])
-    silver.take([60, 61])
-    note_written(silver)
+    silver.run([60, 61])
     silver.candidates([])
     silver.compact()
     monkeypatch.setattr(identity_lookup, "rows_at", no_rows)
@@ -88,9 +67,7 @@ def test_rows_written_last_are_still_in_memory_after_a_compaction(
 
 def test_segments_of_many_runs_are_merged(silver: IndexedSilver) -> None:
     for run in range(4 * FACTOR):
-        silver.candidates([100 + run])
-        silver.take([100 + run])
-        note_written(silver)
+        silver.run([100 + run])
         if silver.lookup._merges._running is not None:
             silver.lookup._merges._running.whole.result(10)
     assert len(silver.lookup._segments) < 2 * FACTOR
@@ -120,16 +97,12 @@ def no_rows(places: Words, _table: Table, _files: Sequence[DataFile], columns: S
 def test_rows_that_another_program_removed_are_no_candidates(
     silver: IndexedSilver, removed: list[str], *, is_last_commit: bool
 ) -> None:
-    silver.candidates([60, 61])
-    silver.take([60, 61])
-    note_written(silver)
+    silver.run([60, 61])
     assert silver.candidates([60]) == ["e60"]
     DeltaTable(str(silver.spec.path)).delete(" or ".join(f"event_id = '{identity}'" for identity in removed))
     silver.restart_table()
     if not is_last_commit:
-        silver.candidates([62])
-        silver.take([62])
-        note_written(silver)
+        silver.run([62])
     assert silver.candidates([60, 62]) == ([] if is_last_commit else ["e62"])
 
 
@@ -141,8 +114,6 @@ def test_given_rows_that_may_share_an_identity_are_those_of_a_candidate_or_of_ea
 
 
 def test_rows_of_another_commit_are_read_from_their_file(silver: IndexedSilver) -> None:
-    silver.candidates([60, 61])
-    silver.take([60, 61])
-    note_written(silver)
+    silver.run([60, 61])
     silver.take([70])
     assert silver.candidates([60, 61, 70]) == ["e60", "e61", "e70"]

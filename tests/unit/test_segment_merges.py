@@ -15,7 +15,7 @@ from spark_jobs.storage.segment_merges import SegmentMerges
 
 
 class HeldMerge:
-    """Merges as the product does, once it is let go."""
+    """Merges as the product does, once `may_write` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_write, self.failure = threading.Event(), ""
@@ -28,7 +28,7 @@ class HeldMerge:
         return merged(folder, segments, name)
 
     def finish(self, merges: SegmentMerges) -> None:
-        """Let the merge go and wait for its end."""
+        """Permit the merge and wait for its end."""
         self.may_write.set()
         assert merges._running is not None
         merges._running.whole.exception(10)
