@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,19 @@ from spark_jobs.engine.spark_session import open_session
 os.environ.setdefault("HEADRACE_CONSOLE", "off")
 # Many small and different queries: the optimising compiler costs more than it saves.
 QUICK_JVM = "-XX:TieredStopAtLevel=1"
+
+
+def pytest_internalerror(excrepr: object) -> None:
+    """Write an internal error once more when its process ends: what follows it may be longer than a log keeps."""
+    atexit.register(print, f"tests: internal error in process {os.getpid()}:\n{excrepr}", file=sys.stderr, flush=True)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write why a worker ends before its tests do."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        why = session.shouldstop or session.shouldfail or "see the internal error above"
+        print(f"tests: worker {worker} ends with status {exitstatus}: {why}", file=sys.stderr, flush=True)
 
 
 @pytest.fixture(scope="session")

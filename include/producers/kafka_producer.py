@@ -5,8 +5,8 @@ call. *Partition*: murmur2 of the key, as the Java client does. *After a crash*:
 chunk reported to `on_chunk` is unknown; sending them again makes duplicates, which is why they have ids. *Does not*
 create topics; of faults it only records the positions of marked rows.
 
-One message at a time: measured against librdkafka's mock broker, `produce` takes 470,000 records/s with a delivery
-callback on each, `produce_batch` 370,000 (a dict per message), and reports a rejected message only in its dict.
+`produce_batch` takes 1.6 µs of CPU a record, a call of `produce` for each 2.0 (librdkafka's mock broker, 500 records a
+burst); it reports a record that it refuses only in that record's dict.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -30,6 +31,8 @@ DELIVERY_SECONDS = 120
 LARGEST_MESSAGE = 4_000_000
 QUEUE_RECORDS = 200_000
 Position = tuple[int, int]
+Queued = dict[str, Any]
+"""A record in the form of `produce_batch`: key, value, and a callback that gets its delivery report."""
 
 
 class DeliveryFailed(Transient):
@@ -141,16 +144,14 @@ def produce(
 
 def queue_chunk(outbox: Outbox, schedule: Schedule, chunk: pl.DataFrame, first: int) -> int:
     """Queue the rows of a chunk, which begins with row `first`, as they fall due; return the row after the last one."""
-    keys, values = chunk["key"].to_list(), chunk["value"].to_list()
-    marked = chunk["fault"].is_not_null().to_list()
-    done, count = 0, len(keys)
+    messages = outbox.messages(chunk, first)
+    done, count = 0, len(messages)
     while done < count and not schedule.pace.stop():
         due = min(schedule.due() - first, count, done + BURST)
         if due <= done:
             outbox.poll(schedule.wait(first + done))
             continue
-        for i in range(done, due):
-            outbox.put(first + i if marked[i] else None, keys[i], values[i])
+        outbox.put(messages[done:due])
         done = due
         outbox.poll(0)
         schedule.report(first + done)
@@ -229,20 +230,28 @@ class Outbox:
             }
         )
 
-    def put(self, row: int | None, key: bytes, value: bytes | None) -> None:
-        """Queue one record, waiting while the queue is full; with `row`, record its position."""
-        # Without a position the producer's own callback serves all: one for each record keeps Python's collector busy.
-        kept = row if self.keeping_positions else None
-        callback = None if kept is None else partial(self._record_position, kept)
-        while True:
-            try:
-                self.producer.produce(self.topic, value, key, on_delivery=callback)
-                return
-            except BufferError:
-                self.poll(0.05)
-            except KafkaException as error:
-                self._note(error.args[0])
-                self._abort(error)
+    def messages(self, rows: pl.DataFrame, first: int) -> list[Queued]:
+        """Return the records of rows, which begin with row `first`, as `put` takes them."""
+        records = zip(rows["key"].to_list(), rows["value"].to_list(), strict=True)
+        messages: list[Queued] = [{"key": key, "value": value} for key, value in records]
+        if self.keeping_positions:
+            for place in rows["fault"].is_not_null().arg_true().to_list():
+                messages[place]["callback"] = partial(self._record_position, first + place)
+        return messages
+
+    def put(self, messages: list[Queued]) -> None:
+        """Queue records, waiting while the queue is full. Raises DeliveryFailed when one cannot be queued."""
+        while self.producer.produce_batch(self.topic, messages) < len(messages):
+            messages = [message for message in messages if "_error" in message]
+            for message in messages:
+                self._refuse(message.pop("_error"))
+            self.poll(0.05)
+
+    def _refuse(self, error: KafkaError) -> None:
+        """Abort because a record cannot be queued, unless the queue is just full."""
+        if error.code() != KafkaError._QUEUE_FULL:
+            self._note(error)
+            self._abort(KafkaException(error))
 
     def poll(self, seconds: float) -> None:
         """Process delivery reports. Raises DeliveryFailed when a record was not delivered."""

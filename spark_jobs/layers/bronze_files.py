@@ -21,12 +21,15 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.parquet_writer import write_parquet
 
 DAY_US = 86_400_000_000
+RENAMED = {"timestampType": "timestamp_type"}
+"""Columns of the Kafka source that have another name in bronze."""
 
 
 def write_bronze(table: Table, records: DataFrame, batch: int, folder: str, scratch: Path) -> list[DataFile]:
-    """Write the records of a batch, with bronze's columns except `_batch_id` and `_date`, into `folder` of the table.
+    """Write the records of a batch, with the columns of the Kafka source, into `folder` of the table.
 
-    Each Kafka partition has a file for each date of its timestamps. `scratch`: folder for the Arrow files.
+    Each Kafka partition has a file for each date of its timestamps. `scratch`: folder for the Arrow files. The columns
+    are renamed and added here: Spark would plan a query for that in each batch.
     """
     target = table.attempt_folder(folder)
     shutil.rmtree(target, ignore_errors=True)
@@ -34,7 +37,7 @@ def write_bronze(table: Table, records: DataFrame, batch: int, folder: str, scra
     files = write_arrow(records, scratch)
     try:
         for number, file in enumerate(files):
-            rows = read_arrow([file])
+            rows = read_arrow([file]).rename_columns(RENAMED)
             numbered = rows.append_column("_batch_id", pa.repeat(pa.scalar(batch, pa.int64()), len(rows)))
             for date, dated in rows_by_date(numbered.select(schema.names).cast(schema)):
                 part = target / f"{table.spec.partition}={date}"

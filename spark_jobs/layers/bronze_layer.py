@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from include.paths import bronze_path
 from include.settings import Settings
-from spark_jobs.layers.bronze_files import write_bronze
+from spark_jobs.layers.bronze_files import RENAMED, write_bronze
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
@@ -133,10 +133,10 @@ def validate_ranges(name: str, files: list[DataFile], batch: BronzeBatch) -> Non
 
 def _written_files(table: Table, records: DataFrame, number: int) -> list[DataFile]:
     """Write a batch's files: Spark's executors do on a cluster, else this process."""
-    rows = records.withColumnRenamed("timestampType", "timestamp_type").select(*KAFKA_COLUMNS)
     folder = f"b{number:08d}"
     if computes_here(records.sparkSession):
-        return write_bronze(table, rows, number, folder, _arriving(table.spec.path).path)
+        return write_bronze(table, records, number, folder, _arriving(table.spec.path).path)
+    rows = records.withColumnsRenamed(RENAMED).select(*KAFKA_COLUMNS)
     # A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
     records.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
     dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))

@@ -56,13 +56,14 @@ def test_arrow_files_are_removed_when_bronze_s_cannot_be_written(
         *[
             F.lit(None).cast(field.dataType).alias(field.name)
             for field in bronze_layer.SCHEMA
-            if field.name != "timestamp"
+            if field.name not in ("timestamp", "timestamp_type", "_batch_id")
         ],
+        F.lit(0).alias("timestampType"),
         F.timestamp_micros("id").alias("timestamp"),
     )
     monkeypatch.setattr(bronze_files, "write_parquet", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
-        bronze_files.write_bronze(table, records.select(*bronze_layer.KAFKA_COLUMNS), 0, "b0", tmp_path / "scratch")
+        bronze_files.write_bronze(table, records, 0, "b0", tmp_path / "scratch")
     assert list((tmp_path / "scratch").rglob("*.arrow")) == []
 
 
