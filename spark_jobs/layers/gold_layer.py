@@ -68,6 +68,8 @@ from spark_jobs.storage.prepared_query import SlotFull
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2
+MOST_SOURCE_ROWS = 4 * MOST_ROWS
+"""Rows of silver that DuckDB reads for a query; it keeps the columns that the query reads, of the affected grains."""
 
 
 class GoldFailed(Terminal):
@@ -168,7 +170,7 @@ def _merged_embedded(
                 return [], [], 0
             old = touched_files(target, grains)
             sources = silver_within(gold, silver, grains.spans) if isinstance(gold, QueryGold) else []
-            if sum(file.rows for file in (*old, *sources)) + len(fresh) > MOST_ROWS:
+            if _rows_of(old) + len(fresh) > MOST_ROWS or _rows_of(sources) > MOST_SOURCE_ROWS:
                 return None
             rows = merge.finish(old, sources)
     except SlotFull:
@@ -178,6 +180,10 @@ def _merged_embedded(
         return None
     changed = int(pc.sum(pc.equal(rows["_last_batch"], batch)).as_py() or 0)
     return old, write_rows(target, rows, target.table.attempt_folder(folder), old, changed, batch), changed
+
+
+def _rows_of(files: Sequence[DataFile]) -> int:
+    return sum(file.rows for file in files)
 
 
 def _merged_by_spark(

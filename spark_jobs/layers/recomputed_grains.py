@@ -16,6 +16,7 @@ from pyspark.sql.types import StructField, StructType
 from include.catalog.pipeline import Gold, QueryGold, grain_columns, partition_expression
 from include.catalog.window_sql import windowed_sql
 from include.sql_quoting import sql_identifier
+from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table
@@ -60,7 +61,9 @@ class RecomputedGrains:
         """
         duck.view_table("sources", silver, sources)
         rows = windowed_sql(self.gold.window, f"(select * from sources where _batch_id <= {batch})")
-        chosen = f"select whole.* from ({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
+        # At least one column, so that a query that only counts rows finds them.
+        names = names_in_sql(sorted(self._query.scanned) or grain_columns(self.gold)[:1])
+        chosen = f"select {names} from ({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
         self._slot.fill(duck.arrow(chosen))
         duck.view_arrow(name, self._query.result())
 

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.process_folder import new_process_folder
-from spark_jobs.storage.repeatable_plan import is_repeatable
+from spark_jobs.storage.repeatable_plan import is_repeatable, scanned_columns
 from spark_jobs.storage.spark_files import write_files, write_stage
 
 SLOT_BYTES = 48 << 20
@@ -78,7 +78,10 @@ class Slot:
         self.rows = rows.coalesce(1) if tasks == 1 else rows
 
     def fill(self, rows: pa.Table) -> None:
-        """Exchange the rows for others with the same columns. Raises SlotFull; the slot is not to be read then."""
+        """Exchange the rows for others with the slot's columns, or those that its query reads.
+
+        Raises SlotFull; the slot is not to be read then.
+        """
         if rows.nbytes > SLOT_BYTES:
             raise SlotFull
         each = -(-len(rows) // len(self._files))
@@ -126,6 +129,11 @@ class PreparedQuery:
     @cached_property
     def _is_repeatable(self) -> bool:
         return is_repeatable(self._frame)
+
+    @cached_property
+    def scanned(self) -> frozenset[str]:
+        """The columns that an execution reads from the slots."""
+        return scanned_columns(self._frame)
 
     def _current(self) -> DataFrame:
         """Return the frame to execute over what the slots have now."""

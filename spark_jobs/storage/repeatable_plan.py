@@ -1,4 +1,4 @@
-"""Decides which physical plans of Spark may be executed again over other rows (layers/adr-0013).
+"""Reads physical plans of Spark: which may be executed again over other rows, and what they scan (layers/adr-0013).
 
 Some operators keep what they computed: an exchange its shuffle files or its broadcast rows, a subquery its value. When
 their plan is executed again, they return the rows of the first execution. So only operators that are known to read
@@ -45,6 +45,14 @@ def is_repeatable(query: DataFrame) -> bool:
     return plan.subqueriesAll().size() == 0 and _rows(plan) is not Rows.KEPT
 
 
+def scanned_columns(query: DataFrame) -> frozenset[str]:
+    """Return the names of the columns that the execution of a frame reads from files, also in its subqueries."""
+    plan = query._jdf.queryExecution().executedPlan()
+    leaves = [leaf for each in (plan, *_all(plan.subqueriesAll())) for leaf in _all(each.collectLeaves())]
+    scans = [leaf for leaf in leaves if _name(leaf) == SCAN]
+    return frozenset(name for scan in scans for name in scan.requiredSchema().fieldNames())
+
+
 def _rows(node: Any) -> Rows:
     """Return what an operator returns. Each is visited once: a visit is several calls into the JVM."""
     name = _name(node)
@@ -58,9 +66,12 @@ def _children(node: Any, name: str) -> Iterator[Any]:
     if name == "ReusedExchangeExec":
         yield node.child()
         return
-    children = node.children()
-    for number in range(children.size()):
-        yield children.apply(number)
+    yield from _all(node.children())
+
+
+def _all(sequence: Any) -> Iterator[Any]:
+    for number in range(sequence.size()):
+        yield sequence.apply(number)
 
 
 def _name(node: Any) -> str:

@@ -35,6 +35,7 @@ PLANNED_AGAIN: dict[str, Callable[[DataFrame], DataFrame]] = {
     "distinct": lambda rows: rows.distinct(),
     "joined with itself": lambda rows: rows.join(F.broadcast(rows.selectExpr("n", "text as same")), "n"),
     "subquery": lambda rows: rows.where(F.col("n") == rows.agg(F.max("n")).scalar()),
+    "counted": lambda rows: rows.groupBy().count(),
     "joined with a large table": lambda rows: rows.join(names_of(rows.sparkSession).hint("merge"), "n"),
 }
 QUERIES = {**REPEATABLE, **PLANNED_AGAIN}
@@ -54,6 +55,37 @@ def test_query_gives_the_rows_that_its_slot_has_now(spark: SparkSession, tmp_pat
         given = spark.createDataFrame(rows_of(*numbers).to_pandas(), NUMBERS)
         expected = QUERIES[name](given).toArrow()
         assert sorted(map(str, query.result().to_pylist())) == sorted(map(str, expected.to_pylist()))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_query_gives_the_same_rows_from_a_slot_with_the_columns_that_it_scans(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
+    query = PreparedQuery(QUERIES[name](slot.rows))
+    whole = rows_of(*range(100))
+    slot.fill(whole)
+    expected = query.result()
+    slot.fill(whole.select(sorted(query.scanned) or ["n"]))
+    assert sorted(map(str, query.result().to_pylist())) == sorted(map(str, expected.to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("select", "names"),
+    [
+        ("count(*)", set()),
+        ("n", {"n"}),
+        ("upper(text)", {"text"}),
+        ("struct(*)", {"n", "text"}),
+        ("n + (select max(length(text)) from {numbers})", {"n", "text"}),
+    ],
+)
+def test_scanned_columns_are_those_that_a_query_and_its_subqueries_read(
+    spark: SparkSession, tmp_path: Path, select: str, names: set[str]
+) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
+    query = spark.sql(f"select {select} from {{numbers}}", numbers=slot.rows)
+    assert PreparedQuery(query).scanned == names
 
 
 @pytest.mark.parametrize("name", QUERIES)
