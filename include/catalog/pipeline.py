@@ -269,6 +269,15 @@ def partition_expression(gold: Gold) -> str:
     return gold.partition or ("'all'" if time is None else f"date_format(`{time}`, 'yyyy-MM')")
 
 
+def is_partitioned_by_month(gold: Gold) -> bool:
+    """Whether a gold table is partitioned by the month of its window: by default, or because it is declared so."""
+    window = gold_window(gold)
+    if window is None:
+        return False
+    declared = gold.partition.replace("`", "").replace(" ", "")
+    return declared in ("", f"date_format({window.name},'yyyy-MM')")
+
+
 def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the columns by which an event lies in a range of time: the event time and those of all windows."""
     timed = [each for gold in pipeline.gold for each in (gold_window(gold), gold_session(gold)) if each is not None]

@@ -19,6 +19,7 @@ from include.catalog.pipeline import (
     gold_session,
     gold_window,
     grain_columns,
+    is_partitioned_by_month,
     partition_expression,
     row_condition,
 )
@@ -36,8 +37,9 @@ from spark_jobs.storage.spark_files import computes_here
 class EmbeddedPlan:
     """The columns of a run's rows with the values of a gold table's expressions; "" for those that need none.
 
-    `where`: whether a row counts. `partition`: the table's partition, which the grain determines. `values` and
-    `orders`: by measure, or by column of a latest table, its value and its `by`. `query`: that of a query table.
+    `where`: whether a row counts. `partition`: the table's partition, which the grain determines; "" for the month of
+    the window. `values` and `orders`: by measure, or by column of a latest table, its value and its `by`. `query`:
+    that of a query table.
     """
 
     where: str
@@ -82,7 +84,7 @@ def _is_embedded(spark: SparkSession, gold: AdditiveGold | LatestGold, spec: Tab
 def _gives_partition(spark: SparkSession, grain: StructType, gold: Gold) -> bool:
     """Whether the grain alone determines the partition; of a window that slides it must be the month."""
     window = gold_window(gold)
-    if window is not None and window.slide is not None and gold.partition:
+    if window is not None and window.slide is not None and not is_partitioned_by_month(gold):
         return False
     try:
         _ = no_rows(spark, grain).select(F.expr(partition_expression(gold))).schema
@@ -93,8 +95,9 @@ def _gives_partition(spark: SparkSession, grain: StructType, gold: Gold) -> bool
 
 def _registered(gold: AdditiveGold | LatestGold, inputs: GoldInputs) -> EmbeddedPlan:
     window, where, counted = gold_window(gold), gold.where, _counted(gold, inputs)
-    slides = window is not None and window.slide is not None
-    partition = "" if slides else inputs.of(partition_expression(gold), where, window)
+    # DuckDB computes the month of each grain; Spark would for each row.
+    by_month = is_partitioned_by_month(gold)
+    partition = "" if by_month else inputs.of(partition_expression(gold), where, window)
     if isinstance(gold, LatestGold):
         for name in gold.order_by:
             inputs.column(name)

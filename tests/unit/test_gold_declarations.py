@@ -10,7 +10,8 @@ import pytest
 
 from include.catalog.dataset import declared_dataset
 from include.catalog.dataset_checks import dataset_problems
-from include.catalog.pipeline import AdditiveGold
+from include.catalog.pipeline import AdditiveGold, LatestGold, is_partitioned_by_month
+from include.catalog.windows import Window, parsed_size
 from include.settings import CLONE, Settings
 
 TAILS = "tails: {approx_distinct: tailnum}"
@@ -132,3 +133,26 @@ def test_interval_is_read_as_a_duration(settings: Settings, flights: Path) -> No
     path.write_text(path.read_text().replace(HOUR, f"{HOUR}\n    refresh: every 90 seconds"))
     assert dataset_problems(settings, "flights") == []
     assert declared_dataset(settings, "flights").pipeline.gold[0].refresh == timedelta(seconds=90)
+
+
+@pytest.mark.parametrize(
+    ("partition", "by_month"),
+    [
+        ("", True),
+        ("date_format(hour, 'yyyy-MM')", True),
+        ("date_format(`hour`,'yyyy-MM')", True),
+        ("date_format(hour, 'yyyy')", False),
+        ("date_format(at, 'yyyy-MM')", False),
+        ("'all'", False),
+    ],
+)
+def test_partition_is_the_month_of_the_window_by_default_and_if_it_is_declared_so(
+    partition: str, by_month: bool
+) -> None:
+    hours = Window("at", parsed_size("1 hour"), "hour")
+    assert is_partitioned_by_month(AdditiveGold("hours", partition, hours, ("user",), ())) == by_month
+    assert not is_partitioned_by_month(AdditiveGold("users", partition, None, ("user",), ()))
+
+
+def test_latest_table_has_no_month() -> None:
+    assert not is_partitioned_by_month(LatestGold("users", keys=("user",), order_by=("at",)))
