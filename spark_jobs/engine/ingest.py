@@ -1,5 +1,6 @@
 """Ingest: the streaming query from Kafka to bronze (docs/architecture.md §4, step 3).
 
+The query plans each batch; `kafka_ranges.py` reads its records, on a cluster Spark's source.
 Reads: the dataset's topic, read_committed. Writes: `bronze.<dataset>`, one commit per micro-batch.
 Guarantee: batch N holds the records of the offsets in the checkpoint's `offsets/N`, once, and of the topic whose id is
 in its commit.
@@ -12,8 +13,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +35,14 @@ from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_
 from spark_jobs.engine.bronze_pacing import FULL, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import least_ahead
 from spark_jobs.engine.preflight import refuse_replaced_topic
+from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
+from spark_jobs.layers.kafka_ranges import KafkaRanges
 from spark_jobs.layers.kafka_source import complete_source_options
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.offset_log import planned_ranges
+from spark_jobs.storage.spark_files import computes_here
 
 DRAINED = "drained at the batch boundary"
 FETCHING = {
@@ -71,6 +77,8 @@ class Ingest:
     failure: Exception | None = None
     pacing: BronzePacing | None = None
     """None: refine does not run, and no batch waits."""
+    reader: KafkaRanges | None = field(default=None, init=False)
+    """None on a cluster, whose executors read Kafka."""
     limit: BatchLimit = field(init=False)
     last_batch: int = -1
     ingested: dict[int, int] = field(default_factory=dict)
@@ -89,11 +97,25 @@ class Ingest:
         self.spark.sparkContext.setLogLevel("WARN")
         if self.last_batch < 0:
             self._measure_first(bootstrap)
-        reader = self.spark.readStream.format("kafka").options(**self._source_options(bootstrap))
+        options = self._source_options(bootstrap)
+        self._open_reader(options)
+        reader = self.spark.readStream.format("kafka").options(**options)
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
         checkpoint = str(self._checkpoint())
         interval = f"{int(min(POLL_SECONDS, self.settings.trigger_seconds) * 1000)} milliseconds"
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=interval).start()
+
+    def _open_reader(self, options: Mapping[str, str]) -> None:
+        """End the consumers of an earlier query; open new ones where tasks are threads of this process."""
+        self.close()
+        if computes_here(self.spark):
+            self.reader = KafkaRanges(self.spark, self.generation.topic, options, self.stop)
+
+    def close(self) -> None:
+        """End the consumers."""
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.close()
 
     def _measure_first(self, bootstrap: str) -> None:
         """Measure records of earlier processes, or the records with which the first batch begins.
@@ -136,7 +158,7 @@ class Ingest:
             self.limit.refuse_outdated()
             batch = self._batch(number)
             self._sync_plan(number)
-            files = commit_bronze(self.bronze, records, batch, self._refuse_replaced_topic)
+            files = commit_bronze(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
         except Exception as error:
             self.failure = error
             if isinstance(error, BatchLimitChanged):
@@ -150,6 +172,10 @@ class Ingest:
         self.last_batch, self.progress = batch.number, time.monotonic()
         if not self.has_backlog:
             self.wait_for_next(batch.number, begun)
+
+    def _rows(self, records: DataFrame, batch: BronzeBatch) -> DataFrame | ArrowRecords:
+        """Return the rows of a batch; the query's frame is not executed where this process reads Kafka itself."""
+        return records if self.reader is None else partial(self.reader.write, batch.offsets)
 
     def wait_for_next(self, number: int, begun: float) -> None:
         """Return when the batch after `number`, which was begun at `begun`, is to be planned, or at once in a drain."""

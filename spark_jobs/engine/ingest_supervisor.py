@@ -76,6 +76,7 @@ class IngestSupervisor:
                 break
             time.sleep(0.05)
         self.query.stop()
+        self.ingest.close()
         error = self.query.exception()
         # Without a broker the last batch stays planned, like one that the drain interrupts.
         expected = isinstance(self.ingest.failure, (Transient, BatchLimitChanged))

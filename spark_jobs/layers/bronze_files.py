@@ -7,34 +7,35 @@ After a crash: the Arrow files are in a folder of the dead process, which the ne
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spark_jobs.storage.arrow_files import read_arrow, write_arrow
+from spark_jobs.storage.arrow_files import read_arrow
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.parquet_writer import write_parquet
 
+ArrowRecords = Callable[[Path], list[Path]]
+"""Adds records to a folder as Arrow files with the columns of Spark's Kafka source, a partition each; returns these."""
 DAY_US = 86_400_000_000
 RENAMED = {"timestampType": "timestamp_type"}
 """Columns of the Kafka source that have another name in bronze."""
 
 
-def write_bronze(table: Table, records: DataFrame, batch: int, folder: str, scratch: Path) -> list[DataFile]:
-    """Write the records of a batch, with the columns of the Kafka source, into `folder` of the table.
+def write_bronze(table: Table, records: ArrowRecords, batch: int, folder: str, scratch: Path) -> list[DataFile]:
+    """Write the records of a batch into `folder` of the table, each Arrow file as one file for each date.
 
-    Each Kafka partition has a file for each date of its timestamps. `scratch`: folder for the Arrow files. The columns
-    are renamed and added here: Spark would plan a query for that in each batch.
+    `scratch`: folder for the Arrow files. Columns are renamed and added here: Spark would plan a query for that in each
+    batch.
     """
     target = table.attempt_folder(folder)
     shutil.rmtree(target, ignore_errors=True)
     schema = to_arrow_schema(table.spec.data_schema, timezone="UTC")
-    files = write_arrow(records, scratch)
+    files = records(scratch)
     try:
         for number, file in enumerate(files):
             rows = read_arrow([file]).rename_columns(RENAMED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from pyspark.sql.types import (
 
 from include.paths import bronze_path
 from include.settings import Settings
-from spark_jobs.layers.bronze_files import RENAMED, write_bronze
+from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
 from spark_jobs.layers.row_provenance import batch_number
+from spark_jobs.storage.arrow_files import write_arrow
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
 from spark_jobs.storage.failpoints import Step, pass_step
@@ -76,9 +77,12 @@ def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
 
 
 def commit_bronze(
-    table: Table, records: DataFrame, batch: BronzeBatch, validate_source: Callable[[], object] = lambda: None
+    table: Table,
+    records: DataFrame | ArrowRecords,
+    batch: BronzeBatch,
+    validate_source: Callable[[], object] = lambda: None,
 ) -> list[DataFile]:
-    """Write and commit one batch of the Kafka source's records; return its files.
+    """Write and commit one batch of records, with the columns of Spark's Kafka source; return its files.
 
     `validate_source` runs between the two: the records are read by then, and its error prevents the commit.
     Raises RowsUnaccounted when a record lies outside the batch's ranges, OwnershipLost when another process
@@ -131,11 +135,13 @@ def validate_ranges(name: str, files: list[DataFile], batch: BronzeBatch) -> Non
             raise RowsUnaccounted(name, (batch.number, batch.number), f"{count} rows in [{start}, {end})")
 
 
-def _written_files(table: Table, records: DataFrame, number: int) -> list[DataFile]:
+def _written_files(table: Table, records: DataFrame | ArrowRecords, number: int) -> list[DataFile]:
     """Write a batch's files: Spark's executors do on a cluster, else this process."""
-    folder = f"b{number:08d}"
+    folder, scratch = f"b{number:08d}", _arriving(table.spec.path).path
+    if not isinstance(records, DataFrame):
+        return write_bronze(table, records, number, folder, scratch)
     if computes_here(records.sparkSession):
-        return write_bronze(table, records, number, folder, _arriving(table.spec.path).path)
+        return write_bronze(table, partial(write_arrow, records), number, folder, scratch)
     rows = records.withColumnsRenamed(RENAMED).select(*KAFKA_COLUMNS)
     # A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
     records.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")

@@ -7,7 +7,7 @@ this process (`computes_here`): the files are read once, soon after, through the
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,10 +28,19 @@ def write_arrow(rows: DataFrame, folder: Path) -> list[Path]:
 
     A frame that was executed before is not planned again. A failed execution leaves no file.
     """
+    writer = new_instance(rows.sparkSession, SOURCE)
+    return added_files(folder, lambda unfinished: writer.write(rows._jdf.queryExecution(), str(unfinished)))
+
+
+def added_files(folder: Path, write: Callable[[Path], object]) -> list[Path]:
+    """Add the Arrow files that `write` writes into the folder it is given, in the order of their names; return them.
+
+    Nothing is left of what fails.
+    """
     unfinished = folder / UNFINISHED / uuid4().hex
     unfinished.mkdir(parents=True)
     try:
-        new_instance(rows.sparkSession, SOURCE).write(rows._jdf.queryExecution(), str(unfinished))
+        write(unfinished)
         return [
             file.rename(folder / f"{unfinished.name}-{file.name}") for file in sorted(unfinished.glob(f"*{SUFFIX}"))
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -63,7 +64,7 @@ def test_arrow_files_are_removed_when_bronze_s_cannot_be_written(
     )
     monkeypatch.setattr(bronze_files, "write_parquet", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
-        bronze_files.write_bronze(table, records, 0, "b0", tmp_path / "scratch")
+        bronze_files.write_bronze(table, partial(write_arrow, records), 0, "b0", tmp_path / "scratch")
     assert list((tmp_path / "scratch").rglob("*.arrow")) == []
 
 

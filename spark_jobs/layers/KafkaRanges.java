@@ -1,0 +1,364 @@
+package headrace;
+
+import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.BigIntVector;
+import org.apache.arrow.vector.IntVector;
+import org.apache.arrow.vector.TimeStampMicroTZVector;
+import org.apache.arrow.vector.VarBinaryVector;
+import org.apache.arrow.vector.VarCharVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.complex.ListVector;
+import org.apache.arrow.vector.complex.StructVector;
+import org.apache.arrow.vector.ipc.ArrowFileWriter;
+import org.apache.arrow.vector.types.pojo.ArrowType;
+import org.apache.arrow.vector.types.pojo.Field;
+import org.apache.arrow.vector.types.pojo.FieldType;
+import org.apache.arrow.vector.types.pojo.Schema;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
+import org.apache.spark.sql.util.ArrowUtils;
+
+/**
+ * Reads ranges of offsets and writes each partition's records as an Arrow file with the columns of Spark's Kafka source
+ * (kafka_ranges.py). A partition has a consumer, which stays where the last range ended. Compiled by Janino: no generics
+ * in interfaces, no lambdas.
+ */
+public final class KafkaRanges {
+    private Map options;
+    private String topic;
+    private long patienceMs;
+    private ExecutorService pool;
+    private final Map readers = new HashMap();
+    private final List running = new ArrayList();
+
+    /** Reads nothing yet. A range is given up when a partition returns nothing for `patienceMs`. */
+    public void open(Map consumerOptions, String topicName, long patience) {
+        options = consumerOptions;
+        topic = topicName;
+        patienceMs = patience;
+        pool = Executors.newFixedThreadPool(Runtime.getRuntime().availableProcessors());
+    }
+
+    /** Begins to read the records of a partition from offset `start` to below `end` into a file, if there are any. */
+    public void begin(int partition, long start, long end, String file) {
+        Integer number = Integer.valueOf(partition);
+        PartitionReader reader = (PartitionReader) readers.get(number);
+        if (reader == null) {
+            reader = new PartitionReader(new KafkaConsumer(options), new TopicPartition(topic, partition), patienceMs);
+            readers.put(number, reader);
+        }
+        reader.set(start, end, new File(file));
+        running.add(pool.submit((Callable) reader));
+    }
+
+    /** Waits for what has begun; returns whether all of it has ended. Throws what failed. */
+    public boolean awaitAll(long ms) throws Exception {
+        long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
+        while (!running.isEmpty()) {
+            Future first = (Future) running.get(0);
+            try {
+                first.get(until - System.nanoTime(), TimeUnit.NANOSECONDS);
+            } catch (TimeoutException notYet) {
+                return false;
+            } catch (ExecutionException failed) {
+                throw failed.getCause() instanceof Exception ? (Exception) failed.getCause() : failed;
+            }
+            running.remove(0);
+        }
+        return true;
+    }
+
+    /** Ends the consumers, which may be reading; a range that begins later gets a new one. */
+    public void reset() throws InterruptedException {
+        for (Iterator all = readers.values().iterator(); all.hasNext();) {
+            ((PartitionReader) all.next()).cancel();
+        }
+        for (Iterator all = running.iterator(); all.hasNext();) {
+            awaitEnd((Future) all.next());
+        }
+        for (Iterator all = readers.values().iterator(); all.hasNext();) {
+            ((PartitionReader) all.next()).close();
+        }
+        readers.clear();
+        running.clear();
+    }
+
+    public void close() throws InterruptedException {
+        reset();
+        pool.shutdown();
+    }
+
+    private static void awaitEnd(Future cancelled) throws InterruptedException {
+        try {
+            cancelled.get();
+        } catch (ExecutionException expected) {
+            // It failed, or was cancelled.
+        }
+    }
+}
+
+/** One partition: a range after the other. */
+final class PartitionReader implements Callable {
+    private static final Duration POLL = Duration.ofMillis(100);
+
+    private final KafkaConsumer consumer;
+    private final TopicPartition partition;
+    private final long patienceMs;
+    private Iterator polled = Collections.emptyIterator();
+    private ConsumerRecord pending;
+    private long position = -1;
+    private long start;
+    private long end;
+    private File file;
+    private volatile boolean isCancelled;
+
+    PartitionReader(KafkaConsumer consumer, TopicPartition partition, long patienceMs) {
+        this.consumer = consumer;
+        this.partition = partition;
+        this.patienceMs = patienceMs;
+        consumer.assign(Collections.singletonList(partition));
+    }
+
+    void set(long first, long until, File target) {
+        start = first;
+        end = until;
+        file = target;
+    }
+
+    void cancel() {
+        isCancelled = true;
+    }
+
+    void close() {
+        consumer.close(Duration.ZERO);
+    }
+
+    public Object call() throws Exception {
+        if (position != start) {
+            consumer.seek(partition, start);
+            polled = Collections.emptyIterator();
+            pending = null;
+            position = start;
+        }
+        advance();
+        if (pending != null && pending.offset() < end) {
+            write();
+        }
+        position = end;
+        return null;
+    }
+
+    private void write() throws IOException {
+        FileOutputStream output = new FileOutputStream(file);
+        try {
+            RecordBatch batch = new RecordBatch(partition.topic());
+            try {
+                ArrowFileWriter writer = new ArrowFileWriter(batch.root(), null, output.getChannel());
+                writer.start();
+                while (pending != null && pending.offset() < end) {
+                    fill(batch);
+                    writer.writeBatch();
+                    batch.clear();
+                }
+                writer.end();
+            } finally {
+                batch.close();
+            }
+        } finally {
+            output.close();
+        }
+    }
+
+    private void fill(RecordBatch batch) {
+        while (pending != null && pending.offset() < end && !batch.isFull()) {
+            batch.add(pending);
+            position = pending.offset() + 1;
+            pending = null;
+            advance();
+        }
+        batch.finish();
+    }
+
+    /** Makes the next record the pending one, at or after `end` too, unless there is none below `end`. */
+    private void advance() {
+        long since = System.nanoTime();
+        while (pending == null && position < end) {
+            if (polled.hasNext()) {
+                pending = (ConsumerRecord) polled.next();
+            } else if (!poll()) {
+                giveUp(TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - since));
+            }
+        }
+    }
+
+    /** Returns whether the partition returned records, or passed offsets without one: of a marker, or aborted. */
+    private boolean poll() {
+        List records = consumer.poll(POLL).records(partition);
+        polled = records.iterator();
+        long before = position;
+        if (records.isEmpty()) {
+            position = Math.max(position, consumer.position(partition));
+        }
+        return !records.isEmpty() || position > before;
+    }
+
+    private void giveUp(long waitedMs) {
+        if (isCancelled || waitedMs > patienceMs) {
+            String why = isCancelled ? "cancelled" : "no answer for " + waitedMs / 1000 + " s";
+            throw new IllegalStateException(
+                partition + ": " + why + " at offset " + position + ", of records until " + end);
+        }
+    }
+}
+
+/** Records as Arrow vectors, as many as one batch of a file has. */
+final class RecordBatch {
+    private static final int MOST_ROWS = 16384;
+    private static final int MOST_BYTES = 8 << 20;
+
+    private final BufferAllocator memory = ArrowUtils.rootAllocator().newChildAllocator("kafka", 0, Long.MAX_VALUE);
+    private final byte[] topic;
+    private final VectorSchemaRoot root;
+    private final VarBinaryVector keys;
+    private final VarBinaryVector values;
+    private final VarCharVector topics;
+    private final IntVector partitions;
+    private final BigIntVector offsets;
+    private final TimeStampMicroTZVector timestamps;
+    private final IntVector timestampTypes;
+    private final ListVector headers;
+    private final StructVector header;
+    private final VarCharVector headerKeys;
+    private final VarBinaryVector headerValues;
+    private int count;
+    private int headerCount;
+    private int bytes;
+
+    RecordBatch(String topic) {
+        this.topic = topic.getBytes(StandardCharsets.UTF_8);
+        root = VectorSchemaRoot.create(schema(), memory);
+        keys = (VarBinaryVector) root.getVector("key");
+        values = (VarBinaryVector) root.getVector("value");
+        topics = (VarCharVector) root.getVector("topic");
+        partitions = (IntVector) root.getVector("partition");
+        offsets = (BigIntVector) root.getVector("offset");
+        timestamps = (TimeStampMicroTZVector) root.getVector("timestamp");
+        timestampTypes = (IntVector) root.getVector("timestampType");
+        headers = (ListVector) root.getVector("headers");
+        header = (StructVector) headers.getDataVector();
+        headerKeys = (VarCharVector) header.getChild("key");
+        headerValues = (VarBinaryVector) header.getChild("value");
+        root.allocateNew();
+    }
+
+    private static Schema schema() {
+        ArrowType binary = new ArrowType.Binary();
+        ArrowType text = new ArrowType.Utf8();
+        ArrowType integer = new ArrowType.Int(32, true);
+        ArrowType time = new ArrowType.Timestamp(org.apache.arrow.vector.types.TimeUnit.MICROSECOND, "UTC");
+        Field pair = field("element", new ArrowType.Struct(), new Field[] {
+            field("key", text, new Field[0]), field("value", binary, new Field[0])});
+        return new Schema(Arrays.asList(new Field[] {
+            field("key", binary, new Field[0]), field("value", binary, new Field[0]),
+            field("topic", text, new Field[0]), field("partition", integer, new Field[0]),
+            field("offset", new ArrowType.Int(64, true), new Field[0]), field("timestamp", time, new Field[0]),
+            field("timestampType", integer, new Field[0]),
+            field("headers", new ArrowType.List(), new Field[] {pair})}));
+    }
+
+    private static Field field(String name, ArrowType type, Field[] children) {
+        return new Field(name, FieldType.nullable(type), Arrays.asList(children));
+    }
+
+    VectorSchemaRoot root() {
+        return root;
+    }
+
+    boolean isFull() {
+        return count == MOST_ROWS || bytes >= MOST_BYTES;
+    }
+
+    void add(ConsumerRecord record) {
+        set(keys, count, (byte[]) record.key());
+        set(values, count, (byte[]) record.value());
+        topics.setSafe(count, topic);
+        partitions.setSafe(count, record.partition());
+        offsets.setSafe(count, record.offset());
+        timestamps.setSafe(count, record.timestamp() * 1000L);
+        timestampTypes.setSafe(count, record.timestampType().id);
+        Iterator of = record.headers().iterator();
+        if (of.hasNext()) {
+            addHeaders(of);
+        } else {
+            headers.setNull(count);
+        }
+        count++;
+    }
+
+    private void addHeaders(Iterator of) {
+        headers.startNewValue(count);
+        int before = headerCount;
+        while (of.hasNext()) {
+            Header each = (Header) of.next();
+            header.setIndexDefined(headerCount);
+            byte[] key = each.key().getBytes(StandardCharsets.UTF_8);
+            headerKeys.setSafe(headerCount, key);
+            bytes += key.length;
+            set(headerValues, headerCount, each.value());
+            headerCount++;
+        }
+        headers.endValue(count, headerCount - before);
+    }
+
+    private void set(VarBinaryVector column, int row, byte[] value) {
+        if (value == null) {
+            column.setNull(row);
+        } else {
+            column.setSafe(row, value);
+            bytes += value.length;
+        }
+    }
+
+    void finish() {
+        headerKeys.setValueCount(headerCount);
+        headerValues.setValueCount(headerCount);
+        header.setValueCount(headerCount);
+        root.setRowCount(count);
+    }
+
+    void clear() {
+        for (Iterator all = root.getFieldVectors().iterator(); all.hasNext();) {
+            ((org.apache.arrow.vector.FieldVector) all.next()).reset();
+        }
+        count = 0;
+        headerCount = 0;
+        bytes = 0;
+    }
+
+    void close() {
+        root.close();
+        memory.close();
+    }
+}

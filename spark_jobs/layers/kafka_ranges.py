@@ -1,0 +1,99 @@
+"""Reads the records of a micro-batch from Kafka into Arrow files, without a Spark job (adr-0018).
+
+Reads: ranges of offsets, `read_committed`. Writes: a file for each partition that has records, with the columns of
+Spark's Kafka source. Only where tasks are threads of this process.
+After a crash: the files are in a folder of the dead process, which the next one removes.
+Does not: decide which offsets a batch has; the streaming query plans them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from include.errors import Transient
+from spark_jobs.java_class import new_instance
+from spark_jobs.storage.arrow_files import SUFFIX, added_files
+
+SOURCE = Path(__file__).with_name("KafkaRanges.java")
+PREFIX = "kafka."
+BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+READING = {
+    "key.deserializer": BYTES,
+    "value.deserializer": BYTES,
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "none",
+}
+PATIENCE_SECONDS = 120
+"""As long as Spark's Kafka source waits for records."""
+LOOK_SECONDS = 0.5
+"""How often the reader looks whether the driver drains."""
+DRAIN_SECONDS = 10
+"""How long a drain waits for a range that is read, which is committed then."""
+
+
+class KafkaReadFailed(Transient):
+    """A planned range could not be read; `reason` is that of Kafka's client."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"topic {topic}: {reason}; the batch stays planned, and its offsets are read again", "headrace status"
+        )
+        self.topic, self.reason = topic, reason
+
+
+class ReadStopped(Transient):
+    """The driver drains: the batch stays planned."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic}: reading stopped for a drain; the batch stays planned", "headrace up")
+        self.topic = topic
+
+
+class KafkaRanges:
+    """The consumers of one topic, with the options of Spark's Kafka source. `close` ends them."""
+
+    def __init__(self, spark: SparkSession, topic: str, options: Mapping[str, str], stop: threading.Event) -> None:
+        self.topic = topic
+        self._stop = stop
+        self._java: Any = new_instance(spark, SOURCE)
+        named = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
+        consumer = spark._jvm.java.util.HashMap()  # type: ignore[union-attr]
+        for name, value in (named | READING).items():
+            consumer.put(name, value)
+        self._java.open(consumer, topic, PATIENCE_SECONDS * 1000)
+
+    def write(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> list[Path]:
+        """Add the records of half-open ranges of offsets by partition to a folder; return the files.
+
+        Raises KafkaReadFailed, ReadStopped.
+        """
+        return added_files(folder, lambda unfinished: self._read(ranges, unfinished))
+
+    def close(self) -> None:
+        """End the consumers."""
+        self._java.close()
+
+    def _read(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> None:
+        try:
+            for partition, (start, end) in ranges.items():
+                if start < end:
+                    self._java.begin(partition, start, end, str(folder / f"{partition:05d}{SUFFIX}"))
+            self._await_all()
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.toString())
+            self._java.reset()
+            raise KafkaReadFailed(self.topic, reason) from error
+
+    def _await_all(self) -> None:
+        stopping = 0.0
+        while not self._java.awaitAll(int(LOOK_SECONDS * 1000)):
+            stopping += LOOK_SECONDS if self._stop.is_set() else 0
+            if stopping > DRAIN_SECONDS:
+                self._java.reset()
+                raise ReadStopped(self.topic)

@@ -1,0 +1,178 @@
+"""Bronze's reader on a real broker gives the rows of Spark's Kafka source, for any ranges in any order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from include.settings import Settings
+from include.state.broker_address import bootstrap_servers
+from spark_jobs.layers import kafka_ranges
+from spark_jobs.layers.kafka_ranges import KafkaRanges, KafkaReadFailed, ReadStopped
+from spark_jobs.layers.kafka_source import complete_source_options
+from spark_jobs.storage.arrow_files import read_arrow
+
+TOPIC, LARGE, DELETED = "ranges", "many-records", "deleted-records"
+HEADERS = [("trace", b"\x00\xff"), ("trace", b""), ("größe", None)]
+SENT = [
+    (b"a", b"first", None),
+    (None, b"second", HEADERS),
+    (b"", None, None),
+    (b"\x00\x80", b"", [("last", b"x")]),
+    (b"e", b"f" * 70_000, []),
+]
+END = 12
+"""Of partition 0: SENT, three aborted records and their marker, two committed ones and theirs."""
+MANY = 40_000
+Ranges = dict[int, tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def settings(broker_settings: Settings) -> Settings:
+    """Send SENT to both partitions, and to the first also an aborted and a committed transaction."""
+    address = {"bootstrap.servers": bootstrap_servers(broker_settings)}
+    own_times = {"message.timestamp.type": "CreateTime"}
+    topics = [NewTopic(TOPIC, 2, 1, config=own_times), NewTopic(LARGE, 1, 1), NewTopic(DELETED, 1, 1)]
+    admin = AdminClient(address)
+    for created in admin.create_topics(topics).values():
+        created.result(30)
+    producer = Producer({**address, "linger.ms": 50})
+    for partition in (0, 1):
+        for number, (key, value, headers) in enumerate(SENT):
+            at = 1_000 * number - 1_500
+            producer.produce(TOPIC, key=key, value=value, partition=partition, timestamp=max(at, 0), headers=headers)
+    for topic, count in ((LARGE, MANY), (DELETED, 10)):
+        for number in range(count):
+            producer.produce(topic, value=str(number), partition=0)
+            producer.poll(0)
+    producer.flush(30)
+    parted = Producer({**address, "transactional.id": TOPIC})
+    parted.init_transactions(30)
+    for end, count in ((parted.abort_transaction, 3), (parted.commit_transaction, 2)):
+        parted.begin_transaction()
+        for _ in range(count):
+            parted.produce(TOPIC, value=b"in a transaction", partition=0)
+        parted.flush(10)
+        end(30)
+    return broker_settings
+
+
+@pytest.fixture
+def stop() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def reader(spark: SparkSession, settings: Settings, stop: threading.Event) -> Iterator[KafkaRanges]:
+    reader = opened(spark, settings, TOPIC, stop)
+    yield reader
+    reader.close()
+
+
+def opened(spark: SparkSession, settings: Settings, topic: str, stop: threading.Event) -> KafkaRanges:
+    return KafkaRanges(spark, topic, complete_source_options(settings, bootstrap_servers(settings), {}, {}), stop)
+
+
+def rows_of_spark(spark: SparkSession, settings: Settings, ranges: Ranges) -> pa.Table:
+    bounds = {
+        name: json.dumps({TOPIC: {str(p): ranges.get(p, (0, 0))[at] for p in (0, 1)}})
+        for at, name in enumerate(("startingOffsets", "endingOffsets"))
+    }
+    options = complete_source_options(settings, bootstrap_servers(settings), {"subscribe": TOPIC, **bounds}, {})
+    rows = spark.read.format("kafka").options(**options).load()
+    return rows.orderBy("partition", "offset").toArrow()
+
+
+def rows_in(files: list[Path]) -> pa.Table:
+    return read_arrow(files).sort_by([("partition", "ascending"), ("offset", "ascending")])
+
+
+def assert_same(found: pa.Table, expected: pa.Table) -> None:
+    assert found.select(expected.column_names).cast(expected.schema).equals(expected)
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        {0: (0, END), 1: (0, 5)},
+        {0: (1, 4)},
+        {1: (3, 4), 0: (2, 2)},
+        {0: (6, 11), 1: (0, 1)},
+        {0: (4, 6)},
+    ],
+)
+def test_rows_are_those_of_sparks_kafka_source(
+    spark: SparkSession, settings: Settings, reader: KafkaRanges, tmp_path: Path, ranges: Ranges
+) -> None:
+    expected = rows_of_spark(spark, settings, ranges)
+    assert len(expected) > 0
+    assert_same(rows_in(reader.write(ranges, tmp_path)), expected)
+
+
+def test_ranges_that_follow_each_other_or_are_repeated_have_their_own_records(
+    spark: SparkSession, settings: Settings, reader: KafkaRanges, tmp_path: Path
+) -> None:
+    for span in ((0, 2), (2, 3), (3, 5), (5, 10), (10, END), (2, 3), (2, 3), (0, END), (4, 10)):
+        ranges = {0: span}
+        assert_same(rows_in(reader.write(ranges, tmp_path)), rows_of_spark(spark, settings, ranges))
+
+
+def test_range_without_records_has_no_file(reader: KafkaRanges, tmp_path: Path) -> None:
+    assert reader.write({0: (5, 9), 1: (2, 2)}, tmp_path) == []
+    assert reader.write({0: (11, 12)}, tmp_path) == []
+    assert list(tmp_path.rglob("*.arrow")) == []
+
+
+def test_large_range_is_written_in_several_batches(
+    spark: SparkSession, settings: Settings, stop: threading.Event, tmp_path: Path
+) -> None:
+    reader = opened(spark, settings, LARGE, stop)
+    (file,) = reader.write({0: (7, MANY)}, tmp_path)
+    rows = read_arrow([file])
+    reader.close()
+    assert len(rows["value"].chunks) == 3
+    assert rows["value"].to_pylist() == [str(number).encode() for number in range(7, MANY)]
+    assert rows["offset"].to_pylist() == list(range(7, MANY))
+
+
+def test_range_that_kafka_does_not_have_fails_and_leaves_no_file(
+    spark: SparkSession, settings: Settings, stop: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_ranges, "PATIENCE_SECONDS", 1)
+    reader = opened(spark, settings, TOPIC, stop)
+    with pytest.raises(KafkaReadFailed, match=f"{TOPIC}-1: no answer for 1 s at offset 5, of records until 9"):
+        reader.write({0: (0, 5), 1: (3, 9)}, tmp_path)
+    assert list(tmp_path.rglob("*.arrow")) == []
+    assert rows_in(reader.write({1: (3, 5)}, tmp_path))["offset"].to_pylist() == [3, 4]
+    reader.close()
+
+
+def test_records_that_kafka_has_deleted_fail_the_range(
+    spark: SparkSession, settings: Settings, stop: threading.Event, tmp_path: Path
+) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers(settings)})
+    (deleted,) = admin.delete_records([TopicPartition(DELETED, 0, 4)]).values()
+    deleted.result(30)
+    reader = opened(spark, settings, DELETED, stop)
+    with pytest.raises(KafkaReadFailed, match="OffsetOutOfRange"):
+        reader.write({0: (2, 10)}, tmp_path)
+    assert rows_in(reader.write({0: (4, 10)}, tmp_path))["offset"].to_pylist() == list(range(4, 10))
+    reader.close()
+
+
+def test_drain_ends_the_wait_for_records_that_do_not_come(
+    reader: KafkaRanges, stop: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_ranges, "DRAIN_SECONDS", 1)
+    stop.set()
+    assert rows_in(reader.write({1: (0, 5)}, tmp_path))["offset"].to_pylist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ReadStopped):
+        reader.write({1: (5, 9)}, tmp_path)
