@@ -37,10 +37,10 @@ from spark_jobs.engine.next_run import least_ahead
 from spark_jobs.engine.preflight import refuse_replaced_topic
 from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
-from spark_jobs.layers.kafka_ranges import KafkaRanges
 from spark_jobs.layers.kafka_source import complete_source_options
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.kafka_ranges import KafkaRanges
 from spark_jobs.storage.offset_log import planned_ranges
 from spark_jobs.storage.spark_files import computes_here
 

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
-from spark_jobs.layers import kafka_ranges
-from spark_jobs.layers.kafka_ranges import KafkaRanges, KafkaReadFailed, ReadStopped
 from spark_jobs.layers.kafka_source import complete_source_options
+from spark_jobs.storage import kafka_ranges
 from spark_jobs.storage.arrow_files import read_arrow
+from spark_jobs.storage.kafka_ranges import KafkaRangeFailed, KafkaRanges, ReadStopped
 
 TOPIC, LARGE, DELETED = "ranges", "many-records", "deleted-records"
 HEADERS = [("trace", b"\x00\xff"), ("trace", b""), ("größe", None)]
@@ -44,7 +44,7 @@ def settings(broker_settings: Settings) -> Settings:
     admin = AdminClient(address)
     for created in admin.create_topics(topics).values():
         created.result(30)
-    producer = Producer({**address, "linger.ms": 50})
+    producer = Producer({**address, "linger.ms": 50, "enable.idempotence": True})
     for partition in (0, 1):
         for number, (key, value, headers) in enumerate(SENT):
             at = 1_000 * number - 1_500
@@ -148,7 +148,7 @@ def test_range_that_kafka_does_not_have_fails_and_leaves_no_file(
 ) -> None:
     monkeypatch.setattr(kafka_ranges, "PATIENCE_SECONDS", 1)
     reader = opened(spark, settings, TOPIC, stop)
-    with pytest.raises(KafkaReadFailed, match=f"{TOPIC}-1: no answer for 1 s at offset 5, of records until 9"):
+    with pytest.raises(KafkaRangeFailed, match=f"{TOPIC}-1: no answer for 1 s at offset 5, of records until 9"):
         reader.write({0: (0, 5), 1: (3, 9)}, tmp_path)
     assert list(tmp_path.rglob("*.arrow")) == []
     assert rows_in(reader.write({1: (3, 5)}, tmp_path))["offset"].to_pylist() == [3, 4]
@@ -162,7 +162,7 @@ def test_records_that_kafka_has_deleted_fail_the_range(
     (deleted,) = admin.delete_records([TopicPartition(DELETED, 0, 4)]).values()
     deleted.result(30)
     reader = opened(spark, settings, DELETED, stop)
-    with pytest.raises(KafkaReadFailed, match="OffsetOutOfRange"):
+    with pytest.raises(KafkaRangeFailed, match="OffsetOutOfRange"):
         reader.write({0: (2, 10)}, tmp_path)
     assert rows_in(reader.write({0: (4, 10)}, tmp_path))["offset"].to_pylist() == list(range(4, 10))
     reader.close()

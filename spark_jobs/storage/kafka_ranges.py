@@ -1,4 +1,4 @@
-"""Reads the records of a micro-batch from Kafka into Arrow files, without a Spark job (adr-0018).
+"""Reads the records of a micro-batch from Kafka into Arrow files, without a Spark job (layers/adr-0018).
 
 Reads: ranges of offsets, `read_committed`. Writes: a file for each partition that has records, with the columns of
 Spark's Kafka source. Only where tasks are threads of this process.
@@ -37,7 +37,7 @@ DRAIN_SECONDS = 10
 """How long a drain waits for a range that is read, which is committed then."""
 
 
-class KafkaReadFailed(Transient):
+class KafkaRangeFailed(Transient):
     """A planned range could not be read; `reason` is that of Kafka's client."""
 
     def __init__(self, topic: str, reason: str) -> None:
@@ -71,7 +71,7 @@ class KafkaRanges:
     def write(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> list[Path]:
         """Add the records of half-open ranges of offsets by partition to a folder; return the files.
 
-        Raises KafkaReadFailed, ReadStopped.
+        Raises KafkaRangeFailed, ReadStopped.
         """
         return added_files(folder, lambda unfinished: self._read(ranges, unfinished))
 
@@ -88,7 +88,7 @@ class KafkaRanges:
         except Py4JJavaError as error:
             reason = str(error.java_exception.toString())
             self._java.reset()
-            raise KafkaReadFailed(self.topic, reason) from error
+            raise KafkaRangeFailed(self.topic, reason) from error
 
     def _await_all(self) -> None:
         stopping = 0.0
