@@ -241,6 +241,7 @@ class Outbox:
 
     def put(self, messages: list[Queued]) -> None:
         """Queue records, waiting while the queue is full. Raises DeliveryFailed when one cannot be queued."""
+        # Once the queue is full, librdkafka takes none of the messages that follow, so their order stays.
         while self.producer.produce_batch(self.topic, messages) < len(messages):
             messages = [message for message in messages if "_error" in message]
             for message in messages:

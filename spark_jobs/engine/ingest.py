@@ -37,7 +37,7 @@ from spark_jobs.engine.next_run import least_ahead
 from spark_jobs.engine.preflight import refuse_replaced_topic
 from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
-from spark_jobs.layers.kafka_source import complete_source_options
+from spark_jobs.layers.kafka_source import complete_source_options, fetching
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.kafka_ranges import KafkaRanges
@@ -45,14 +45,6 @@ from spark_jobs.storage.offset_log import planned_ranges
 from spark_jobs.storage.spark_files import computes_here
 
 DRAINED = "drained at the batch boundary"
-FETCHING = {
-    "kafka.max.partition.fetch.bytes": "8388608",
-    "kafka.fetch.max.bytes": "67108864",
-    # A poll of the default, 500 records, costs as much as fetching them. What a poll returns has been fetched already.
-    "kafka.max.poll.records": "10000",
-    "kafka.request.timeout.ms": "20000",
-    "kafka.default.api.timeout.ms": "30000",
-}
 LOOK_SECONDS = 0.5
 """How often ingest looks whether a job still reads the dataset, while its interval lasts."""
 POLL_SECONDS = 0.1
@@ -139,7 +131,7 @@ class Ingest:
             "groupIdPrefix": f"headrace-{self.dataset.name}",
             "maxOffsetsPerTrigger": str(self.limit.apply()),
         }
-        return complete_source_options(self.settings, bootstrap, chosen, FETCHING)
+        return complete_source_options(self.settings, bootstrap, chosen, fetching(len(start)))
 
     def _starting_offsets(self, bootstrap: str) -> dict[int, int]:
         """Return the first offset by partition: Spark wants all, also those added after the generation began."""

@@ -1,0 +1,23 @@
+"""Options of the Kafka source: what consumers fetch ahead fits the heap, and declared options replace defaults only."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.settings import Settings
+from spark_jobs.layers.kafka_source import complete_source_options, fetching
+
+FETCHED = "kafka.max.partition.fetch.bytes"
+
+
+@pytest.mark.parametrize(("partitions", "mebibytes"), [(0, 8), (1, 8), (16, 8), (32, 4), (128, 1), (1_000, 1)])
+def test_consumers_of_many_partitions_fetch_less_each(partitions: int, mebibytes: int) -> None:
+    assert int(fetching(partitions)[FETCHED]) == mebibytes << 20
+
+
+def test_declared_option_replaces_a_default_and_no_other() -> None:
+    declared = Settings(kafka_options={FETCHED: "5", "kafka.client.rack": "a"})
+    options = complete_source_options(declared, "host:1", {"subscribe": "topic"}, fetching(2))
+    assert (options[FETCHED], options["kafka.client.rack"]) == ("5", "a")
+    assert options["kafka.max.poll.records"] == fetching(2)["kafka.max.poll.records"]
+    assert options["kafka.isolation.level"] == "read_committed"
