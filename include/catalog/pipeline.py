@@ -6,6 +6,7 @@ types; `pipeline_checks.py` checks what the values mean.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from datetime import timedelta
@@ -274,8 +275,8 @@ def is_partitioned_by_month(gold: Gold) -> bool:
     window = gold_window(gold)
     if window is None:
         return False
-    declared = gold.partition.replace("`", "").replace(" ", "")
-    return declared in ("", f"date_format({window.name},'yyyy-MM')")
+    by_month = rf"\s*date_format\s*\(\s*`?{re.escape(window.name)}`?\s*,\s*'yyyy-MM'\s*\)\s*"
+    return re.fullmatch(f"|{by_month}", gold.partition) is not None
 
 
 def time_columns(pipeline: Pipeline) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ chunk reported to `on_chunk` is unknown; sending them again makes duplicates, wh
 create topics; of faults it only records the positions of marked rows.
 
 `produce_batch` takes 1.6 µs of CPU a record, a call of `produce` for each 2.0 (librdkafka's mock broker, 500 records a
-burst); it reports a record that it refuses only in that record's dict.
+burst); it reports a record that it refuses only in that record's dict, and queues those that follow in the burst.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Queued = dict[str, Any]
 
 
 class DeliveryFailed(Transient):
-    """The broker did not accept `failed` records; `first_error` is the first reason."""
+    """`failed` records were not accepted, for the reason `first_error`; some that follow them may be in the topic."""
 
     def __init__(self, topic: str, failed: int, first_error: str) -> None:
         super().__init__(

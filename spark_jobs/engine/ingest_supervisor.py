@@ -67,6 +67,7 @@ class IngestSupervisor:
     def drain(self) -> None:
         """End the query at a batch boundary: a running batch is committed, a planned one stays planned."""
         if self.has_ended:
+            self.ingest.close()
             return
         self.ingest.mute()
         end = time.monotonic() + DRAIN_SECONDS
@@ -85,6 +86,8 @@ class IngestSupervisor:
 
     def _note_end(self) -> None:
         self.has_ended, batch = True, self.ingest.last_batch
+        # The pause, or the broker's outage, may be long.
+        self.ingest.close()
         error = self.ingest.failure or self.query.exception()
         if isinstance(error, Terminal) and not isinstance(error, TopicMissing):
             raise error

@@ -36,6 +36,7 @@ from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.jobs.planned_slice import planned_slice, run_slice_job
+from spark_jobs.layers.bronze_files import RENAMED
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.kafka_source import complete_source_options
@@ -161,7 +162,7 @@ def kafka_records(settings: Settings, release: Release, requested: Slice, offset
     batches = spark.createDataFrame(known, "_batch_id long, _part int, _start long, _end long")
     inside = "partition = _part and offset >= _start and offset < _end"
     placed = rows.join(F.broadcast(batches), F.expr(inside))
-    return placed.withColumnRenamed("timestampType", "timestamp_type").select(*bronze.spec.data_schema.fieldNames())
+    return placed.withColumnsRenamed(RENAMED).select(*bronze.spec.data_schema.fieldNames())
 
 
 def _one_per_partition(spans: Sequence[Span]) -> Iterator[list[Span]]:

@@ -1,6 +1,7 @@
-"""Bronze's files of one batch where tasks are threads of this process: they write Arrow, it writes Parquet (adr-0016).
+"""Bronze's files of one batch where tasks are threads of this process: Parquet from Arrow files (adr-0016, adr-0018).
 
-Reads: a micro-batch of the Kafka source. Writes: a folder of the table, invisible to readers until the commit.
+Reads: Arrow files of `kafka_ranges.py`, of a frame those that its tasks write. Writes: a folder of the table, invisible
+to readers until the commit.
 After a crash: the Arrow files are in a folder of the dead process, which the next one removes.
 """
 
@@ -20,7 +21,7 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.parquet_writer import write_parquet
 
 ArrowRecords = Callable[[Path], list[Path]]
-"""Adds records to a folder as Arrow files with the columns of Spark's Kafka source, a partition each; returns these."""
+"""Adds records to a folder as Arrow files with the columns of Spark's Kafka source; returns these files."""
 DAY_US = 86_400_000_000
 RENAMED = {"timestampType": "timestamp_type"}
 """Columns of the Kafka source that have another name in bronze."""

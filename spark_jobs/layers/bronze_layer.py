@@ -137,11 +137,11 @@ def validate_ranges(name: str, files: list[DataFile], batch: BronzeBatch) -> Non
 
 def _written_files(table: Table, records: DataFrame | ArrowRecords, number: int) -> list[DataFile]:
     """Write a batch's files: Spark's executors do on a cluster, else this process."""
-    folder, scratch = f"b{number:08d}", _arriving(table.spec.path).path
+    folder = f"b{number:08d}"
     if not isinstance(records, DataFrame):
-        return write_bronze(table, records, number, folder, scratch)
+        return write_bronze(table, records, number, folder, _arriving(table.spec.path).path)
     if computes_here(records.sparkSession):
-        return write_bronze(table, partial(write_arrow, records), number, folder, scratch)
+        return _written_files(table, partial(write_arrow, records), number)
     rows = records.withColumnsRenamed(RENAMED).select(*KAFKA_COLUMNS)
     # A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
     records.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")

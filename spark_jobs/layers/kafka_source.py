@@ -8,10 +8,12 @@ from include.kafka_address import source_options
 from include.settings import Settings, reject_unsafe
 
 COMPLETE = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed", "includeHeaders": "true"}
-LEAST_FETCHED, MOST_FETCHED = 1 << 20, 8 << 20
-"""Bytes that the consumer of a partition fetches at once."""
+FETCHED = 1 << 20, 8 << 20
+"""Least and most bytes, as compressed as they were sent, that the consumer of a partition fetches at once."""
 FETCHED_BY_ALL = 128 << 20
-"""Bytes of the heap for what all consumers have fetched, unless each fetches the least."""
+POLLED = 500, 10_000
+"""Least and most records that it returns at once: 500, the default, cost as much as fetching them."""
+POLLED_BY_ALL = 100_000
 
 
 def complete_source_options(
@@ -28,13 +30,18 @@ def complete_source_options(
 
 
 def fetching(partitions: int) -> dict[str, str]:
-    """Return the options by which a topic with so many partitions is fetched, where none are declared."""
-    fetched = max(LEAST_FETCHED, min(MOST_FETCHED, FETCHED_BY_ALL // max(partitions, 1)))
+    """Return the options by which a topic with so many partitions is fetched, where none are declared.
+
+    The consumers hold what they have fetched in the heap, so those of many partitions fetch less each.
+    """
     return {
-        "kafka.max.partition.fetch.bytes": str(fetched),
+        "kafka.max.partition.fetch.bytes": str(_share(FETCHED_BY_ALL, partitions, *FETCHED)),
         "kafka.fetch.max.bytes": "67108864",
-        # A poll of the default, 500 records, costs as much as fetching them. What a poll returns is fetched already.
-        "kafka.max.poll.records": "10000",
+        "kafka.max.poll.records": str(_share(POLLED_BY_ALL, partitions, *POLLED)),
         "kafka.request.timeout.ms": "20000",
         "kafka.default.api.timeout.ms": "30000",
     }
+
+
+def _share(whole: int, parts: int, least: int, most: int) -> int:
+    return max(least, min(most, whole // max(parts, 1)))

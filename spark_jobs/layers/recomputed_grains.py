@@ -54,6 +54,12 @@ class RecomputedGrains:
         rows = self.spark.sql(self.gold.query).select("*", parted)
         return PreparedQuery(rows.select(*self.schema.fieldNames()))
 
+    @cached_property
+    def _filled_columns(self) -> Sequence[str]:
+        """The columns of the slot that the query reads; at least one, so that a query that only counts finds rows."""
+        scanned = self._query.scanned_columns
+        return self._slot.names if scanned is None else sorted(scanned) or grain_columns(self.gold)[:1]
+
     def view(self, duck: DuckSession, silver: Table, sources: Sequence[DataFile], batch: int, name: str) -> None:
         """Create a view of the query's rows over all rows of table `new`'s grains, from `sources` up to a batch.
 
@@ -61,9 +67,8 @@ class RecomputedGrains:
         """
         duck.view_table("sources", silver, sources)
         rows = windowed_sql(self.gold.window, f"(select * from sources where _batch_id <= {batch})")
-        # At least one column, so that a query that only counts rows finds them.
-        names = names_in_sql(sorted(self._query.scanned) or grain_columns(self.gold)[:1])
-        chosen = f"select {names} from ({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
+        of_grains = f"({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
+        chosen = f"select {names_in_sql(self._filled_columns)} from {of_grains}"
         self._slot.fill(duck.arrow(chosen))
         duck.view_arrow(name, self._query.result())
 

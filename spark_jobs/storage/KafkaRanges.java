@@ -13,12 +13,13 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorCompletionService;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.BigIntVector;
@@ -37,6 +38,7 @@ import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.header.Header;
 import org.apache.spark.sql.util.ArrowUtils;
 
@@ -50,6 +52,7 @@ public final class KafkaRanges {
     private String topic;
     private long patienceMs;
     private ExecutorService pool;
+    private ExecutorCompletionService ended;
     private final Map readers = new HashMap();
     private final List running = new ArrayList();
 
@@ -59,6 +62,7 @@ public final class KafkaRanges {
         topic = topicName;
         patienceMs = patience;
         pool = Executors.newFixedThreadPool(Runtime.getRuntime().availableProcessors());
+        ended = new ExecutorCompletionService(pool);
     }
 
     /** Begins to read the records of a partition from offset `start` to below `end` into a file, if there are any. */
@@ -69,23 +73,24 @@ public final class KafkaRanges {
             reader = new PartitionReader(new KafkaConsumer(options), new TopicPartition(topic, partition), patienceMs);
             readers.put(number, reader);
         }
-        reader.set(start, end, new File(file));
-        running.add(pool.submit((Callable) reader));
+        reader.assign(start, end, new File(file));
+        running.add(ended.submit(reader));
     }
 
-    /** Waits for what has begun; returns whether all of it has ended. Throws what failed. */
+    /** Waits for what has begun; returns whether all of it has ended. Throws what failed first. */
     public boolean awaitAll(long ms) throws Exception {
         long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
         while (!running.isEmpty()) {
-            Future first = (Future) running.get(0);
-            try {
-                first.get(until - System.nanoTime(), TimeUnit.NANOSECONDS);
-            } catch (TimeoutException notYet) {
+            Future next = ended.poll(Math.max(0, until - System.nanoTime()), TimeUnit.NANOSECONDS);
+            if (next == null) {
                 return false;
+            }
+            running.remove(next);
+            try {
+                next.get();
             } catch (ExecutionException failed) {
                 throw failed.getCause() instanceof Exception ? (Exception) failed.getCause() : failed;
             }
-            running.remove(0);
         }
         return true;
     }
@@ -96,25 +101,21 @@ public final class KafkaRanges {
             ((PartitionReader) all.next()).cancel();
         }
         for (Iterator all = running.iterator(); all.hasNext();) {
-            awaitEnd((Future) all.next());
+            ((Future) all.next()).cancel(false);
         }
         for (Iterator all = readers.values().iterator(); all.hasNext();) {
             ((PartitionReader) all.next()).close();
         }
         readers.clear();
         running.clear();
+        ended = new ExecutorCompletionService(pool);
     }
 
     public void close() throws InterruptedException {
-        reset();
-        pool.shutdown();
-    }
-
-    private static void awaitEnd(Future cancelled) throws InterruptedException {
         try {
-            cancelled.get();
-        } catch (ExecutionException expected) {
-            // It failed, or was cancelled.
+            reset();
+        } finally {
+            pool.shutdown();
         }
     }
 }
@@ -133,6 +134,7 @@ final class PartitionReader implements Callable {
     private long end;
     private File file;
     private volatile boolean isCancelled;
+    private boolean isClosed;
 
     PartitionReader(KafkaConsumer consumer, TopicPartition partition, long patienceMs) {
         this.consumer = consumer;
@@ -141,21 +143,31 @@ final class PartitionReader implements Callable {
         consumer.assign(Collections.singletonList(partition));
     }
 
-    void set(long first, long until, File target) {
+    void assign(long first, long until, File target) {
         start = first;
         end = until;
         file = target;
     }
 
+    /** Ends a range that is being read, after its next record or poll. */
     void cancel() {
         isCancelled = true;
     }
 
-    void close() {
-        consumer.close(Duration.ZERO);
+    /** Waits for a range that is being read. Only its own thread may use a consumer, so none begins afterwards. */
+    synchronized void close() {
+        isClosed = true;
+        try {
+            consumer.close(Duration.ZERO);
+        } catch (RuntimeException unclosed) {
+            // What it holds is of this process alone, and nothing reads it any more.
+        }
     }
 
-    public Object call() throws Exception {
+    public synchronized Object call() throws Exception {
+        if (isClosed) {
+            throw new CancellationException();
+        }
         if (position != start) {
             consumer.seek(partition, start);
             polled = Collections.emptyIterator();
@@ -175,6 +187,7 @@ final class PartitionReader implements Callable {
         try {
             RecordBatch batch = new RecordBatch(partition.topic());
             try {
+                batch.allocate();
                 ArrowFileWriter writer = new ArrowFileWriter(batch.root(), null, output.getChannel());
                 writer.start();
                 while (pending != null && pending.offset() < end) {
@@ -203,11 +216,16 @@ final class PartitionReader implements Callable {
 
     /** Makes the next record the pending one, at or after `end` too, unless there is none below `end`. */
     private void advance() {
+        if (isCancelled) {
+            throw new CancellationException();
+        }
         long since = System.nanoTime();
         while (pending == null && position < end) {
             if (polled.hasNext()) {
                 pending = (ConsumerRecord) polled.next();
-            } else if (!poll()) {
+            } else if (poll()) {
+                since = System.nanoTime();
+            } else {
                 giveUp(TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - since));
             }
         }
@@ -217,18 +235,29 @@ final class PartitionReader implements Callable {
     private boolean poll() {
         List records = consumer.poll(POLL).records(partition);
         polled = records.iterator();
-        long before = position;
-        if (records.isEmpty()) {
-            position = Math.max(position, consumer.position(partition));
+        return !records.isEmpty() || passed();
+    }
+
+    private boolean passed() {
+        try {
+            long reached = consumer.position(partition, POLL);
+            boolean isFurther = reached > position;
+            position = Math.max(position, reached);
+            return isFurther;
+        } catch (TimeoutException unknown) {
+            // After a change of leader the client validates its position.
+            return false;
         }
-        return !records.isEmpty() || position > before;
     }
 
     private void giveUp(long waitedMs) {
-        if (isCancelled || waitedMs > patienceMs) {
-            String why = isCancelled ? "cancelled" : "no answer for " + waitedMs / 1000 + " s";
-            throw new IllegalStateException(
-                partition + ": " + why + " at offset " + position + ", of records until " + end);
+        if (isCancelled) {
+            throw new CancellationException();
+        }
+        if (waitedMs > patienceMs) {
+            String waited = "no answer for " + waitedMs / 1000 + " s";
+            throw new TimeoutException(
+                partition + ": " + waited + " at offset " + position + ", of records until " + end);
         }
     }
 }
@@ -270,6 +299,9 @@ final class RecordBatch {
         header = (StructVector) headers.getDataVector();
         headerKeys = (VarCharVector) header.getChild("key");
         headerValues = (VarBinaryVector) header.getChild("value");
+    }
+
+    void allocate() {
         root.allocateNew();
     }
 
@@ -306,22 +338,22 @@ final class RecordBatch {
         topics.setSafe(count, topic);
         partitions.setSafe(count, record.partition());
         offsets.setSafe(count, record.offset());
-        timestamps.setSafe(count, record.timestamp() * 1000L);
+        timestamps.setSafe(count, Math.multiplyExact(record.timestamp(), 1000L));
         timestampTypes.setSafe(count, record.timestampType().id);
-        Iterator of = record.headers().iterator();
-        if (of.hasNext()) {
-            addHeaders(of);
+        Iterator given = record.headers().iterator();
+        if (given.hasNext()) {
+            addHeaders(given);
         } else {
             headers.setNull(count);
         }
         count++;
     }
 
-    private void addHeaders(Iterator of) {
+    private void addHeaders(Iterator given) {
         headers.startNewValue(count);
         int before = headerCount;
-        while (of.hasNext()) {
-            Header each = (Header) of.next();
+        while (given.hasNext()) {
+            Header each = (Header) given.next();
             header.setIndexDefined(headerCount);
             byte[] key = each.key().getBytes(StandardCharsets.UTF_8);
             headerKeys.setSafe(headerCount, key);

@@ -1,7 +1,8 @@
-"""Rows that Spark's tasks write as Arrow files, and this process reads in place (layers/adr-0016).
+"""Rows in Arrow files: Spark's tasks or a Java class of ours write them, this process reads them in place.
 
-Writing Parquet takes a task several times as long, and DuckDB would decode it again. Only where tasks are threads of
-this process (`computes_here`): the files are read once, soon after, through the memory of the operating system.
+Writing Parquet takes a task several times as long, and DuckDB would decode it again (layers/adr-0016). Only where tasks
+are threads of this process (`computes_here`): the files are read once, soon after, through the memory of the operating
+system.
 """
 
 from __future__ import annotations

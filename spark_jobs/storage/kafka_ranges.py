@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -29,16 +30,17 @@ READING = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "none",
 }
-PATIENCE_SECONDS = 120
-"""As long as Spark's Kafka source waits for records."""
+PATIENCE = "kafkaConsumer.pollTimeoutMs", 120_000
+"""Milliseconds that a consumer waits for records of a planned range: an option of Spark's Kafka source, its default."""
 LOOK_SECONDS = 0.5
 """How often the reader looks whether the driver drains."""
 DRAIN_SECONDS = 10
-"""How long a drain waits for a range that is read, which is committed then."""
+"""How long a drain waits for the ranges that are being read, which are committed then."""
+TRANSIENT = "org.apache.kafka.common.errors.RetriableException"
 
 
 class KafkaRangeFailed(Transient):
-    """A planned range could not be read; `reason` is that of Kafka's client."""
+    """Kafka did not give a planned range now; `reason` is that of its client."""
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(
@@ -62,16 +64,17 @@ class KafkaRanges:
         self.topic = topic
         self._stop = stop
         self._java: Any = new_instance(spark, SOURCE)
-        named = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
-        consumer = spark._jvm.java.util.HashMap()  # type: ignore[union-attr]
+        self._gateway: Any = spark.sparkContext._gateway
+        named = {name[len(PREFIX) :]: value for name, value in options.items() if name.lower().startswith(PREFIX)}
+        consumer = self._gateway.jvm.java.util.HashMap()
         for name, value in (named | READING).items():
             consumer.put(name, value)
-        self._java.open(consumer, topic, PATIENCE_SECONDS * 1000)
+        self._java.open(consumer, topic, int(options.get(*map(str, PATIENCE))))
 
     def write(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> list[Path]:
         """Add the records of half-open ranges of offsets by partition to a folder; return the files.
 
-        Raises KafkaRangeFailed, ReadStopped.
+        Raises KafkaRangeFailed, ReadStopped; what does not pass by itself as the JVM's error.
         """
         return added_files(folder, lambda unfinished: self._read(ranges, unfinished))
 
@@ -86,9 +89,10 @@ class KafkaRanges:
                     self._java.begin(partition, start, end, str(folder / f"{partition:05d}{SUFFIX}"))
             self._await_all()
         except Py4JJavaError as error:
-            reason = str(error.java_exception.toString())
             self._java.reset()
-            raise KafkaRangeFailed(self.topic, reason) from error
+            if is_instance_of(self._gateway, error.java_exception, TRANSIENT):
+                raise KafkaRangeFailed(self.topic, str(error.java_exception.getMessage())) from error
+            raise
 
     def _await_all(self) -> None:
         stopping = 0.0

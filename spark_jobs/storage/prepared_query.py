@@ -77,6 +77,11 @@ class Slot:
         rows = spark.read.schema(schema).parquet(str(folder))
         self.rows = rows.coalesce(1) if tasks == 1 else rows
 
+    @property
+    def names(self) -> list[str]:
+        """The slot's columns."""
+        return list(self._schema.names)
+
     def fill(self, rows: pa.Table) -> None:
         """Exchange the rows for others with the slot's columns, or those that its query reads.
 
@@ -131,8 +136,8 @@ class PreparedQuery:
         return is_repeatable(self._frame)
 
     @cached_property
-    def scanned(self) -> frozenset[str]:
-        """The columns that an execution reads from the slots."""
+    def scanned_columns(self) -> frozenset[str] | None:
+        """The columns that an execution reads from files; None when that is unknown."""
         return scanned_columns(self._frame)
 
     def _current(self) -> DataFrame:

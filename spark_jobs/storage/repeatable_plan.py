@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 SCAN = "FileSourceScanExec"
 CONSTANTS = frozenset({"LocalTableScanExec", "RDDScanExec", "RangeExec", "OneRowRelationExec"})
 """Leaves with the same rows in each execution, such as a reference table's."""
+KNOWN_LEAVES = frozenset({SCAN, *CONSTANTS, "ReusedExchangeExec", "ReusedSubqueryExec"})
+"""Leaves that read no column of a file, except a scan; what is reused is in the plan once more."""
 STATELESS = frozenset(
     {
         *(SCAN, "ColumnarToRowExec", "InputAdapter", "WholeStageCodegenExec", "CoalesceExec"),
@@ -45,10 +47,15 @@ def is_repeatable(query: DataFrame) -> bool:
     return plan.subqueriesAll().size() == 0 and _rows(plan) is not Rows.KEPT
 
 
-def scanned_columns(query: DataFrame) -> frozenset[str]:
-    """Return the names of the columns that the execution of a frame reads from files, also in its subqueries."""
+def scanned_columns(query: DataFrame) -> frozenset[str] | None:
+    """Return the names of the columns that the execution of a frame reads from files, also in its subqueries.
+
+    None when that is unknown: adaptive execution hides its plan in a leaf.
+    """
     plan = query._jdf.queryExecution().executedPlan()
     leaves = [leaf for each in (plan, *_all(plan.subqueriesAll())) for leaf in _all(each.collectLeaves())]
+    if not all(_name(leaf) in KNOWN_LEAVES for leaf in leaves):
+        return None
     scans = [leaf for leaf in leaves if _name(leaf) == SCAN]
     return frozenset(name for scan in scans for name in scan.requiredSchema().fieldNames())
 

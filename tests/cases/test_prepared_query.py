@@ -66,7 +66,7 @@ def test_query_gives_the_same_rows_from_a_slot_with_the_columns_that_it_scans(
     whole = rows_of(*range(100))
     slot.fill(whole)
     expected = query.result()
-    slot.fill(whole.select(sorted(query.scanned) or ["n"]))
+    slot.fill(whole.select(sorted(query.scanned_columns or []) or ["n"]))
     assert sorted(map(str, query.result().to_pylist())) == sorted(map(str, expected.to_pylist()))
 
 
@@ -85,7 +85,17 @@ def test_scanned_columns_are_those_that_a_query_and_its_subqueries_read(
 ) -> None:
     slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
     query = spark.sql(f"select {select} from {{numbers}}", numbers=slot.rows)
-    assert PreparedQuery(query).scanned == names
+    assert PreparedQuery(query).scanned_columns == names
+
+
+def test_scanned_columns_of_a_plan_that_may_still_change_are_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks=1)
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        query = PreparedQuery(slot.rows.groupBy("text").agg(F.max("n")).join(F.broadcast(names_of(spark)), F.lit(True)))
+        assert query.scanned_columns is None
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
 
 
 @pytest.mark.parametrize("name", QUERIES)

@@ -165,6 +165,15 @@ def test_rejected_record_raises_delivery_failed(broker: str) -> None:
     assert "large" in failed.value.first_error
 
 
+def test_rejected_record_among_others_raises_delivery_failed(broker: str) -> None:
+    too_large = b"x" * (kafka_producer.LARGEST_MESSAGE + 1)
+    rows = table(3).with_columns(pl.Series("value", [b"a", too_large, b"b"]))
+    with pytest.raises(DeliveryFailed) as failed:
+        produce(broker, "one large", rows)
+    assert failed.value.failed >= 1
+    assert "large" in failed.value.first_error
+
+
 def test_unreachable_broker_raises_delivery_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_producer, "DELIVERY_SECONDS", 1)
     with pytest.raises(DeliveryFailed) as failed:

@@ -142,6 +142,7 @@ def test_interval_is_read_as_a_duration(settings: Settings, flights: Path) -> No
         ("date_format(hour, 'yyyy-MM')", True),
         ("date_format(`hour`,'yyyy-MM')", True),
         ("date_format(hour, 'yyyy')", False),
+        ("date_format(hour, 'yyyy -MM')", False),
         ("date_format(at, 'yyyy-MM')", False),
         ("'all'", False),
     ],

@@ -10,9 +10,13 @@ from spark_jobs.layers.kafka_source import complete_source_options, fetching
 FETCHED = "kafka.max.partition.fetch.bytes"
 
 
-@pytest.mark.parametrize(("partitions", "mebibytes"), [(0, 8), (1, 8), (16, 8), (32, 4), (128, 1), (1_000, 1)])
-def test_consumers_of_many_partitions_fetch_less_each(partitions: int, mebibytes: int) -> None:
-    assert int(fetching(partitions)[FETCHED]) == mebibytes << 20
+@pytest.mark.parametrize(
+    ("partitions", "mebibytes", "records"),
+    [(0, 8, 10_000), (1, 8, 10_000), (10, 8, 10_000), (16, 8, 6_250), (32, 4, 3_125), (1_000, 1, 500)],
+)
+def test_consumers_of_many_partitions_fetch_less_each(partitions: int, mebibytes: int, records: int) -> None:
+    options = fetching(partitions)
+    assert (int(options[FETCHED]), int(options["kafka.max.poll.records"])) == (mebibytes << 20, records)
 
 
 def test_declared_option_replaces_a_default_and_no_other() -> None:
