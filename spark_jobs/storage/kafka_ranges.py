@@ -30,8 +30,8 @@ READING = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "none",
 }
-PATIENCE = "kafkaConsumer.pollTimeoutMs", 120_000
-"""Milliseconds that a consumer waits for records of a planned range: an option of Spark's Kafka source, its default."""
+PATIENCE_OPTION, PATIENCE_MS = "kafkaConsumer.pollTimeoutMs", "120000"
+"""How long a consumer waits for records of a planned range: an option of Spark's Kafka source, and its default."""
 LOOK_SECONDS = 0.5
 """How often the reader looks whether the driver drains."""
 DRAIN_SECONDS = 10
@@ -69,7 +69,7 @@ class KafkaRanges:
         consumer = self._gateway.jvm.java.util.HashMap()
         for name, value in (named | READING).items():
             consumer.put(name, value)
-        self._java.open(consumer, topic, int(options.get(*map(str, PATIENCE))))
+        self._java.open(consumer, topic, int(options.get(PATIENCE_OPTION, PATIENCE_MS)))
 
     def write(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> list[Path]:
         """Add the records of half-open ranges of offsets by partition to a folder; return the files.
