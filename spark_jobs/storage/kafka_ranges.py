@@ -64,9 +64,11 @@ class KafkaRanges:
         self.topic = topic
         self._stop = stop
         self._java: Any = new_instance(spark, SOURCE)
-        self._gateway: Any = spark.sparkContext._gateway
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        self._gateway = gateway
         named = {name[len(PREFIX) :]: value for name, value in options.items() if name.lower().startswith(PREFIX)}
-        consumer = self._gateway.jvm.java.util.HashMap()
+        consumer = gateway.jvm.java.util.HashMap()
         for name, value in (named | READING).items():
             consumer.put(name, value)
         self._java.open(consumer, topic, int(options.get(PATIENCE_OPTION, PATIENCE_MS)))
