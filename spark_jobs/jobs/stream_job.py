@@ -14,6 +14,7 @@ Usage: python -m spark_jobs.jobs.stream_job DATASET
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -129,7 +130,7 @@ def await_store(settings: Settings, name: str, lease: Lease, reporter: StatusRep
                 raise LeaseLost(name, lease.location) from error
             reason = f"waiting for the store: {error.what}"
             reporter.report("waiting", reason)
-            if reason != reported:
+            if without_attempt(reason) != without_attempt(reported):
                 log_line(f"{name}: {reason}")
             reported = reason
             stop.wait(back_off.lengthen())
@@ -139,6 +140,11 @@ def await_store(settings: Settings, name: str, lease: Lease, reporter: StatusRep
                 reporter.report("starting")
             return True
     return False
+
+
+def without_attempt(reason: str) -> str:
+    """Return why a store does not answer, without what differs in each attempt: durations, and the probe's id."""
+    return re.sub(r"\b[0-9a-f]{32}\b|\b\d+(\.\d+)?(s|ms|µs)\b", "", reason)
 
 
 def prepare_stream(

@@ -47,6 +47,13 @@ def wait_for_report(reporter: StatusReporter) -> None:
         time.sleep(0.05)
 
 
+def wait_for_another_attempt(reporter: StatusReporter, text: str = "") -> None:
+    before, end = reporter.status.reason, time.monotonic() + 60
+    while reporter.status.reason == before or text not in str(reporter.status.reason):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def test_driver_starts_when_the_store_answers_and_logs_two_lines(
     settings: Settings,
     port: int,
@@ -59,7 +66,10 @@ def test_driver_starts_when_the_store_answers_and_logs_two_lines(
         waiting = driver.submit(await_store, settings, "sales", held(), reporter, threading.Event())
         wait_for_report(reporter)
         assert str(reporter.status.reason).startswith("waiting for the store: object store s3://tables")
+        wait_for_another_attempt(reporter)
         with running_store(port=port):
+            wait_for_another_attempt(reporter, "NoSuchBucket")
+            wait_for_another_attempt(reporter, "NoSuchBucket")
             create_bucket(f"http://127.0.0.1:{port}", "tables")
             assert waiting.result(60)
     assert reporter.status.state == "starting"
