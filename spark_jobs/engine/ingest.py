@@ -37,7 +37,7 @@ from spark_jobs.engine.next_run import least_ahead
 from spark_jobs.engine.preflight import refuse_replaced_topic
 from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
-from spark_jobs.layers.kafka_source import complete_source_options, fetching
+from spark_jobs.layers.kafka_source import complete_source_options, fetch_options
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.kafka_ranges import KafkaRanges
@@ -131,7 +131,7 @@ class Ingest:
             "groupIdPrefix": f"headrace-{self.dataset.name}",
             "maxOffsetsPerTrigger": str(self.limit.apply()),
         }
-        return complete_source_options(self.settings, bootstrap, chosen, fetching(len(start)))
+        return complete_source_options(self.settings, bootstrap, chosen, fetch_options(len(start)))
 
     def _starting_offsets(self, bootstrap: str) -> dict[int, int]:
         """Return the first offset by partition: Spark wants all, also those added after the generation began."""

@@ -1,7 +1,7 @@
 """Bronze's files of one batch where tasks are threads of this process: Parquet from Arrow files (adr-0016, adr-0018).
 
-Reads: Arrow files of `kafka_ranges.py`, of a frame those that its tasks write. Writes: a folder of the table, invisible
-to readers until the commit.
+Reads: Arrow files written by `kafka_ranges.py`, or by Spark's tasks if the batch is a DataFrame.
+Writes: a folder of the table, invisible to readers until the commit.
 After a crash: the Arrow files are in a folder of the dead process, which the next one removes.
 """
 

@@ -12,7 +12,7 @@ FETCHED = 1 << 20, 8 << 20
 """Least and most bytes, as compressed as they were sent, that the consumer of a partition fetches at once."""
 FETCHED_BY_ALL = 128 << 20
 POLLED = 500, 10_000
-"""Least and most records that it returns at once: 500, the default, cost as much as fetching them."""
+"""Bounds of `max.poll.records`. At Kafka's default, 500, returning records costs as much as fetching them."""
 POLLED_BY_ALL = 100_000
 
 
@@ -29,7 +29,7 @@ def complete_source_options(
     return options
 
 
-def fetching(partitions: int) -> dict[str, str]:
+def fetch_options(partitions: int) -> dict[str, str]:
     """Return the options by which a topic with so many partitions is fetched, where none are declared.
 
     The consumers hold what they have fetched in the heap, so those of many partitions fetch less each.

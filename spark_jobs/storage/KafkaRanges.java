@@ -50,17 +50,17 @@ import org.apache.spark.sql.util.ArrowUtils;
 public final class KafkaRanges {
     private Map options;
     private String topic;
-    private long patienceMs;
+    private long pollTimeoutMs;
     private ExecutorService pool;
     private ExecutorCompletionService ended;
     private final Map readers = new HashMap();
     private final List running = new ArrayList();
 
-    /** Reads nothing yet. A range is given up when a partition returns nothing for `patienceMs`. */
-    public void open(Map consumerOptions, String topicName, long patience) {
+    /** Reads nothing yet. A range fails when its partition returns nothing for `pollTimeoutMs`. */
+    public void open(Map consumerOptions, String topicName, long timeoutMs) {
         options = consumerOptions;
         topic = topicName;
-        patienceMs = patience;
+        pollTimeoutMs = timeoutMs;
         pool = Executors.newFixedThreadPool(Runtime.getRuntime().availableProcessors());
         ended = new ExecutorCompletionService(pool);
     }
@@ -70,7 +70,7 @@ public final class KafkaRanges {
         Integer number = Integer.valueOf(partition);
         PartitionReader reader = (PartitionReader) readers.get(number);
         if (reader == null) {
-            reader = new PartitionReader(new KafkaConsumer(options), new TopicPartition(topic, partition), patienceMs);
+            reader = new PartitionReader(new KafkaConsumer(options), new TopicPartition(topic, partition), pollTimeoutMs);
             readers.put(number, reader);
         }
         reader.assign(start, end, new File(file));
@@ -126,7 +126,7 @@ final class PartitionReader implements Callable {
 
     private final KafkaConsumer consumer;
     private final TopicPartition partition;
-    private final long patienceMs;
+    private final long pollTimeoutMs;
     private Iterator polled = Collections.emptyIterator();
     private ConsumerRecord pending;
     private long position = -1;
@@ -136,10 +136,10 @@ final class PartitionReader implements Callable {
     private volatile boolean isCancelled;
     private boolean isClosed;
 
-    PartitionReader(KafkaConsumer consumer, TopicPartition partition, long patienceMs) {
+    PartitionReader(KafkaConsumer consumer, TopicPartition partition, long pollTimeoutMs) {
         this.consumer = consumer;
         this.partition = partition;
-        this.patienceMs = patienceMs;
+        this.pollTimeoutMs = pollTimeoutMs;
         consumer.assign(Collections.singletonList(partition));
     }
 
@@ -175,11 +175,15 @@ final class PartitionReader implements Callable {
             position = start;
         }
         advance();
-        if (pending != null && pending.offset() < end) {
+        if (hasNext()) {
             write();
         }
         position = end;
         return null;
+    }
+
+    private boolean hasNext() {
+        return pending != null && pending.offset() < end;
     }
 
     private void write() throws IOException {
@@ -190,7 +194,7 @@ final class PartitionReader implements Callable {
                 batch.allocate();
                 ArrowFileWriter writer = new ArrowFileWriter(batch.root(), null, output.getChannel());
                 writer.start();
-                while (pending != null && pending.offset() < end) {
+                while (hasNext()) {
                     fill(batch);
                     writer.writeBatch();
                     batch.clear();
@@ -205,7 +209,7 @@ final class PartitionReader implements Callable {
     }
 
     private void fill(RecordBatch batch) {
-        while (pending != null && pending.offset() < end && !batch.isFull()) {
+        while (hasNext() && !batch.isFull()) {
             batch.add(pending);
             position = pending.offset() + 1;
             pending = null;
@@ -214,7 +218,10 @@ final class PartitionReader implements Callable {
         batch.finish();
     }
 
-    /** Makes the next record the pending one, at or after `end` too, unless there is none below `end`. */
+    /**
+     * Sets `pending` to the next record, which may lie at or after `end`; leaves it null if the position reaches `end`
+     * before there is one.
+     */
     private void advance() {
         if (isCancelled) {
             throw new CancellationException();
@@ -231,7 +238,7 @@ final class PartitionReader implements Callable {
         }
     }
 
-    /** Returns whether the partition returned records, or passed offsets without one: of a marker, or aborted. */
+    /** Returns whether the poll returned records or skipped offsets: transaction markers, aborted records. */
     private boolean poll() {
         List records = consumer.poll(POLL).records(partition);
         polled = records.iterator();
@@ -254,10 +261,10 @@ final class PartitionReader implements Callable {
         if (isCancelled) {
             throw new CancellationException();
         }
-        if (waitedMs > patienceMs) {
-            String waited = "no answer for " + waitedMs / 1000 + " s";
+        if (waitedMs > pollTimeoutMs) {
+            String waited = "no records for " + waitedMs / 1000 + " s";
             throw new TimeoutException(
-                partition + ": " + waited + " at offset " + position + ", of records until " + end);
+                partition + ": " + waited + " at offset " + position + ", the range ends at " + end);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 Reads: ranges of offsets, `read_committed`. Writes: a file for each partition that has records, with the columns of
 Spark's Kafka source. Only where tasks are threads of this process.
-After a crash: the files are in a folder of the dead process, which the next one removes.
 Does not: decide which offsets a batch has; the streaming query plans them.
 """
 
@@ -30,12 +29,12 @@ READING = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "none",
 }
-PATIENCE_OPTION, PATIENCE_MS = "kafkaConsumer.pollTimeoutMs", "120000"
+POLL_TIMEOUT_OPTION, POLL_TIMEOUT_MS = "kafkaconsumer.polltimeoutms", "120000"
 """How long a consumer waits for records of a planned range: an option of Spark's Kafka source, and its default."""
-LOOK_SECONDS = 0.5
-"""How often the reader looks whether the driver drains."""
+CHECK_SECONDS = 0.5
+"""How often the reader checks whether the driver drains."""
 DRAIN_SECONDS = 10
-"""How long a drain waits for the ranges that are being read, which are committed then."""
+"""How long a drain waits for ranges in progress. If they end in time, their batch is committed."""
 TRANSIENT = "org.apache.kafka.common.errors.RetriableException"
 
 
@@ -67,16 +66,18 @@ class KafkaRanges:
         gateway = spark.sparkContext._gateway
         assert gateway is not None
         self._gateway = gateway
+        # Spark's source reads its options in any case.
+        any_case = {name.lower(): value for name, value in options.items()}
         named = {name[len(PREFIX) :]: value for name, value in options.items() if name.lower().startswith(PREFIX)}
         consumer = gateway.jvm.java.util.HashMap()
         for name, value in (named | READING).items():
             consumer.put(name, value)
-        self._java.open(consumer, topic, int(options.get(PATIENCE_OPTION, PATIENCE_MS)))
+        self._java.open(consumer, topic, int(any_case.get(POLL_TIMEOUT_OPTION, POLL_TIMEOUT_MS)))
 
     def write(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> list[Path]:
         """Add the records of half-open ranges of offsets by partition to a folder; return the files.
 
-        Raises KafkaRangeFailed, ReadStopped; what does not pass by itself as the JVM's error.
+        Raises KafkaRangeFailed for a retriable error, ReadStopped for a drain, Py4JJavaError for any other.
         """
         return added_files(folder, lambda unfinished: self._read(ranges, unfinished))
 
@@ -98,8 +99,8 @@ class KafkaRanges:
 
     def _await_all(self) -> None:
         stopping = 0.0
-        while not self._java.awaitAll(int(LOOK_SECONDS * 1000)):
-            stopping += LOOK_SECONDS if self._stop.is_set() else 0
+        while not self._java.awaitAll(int(CHECK_SECONDS * 1000)):
+            stopping += CHECK_SECONDS if self._stop.is_set() else 0
             if stopping > DRAIN_SECONDS:
                 self._java.reset()
                 raise ReadStopped(self.topic)

@@ -178,9 +178,9 @@ def test_file_that_cannot_be_written_fails_the_range_which_is_read_again(
 def test_range_that_kafka_does_not_have_fails_and_leaves_no_file(
     spark: SparkSession, settings: Settings, stop: threading.Event, tmp_path: Path
 ) -> None:
-    declared = settings.model_copy(update={"kafka_options": {"kafkaConsumer.pollTimeoutMs": "1000"}})
+    declared = settings.model_copy(update={"kafka_options": {"kafkaConsumer.PollTimeoutMs": "1000"}})
     reader = opened(spark, declared, TOPIC, stop)
-    with pytest.raises(KafkaRangeFailed, match=rf"{TOPIC}-1: no answer for \d+ s at offset 5, of records until 9"):
+    with pytest.raises(KafkaRangeFailed, match=rf"{TOPIC}-1: no records for \d+ s at offset 5, the range ends at 9"):
         reader.write({0: (0, 5), 1: (3, 9)}, tmp_path)
     assert list(tmp_path.rglob("*.arrow")) == []
     assert rows_in(reader.write({1: (3, 5)}, tmp_path))["offset"].to_pylist() == [3, 4]
@@ -213,7 +213,7 @@ def test_drain_ends_the_wait_for_records_that_do_not_come(
 def test_drain_ends_a_read_that_takes_long(
     spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_ranges, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(kafka_ranges, "CHECK_SECONDS", 0.001)
     monkeypatch.setattr(kafka_ranges, "DRAIN_SECONDS", 0)
     stop = threading.Event()
     stop.set()
