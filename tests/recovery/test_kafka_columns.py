@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from transactional_records import send_transactions
 
 from include.audit import kafka_columns, kafka_records
 from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, read_chunks
@@ -50,14 +51,7 @@ def settings(broker_settings: Settings) -> Settings:
     for number, (key, value, headers) in enumerate(SENT):
         producer.produce(TOPIC, key=key, value=value, partition=0, timestamp=1_000 + number, headers=headers)
     producer.flush(10)
-    parted = Producer({**address, "transactional.id": TOPIC})
-    parted.init_transactions(30)
-    for end, count in ((parted.abort_transaction, 3), (parted.commit_transaction, 2)):
-        parted.begin_transaction()
-        for _ in range(count):
-            parted.produce(TOPIC, value=b"in a transaction", partition=0)
-        parted.flush(10)
-        end(30)
+    send_transactions(address, TOPIC)
     return broker_settings
 
 

@@ -13,6 +13,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from transactional_records import send_transactions
 
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
@@ -68,14 +69,7 @@ def settings(broker_settings: Settings) -> Settings:
     for number in range(10):
         producer.produce(DELETED, value=str(number), partition=0)
     producer.flush(30)
-    parted = Producer({**address, "transactional.id": TOPIC})
-    parted.init_transactions(30)
-    for end, count in ((parted.abort_transaction, 3), (parted.commit_transaction, 2)):
-        parted.begin_transaction()
-        for _ in range(count):
-            parted.produce(TOPIC, value=b"in a transaction", partition=0)
-        parted.flush(10)
-        end(30)
+    send_transactions(address, TOPIC)
     return broker_settings
 
 
