@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from include.catalog.windows import DAY, FIRST_POSITION, MICROSECOND, Session, Window
+from include.catalog.windows import (
+    DAY,
+    FIRST_POSITION,
+    MICROSECOND,
+    Session,
+    Start,
+    Window,
+    window_begin,
+    window_end,
+)
 from include.sql_quoting import sql_identifier, sql_literal
 
 SESSION_NUMBER = "_session"
@@ -22,6 +31,16 @@ def windowed_sql(window: Window | None, source: str, columns: str = "*") -> str:
     starts = f"unnest(range({_newest(window)} - {(window.count - 1) * step}, {_newest(window)} + 1, {step}))"
     each = f"select {columns}, {starts} as _window from {source}"
     return f"select * exclude (_window), {_start(window, '_window')} as {name} from ({each}) where _window >= {first}"
+
+
+def between_windows_sql(window: Window, first: Start, last: Start) -> str:
+    """Return a condition on the column of the window that every row of the windows from `first` to `last` meets.
+
+    Others may meet it, at changes of clocks. A reader of Parquet skips row groups by it, and not by computed windows.
+    """
+    column, bounds = sql_identifier(window.column), (window_begin(window, first), window_end(window, last))
+    low, high = (f"timestamptz {sql_literal(at.isoformat())}" for at in bounds)
+    return f"{column} >= {low} and {column} <= {high}"
 
 
 def numbered_sessions_sql(session: Session, keys: Sequence[str], source: str) -> str:

@@ -25,7 +25,7 @@ from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.derived_upkeep import DerivedUpkeep
 from spark_jobs.engine.request_exchange import receive_request, send_response
-from spark_jobs.engine.spark_session import open_session
+from spark_jobs.engine.session_start import Opened
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.log_lines import error_reason, log_line
 
@@ -124,11 +124,10 @@ class DerivedLoop:
 
 
 def open_derived_loop(
-    settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event
+    settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event, opened: Opened
 ) -> DerivedLoop:
     """Return the loop of the published release, or of the folder's before the first publication."""
     publication = find_publication(settings, name)
     derived = released_derived(settings, name, publication.release) if publication else snapshot_derived(settings, name)
     reporter.status.release = derived.release
-    spark = open_session(settings, f"headrace {name}")
-    return DerivedLoop(DerivedRelease(settings, derived, spark, lease.epoch), lease, reporter, stop)
+    return DerivedLoop(DerivedRelease(settings, derived, opened(), lease.epoch), lease, reporter, stop)

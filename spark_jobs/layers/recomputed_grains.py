@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from include.catalog.pipeline import Gold, QueryGold, grain_columns, partition_expression
-from include.catalog.window_sql import windowed_sql
+from include.catalog.window_sql import between_windows_sql, windowed_sql
 from include.sql_quoting import sql_identifier
 from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.row_provenance import PROVENANCE
@@ -66,11 +66,22 @@ class RecomputedGrains:
         Raises SlotFull when these are too many.
         """
         duck.view_table("sources", silver, sources)
-        rows = windowed_sql(self.gold.window, f"(select * from sources where _batch_id <= {batch})")
+        known = f"(select * from sources where _batch_id <= {batch} and {self._condition(duck)})"
+        rows = windowed_sql(self.gold.window, known)
         of_grains = f"({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
         chosen = f"select {names_in_sql(self._filled_columns)} from {of_grains}"
         self._slot.fill(duck.arrow(chosen))
         duck.view_arrow(name, self._query.result())
+
+    def _condition(self, duck: DuckSession) -> str:
+        """Return a condition that the rows of the grains meet, so that not all rows of `sources` are read."""
+        window = self.gold.window
+        if window is None:
+            return "true"
+        name = sql_identifier(window.name)
+        # A row without a time lies in the window null.
+        first, last, nulls = duck.rows(f"select min({name}), max({name}), count(*) - count({name}) from new")[0]
+        return "true" if nulls or first is None else between_windows_sql(window, first, last)
 
 
 def same_grain(gold: Gold, left: str, right: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from include.catalog.window_sql import begin_sql, end_sql, windowed_sql
+from include.catalog.window_sql import begin_sql, between_windows_sql, end_sql, windowed_sql
 from include.catalog.windows import Start, Window, parsed_size, window_begin, window_end, window_findings, window_starts
 from spark_jobs.layers.gold_windows import windowed
 
@@ -115,6 +115,25 @@ def test_duckdb_and_python_give_the_same_windows(python: Found) -> None:
             if 1970 < at.year < 9999 and is_plain(window, start):
                 assert (first, last) == (window_begin(window, start), window_end(window, start)), (window, start)
         assert ordered(found) == {key: starts for key, starts in python.items() if key[0] == number}, window
+
+
+@pytest.mark.parametrize("number", range(len(WINDOWS)))
+def test_condition_of_some_windows_holds_for_each_row_of_them(number: int, python: Found) -> None:
+    window, database = WINDOWS[number], duckdb.connect()
+    database.execute("set TimeZone = 'UTC'")
+    rows = {at: starts for (declared, at), starts in python.items() if declared == number}
+    database.register("silver", pa.table({"at": pa.array(list(rows), pa.timestamp("us", tz="UTC"))}))
+    starts = sorted({start for each in rows.values() for start in each})
+    excluded = 0
+    for first, last in zip(starts, starts[len(starts) // 8 :], strict=False):
+        condition = between_windows_sql(window, first, last)
+        found = {
+            at.astimezone(UTC) for (at,) in database.execute(f"select at from silver where {condition}").fetchall()
+        }
+        inside = {at for at, each in rows.items() if any(first <= start <= last for start in each)}
+        assert inside <= found, (first, last)
+        excluded += len(rows) - len(found)
+    assert excluded > 0
 
 
 def is_plain(window: Window, start: Start) -> bool:

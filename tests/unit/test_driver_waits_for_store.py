@@ -17,7 +17,7 @@ from include.leases.lease_errors import LeaseLost
 from include.settings import Settings
 from spark_jobs.engine import back_off
 from spark_jobs.engine.status_reporter import StatusReporter
-from spark_jobs.jobs.stream_job import await_store
+from spark_jobs.jobs.drive_stream import await_store
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.ingest_supervisor import MAX_FAILURES, IngestSupervisor
 from spark_jobs.engine.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
 from spark_jobs.engine.status_reporter import StatusReporter
-from spark_jobs.jobs.stream_job import drained_on_error
+from spark_jobs.jobs.drive_stream import drained_on_error
 
 
 class EndedQuery:
