@@ -25,7 +25,7 @@ def begin_session(settings: Settings, name: str) -> Opened:
     def run() -> None:
         try:
             opening.set_result(open_session(settings, name))
-        except BaseException as error:  # noqa: BLE001  (the waiting thread raises it)
+        except Exception as error:  # noqa: BLE001  (the waiting thread raises it)
             opening.set_exception(error)
 
     def opened() -> SparkSession:
