@@ -62,17 +62,30 @@ LONGEST_CATCH_UP = 1_000
 
 
 @dataclass(frozen=True)
-class _LookedUp:
-    """Rows that were looked up, with some columns; their identities, and which row each of these is of."""
+class _Rows:
+    """Rows with some columns, their places, and their identities; the latter are in the order of their hashes."""
 
     rows: pa.Table
+    places: Words
     identities: Identities
+
+
+@dataclass(frozen=True)
+class _LookedUp(_Rows):
+    """Rows that were looked up; `row_at` says which row each of the identities is of."""
+
     row_at: NDArray[np.int64]
 
-    def taken(self, chosen: NDArray[np.bool_]) -> _LookedUp:
+    def rows_of(self, chosen: NDArray[np.bool_]) -> pa.Table:
         """Return the rows of the chosen identities."""
-        rows = self.rows.take(self.row_at[chosen])
-        return _LookedUp(rows, self.identities.taken(chosen), np.arange(rows.num_rows))
+        return self.rows.take(self.row_at[chosen])
+
+    def without(self, places: Words) -> _Rows:
+        """Return the rows that are not at these sorted places."""
+        is_left = ~are_in(self.places, places)
+        if is_left.all():
+            return self
+        return _Rows(self.rows.filter(is_left), self.places[is_left], self.identities.taken(is_left[self.row_at]))
 
 
 class IdentityLookup:
@@ -85,7 +98,7 @@ class IdentityLookup:
         self._segments: list[Segment] = []
         self._merges = SegmentMerges(folder)
         self._looked_up: _LookedUp | None = None
-        self._written: tuple[frozenset[str], _LookedUp] | None = None
+        self._written: tuple[frozenset[str], _Rows] | None = None
         """Paths of the files that hold the rows looked up last, and these rows without duplicates."""
         self._recent = RecentRows()
 
@@ -112,8 +125,8 @@ class IdentityLookup:
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
         if with_sharing:
-            sharing = looked_up if newer else looked_up.taken(looked_up.identities.sharing(shared))
-            duck.view_arrow(f"{name}_sharing", sharing.rows)
+            sharing = looked_up.rows if newer else looked_up.rows_of(looked_up.identities.sharing(shared))
+            duck.view_arrow(f"{name}_sharing", sharing)
 
     def note_written(self, files: Sequence[DataFile], duck: DuckSession, duplicates: str) -> None:
         """Note that these files of silver hold the rows that were looked up last, but those in table `duplicates`.
@@ -124,8 +137,7 @@ class IdentityLookup:
         if looked_up is not None:
             left_out = duck.arrays(f"select {PLACE} from {duplicates}")
             places = np.sort(packed_places(left_out["_place_partition"], left_out["_place_offset"]))
-            written = looked_up.taken(~are_in(looked_up.identities.places, places))
-            self._written = frozenset(file.path for file in files), written
+            self._written = frozenset(file.path for file in files), looked_up.without(places)
 
     def rebuild(self) -> int:
         """Build the index again from silver's files, as its owner; return the number of its entries."""
@@ -214,7 +226,7 @@ class IdentityLookup:
             self._merges.begin(segments)
             self._save_added(segments)
             if not has_removed_rows:
-                self._recent.add(written.identities.places, written.rows.select(_columns(self._dataset, RANK)))
+                self._recent.add(written.places, written.rows.select(_columns(self._dataset, RANK)))
         else:
             self._add(_files_at(self._silver, paths))
 
@@ -257,9 +269,9 @@ def _looked_up(duck: DuckSession, dataset: Dataset, view: str, columns: Sequence
     names = [f"hash({identity_columns(dataset)}) as _hash", time, PLACE, *(f'"{column}"' for column in columns)]
     rows = duck.arrow(f"select {', '.join(names)} from {view}")
     hashes, times, partitions, offsets = (rows[name].to_numpy() for name in PLACED)
-    order = np.argsort(hashes)
-    identities = Identities(hashes[order], times[order], packed_places(partitions, offsets)[order])
-    return _LookedUp(rows.select(columns).combine_chunks(), identities, order)
+    order, places = np.argsort(hashes), packed_places(partitions, offsets)
+    identities = Identities(hashes[order], times[order], places[order])
+    return _LookedUp(rows.select(columns).combine_chunks(), places, identities, order)
 
 
 def _commits_after(silver: Table, version: int) -> list[Commit]:

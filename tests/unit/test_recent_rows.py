@@ -53,9 +53,9 @@ def test_small_additions_are_merged_and_large_ones_are_not() -> None:
     limited = RecentRows(1_600 * each)
     for number in range(2_000):
         for one in (recent, limited):
-            one.add(places(number), rows("0123456789"))
+            one.add(places(number), rows(f"{number:010}"))
     assert len(recent._chunks) <= 12
-    assert names_at(recent, 0, 1_000, 1_999, 2_000) == (["0123456789"] * 3, [2_000])
+    assert names_at(recent, 0, 1_000, 1_999, 2_000) == (["0000000000", "0000001000", "0000001999"], [2_000])
     assert max(len(chunk.places) for chunk in limited._chunks) <= 2 * 1_600 // 8 + 1
     assert names_at(limited, *range(800, 2_000))[1] == []
     assert len(names_at(limited, *range(2_000))[1]) >= 400
