@@ -1,0 +1,40 @@
+"""A driver's session is opened in a thread: its errors reach the driver, and the driver's thread gets its settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from include.settings import Settings
+from spark_jobs.engine.session_start import begin_session
+from spark_jobs.engine.spark_session import JarsMissing, activate
+
+
+def test_error_of_the_thread_reaches_who_waits_for_the_session(tmp_path: Path) -> None:
+    opened = begin_session(Settings(state=tmp_path / "state", jars=tmp_path / "no-jars"), "test")
+    with pytest.raises(JarsMissing, match="no-jars"):
+        opened()
+
+
+def test_session_of_another_thread_becomes_the_active_one(spark: SparkSession) -> None:
+    assert spark._jvm is not None
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
+
+    def active() -> tuple[bool, bool]:
+        before = sessions.getActiveSession().isDefined()
+        activate(spark)
+        return before, sessions.getActiveSession().isDefined()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(active).result() == (False, True)
+
+
+def test_driver_begins_its_session_before_it_imports_its_code() -> None:
+    code = "import sys, spark_jobs.jobs.stream_job; print({'duckdb', 'pyarrow', 'sqlalchemy'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
