@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import SparkSession
 
+from include.host.java_runtime import find_java
 from include.settings import Settings
-from spark_jobs.engine.spark_session import activate, open_session
+from spark_jobs.engine.spark_session import open_session
 
 Opened = Callable[[], SparkSession]
-"""Waits for a session and returns it, active in the calling thread; raises what `open_session` raises."""
+"""Waits for a session and returns it, active in the calling thread; raises JavaMissing and as `open_session`."""
 
 
 def begin_session(settings: Settings, name: str) -> Opened:
     """Begin to open a session, as `open_session` does; return the function that waits for it.
 
-    A process that ends meanwhile does not wait: the JVM ends with it.
+    A process that ends meanwhile waits too: the file with Spark's secret options is removed once Spark has read it.
     """
-    opening = Future[SparkSession]()
 
-    def run() -> None:
-        try:
-            opening.set_result(open_session(settings, name))
-        except Exception as error:  # noqa: BLE001  (the waiting thread raises it)
-            opening.set_exception(error)
+    def opening() -> SparkSession:
+        find_java(os.environ)
+        return open_session(settings, name)
+
+    pool = ThreadPoolExecutor(1, "session")
+    running = pool.submit(opening)
+    pool.shutdown(wait=False)
 
     def opened() -> SparkSession:
-        session = opening.result()
+        session = running.result()
         activate(session)
         return session
 
-    threading.Thread(target=run, name="session", daemon=True).start()
     return opened
+
+
+def activate(session: SparkSession) -> None:
+    """Make a session that another thread has opened the active one of this thread, whose queries get its settings."""
+    assert session._jvm is not None
+    session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)

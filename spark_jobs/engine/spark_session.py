@@ -145,12 +145,6 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
     return session
 
 
-def activate(session: SparkSession) -> None:
-    """Make a session that another thread has opened the active one of this thread, whose queries get its settings."""
-    assert session._jvm is not None
-    session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-
-
 @contextmanager
 def private_options(settings: Settings, options: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Yield the options without a secret; Spark reads the others from a file that exists only meanwhile, mode 0600.

@@ -7,7 +7,6 @@ After a crash: the next start recovers a power cut's loss, or refuses with the c
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -20,7 +19,6 @@ from include.catalog.derived_dataset import derived_names
 from include.clients.kafka import ensure_topic, topic_concerns
 from include.clients.object_store import StoreUnavailable
 from include.errors import HeadraceError, Terminal, Transient
-from include.host.java_runtime import find_java
 from include.leases.lease import Lease
 from include.leases.lease_errors import LeaseLost
 from include.ledger.ledger_errors import LedgerMismatch
@@ -84,7 +82,6 @@ def prepare(
     reporter.status.epoch = lease.epoch
     reporter.start()
     step_listeners.append(lambda step: None if step in INGEST_STEPS else reporter.note_progress())
-    find_java(os.environ)
     if not await_store(settings, name, lease, reporter, stop):
         return lambda: None
     fence_earlier_owner(settings, name, lease.epoch)

@@ -81,7 +81,7 @@ class RecomputedGrains:
         name = sql_identifier(window.name)
         # A row without a time lies in the window null.
         first, last, nulls = duck.rows(f"select min({name}), max({name}), count(*) - count({name}) from new")[0]
-        return "true" if nulls or first is None else between_windows_sql(window, first, last)
+        return "true" if nulls else between_windows_sql(window, first, last)
 
 
 def same_grain(gold: Gold, left: str, right: str) -> str:

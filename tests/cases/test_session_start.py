@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from include.host.java_runtime import JavaMissing
 from include.settings import Settings
-from spark_jobs.engine.session_start import begin_session
-from spark_jobs.engine.spark_session import JarsMissing, activate
+from spark_jobs.engine.session_start import activate, begin_session
+from spark_jobs.engine.spark_session import JarsMissing
 
 
 def test_error_of_the_thread_reaches_who_waits_for_the_session(tmp_path: Path) -> None:
@@ -32,6 +33,29 @@ def test_session_of_another_thread_becomes_the_active_one(spark: SparkSession) -
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(active).result() == (False, True)
+
+
+REFUSED_AT_ONCE = """
+from pathlib import Path
+from include.settings import Settings
+from spark_jobs.engine.session_start import begin_session
+begin_session(Settings(state=Path(STATE), driver_jvm="-Djavax.net.ssl.trustStorePassword=hidden"), "refused")
+"""
+
+
+def test_process_that_ends_while_its_session_opens_leaves_no_secret_options(tmp_path: Path) -> None:
+    code = REFUSED_AT_ONCE.replace("STATE", repr(str(tmp_path)))
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+    assert (tmp_path / "spark").is_dir()
+    assert list((tmp_path / "spark").glob("*.properties")) == []
+
+
+def test_driver_without_java_names_it_and_starts_no_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    opened = begin_session(Settings(state=tmp_path / "state"), "test")
+    with pytest.raises(JavaMissing, match="no-java"):
+        opened()
+    assert not (tmp_path / "state").exists()
 
 
 def test_driver_begins_its_session_before_it_imports_its_code() -> None:
