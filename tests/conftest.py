@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,16 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"
 def pytest_internalerror(excrepr: object) -> None:
     """Write an internal error once more when its process ends: what follows it may be longer than a log keeps."""
     atexit.register(print, f"tests: internal error in process {os.getpid()}:\n{excrepr}", file=sys.stderr, flush=True)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of Python's garbage collections.
+
+    Python collects its oldest objects only once their number has grown by a quarter. With thousands of tests among
+    them it never did, and frames of errors kept data frames, whose broadcast tables filled the heap of the session.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
