@@ -29,7 +29,7 @@ from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
-from spark_jobs.layers.identity_lookup import identity_columns
+from spark_jobs.layers.identified_rows import identity_columns
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.silver_tables import MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile, bounds_of

@@ -25,7 +25,7 @@ from include.errors import Terminal
 from include.record_coordinates import POSITION
 from spark_jobs.layers.expired_rows import first_complete_batch
 from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
-from spark_jobs.layers.identity_lookup import identity_columns
+from spark_jobs.layers.identified_rows import identity_columns
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.layers.silver_tables import POSITIONS, REJECTED, SilverTables

@@ -174,7 +174,7 @@ class _History:
         files = validate_joined(writer, records, run.batches, until, joined)
         silver, rejected = writer.silver.spec, writer.rejected.spec
         with duckdb_session() as duck:
-            view_run(duck, writer, files, run.first)
+            view_run(duck, writer, files, None, run.first)
             for state in ("removed", "added"):
                 duck.view_files(f"silver_{state}", self.rows(state, writer.silver), silver.data_schema)
             columns = ", ".join(f'"{name}"' for name in dict.fromkeys([*writer.dataset.pipeline.identity, *RANK]))

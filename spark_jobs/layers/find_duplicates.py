@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from include.catalog.dataset import Dataset
 from include.record_coordinates import COORDINATES, RANK
-from spark_jobs.layers.identity_lookup import identity_columns
+from spark_jobs.layers.identified_rows import identity_columns
 from spark_jobs.storage.duckdb_session import DuckSession
 from spark_jobs.storage.identity_index import Words
 

@@ -9,7 +9,7 @@ After a crash: the index is advanced from the version that it names, or rebuilt 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -19,14 +19,21 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from include.catalog.dataset import Dataset
 from include.catalog.event_times import after, before
 from include.catalog.pipeline import Pipeline
 from include.clients.delta_log import Commit, commit_content, read_commit
-from include.record_coordinates import COORDINATES, RANK
+from include.record_coordinates import RANK
 from include.state.json_file import StateFileUnreadable
+from spark_jobs.layers.identified_rows import (
+    PLACE,
+    IdentifiedRows,
+    PlacedRows,
+    columns_with_identity,
+    identify_rows,
+    identity_columns,
+)
 from spark_jobs.layers.recent_rows import RecentRows
 from spark_jobs.layers.rows_at_places import rows_at
 from spark_jobs.storage.arrow_files import SUFFIX, arrow_bounds
@@ -39,7 +46,6 @@ from spark_jobs.storage.identity_index import (
     IndexRecord,
     Segment,
     Words,
-    are_in,
     boot_id,
     find_places,
     index_file,
@@ -54,38 +60,8 @@ from spark_jobs.storage.segment_merges import SegmentMerges
 
 ROWS_AT_ONCE = 2_000_000
 """Rows of silver that are indexed at once when the index is built."""
-PLACE = "_partition::bigint as _place_partition, _offset as _place_offset"
-"""A contract has no column whose name begins with an underscore."""
-PLACED = ("_hash", "_time", "_place_partition", "_place_offset")
 LONGEST_CATCH_UP = 1_000
 """Commits; an index that is further behind is rebuilt."""
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows with some columns, their places, and their identities; the latter are in the order of their hashes."""
-
-    rows: pa.Table
-    places: Words
-    identities: Identities
-
-
-@dataclass(frozen=True)
-class _LookedUp(_Rows):
-    """Rows that were looked up; `row_at` says which row each of the identities is of."""
-
-    row_at: NDArray[np.int64]
-
-    def rows_of(self, chosen: NDArray[np.bool_]) -> pa.Table:
-        """Return the rows of the chosen identities."""
-        return self.rows.take(self.row_at[chosen])
-
-    def without(self, places: Words) -> _Rows:
-        """Return the rows that are not at these sorted places."""
-        is_left = ~are_in(self.places, places)
-        if is_left.all():
-            return self
-        return _Rows(self.rows.filter(is_left), self.places[is_left], self.identities.taken(is_left[self.row_at]))
 
 
 class IdentityLookup:
@@ -97,41 +73,43 @@ class IdentityLookup:
         self._record: IndexRecord | None = None
         self._segments: list[Segment] = []
         self._merges = SegmentMerges(folder)
-        self._looked_up: _LookedUp | None = None
-        self._written: tuple[frozenset[str], _Rows] | None = None
+        self._looked_up: IdentifiedRows | None = None
+        self._written: tuple[frozenset[str], PlacedRows] | None = None
         """Paths of the files that hold the rows looked up last, and these rows without duplicates."""
         self._recent = RecentRows()
 
     def view_candidates(
-        self, duck: DuckSession, name: str, given: Sequence[Path], *, with_sharing: bool = False
+        self, duck: DuckSession, name: str, given: Sequence[Path], rows: IdentifiedRows | None = None
     ) -> None:
         """Create a view of identity and rank of the rows of silver that may share an identity with others.
 
-        These others are the rows of the files `given`, Parquet or Arrow, with silver's columns. `with_sharing`: a view
-        `…_sharing` has identity and coordinates of those of them that may share it with a candidate or with each other.
+        These others are the rows of the files `given`, Parquet or Arrow, with silver's columns. `rows`: the same as
+        `identify_files` returns them; a view `…_sharing` then has identity and coordinates of those of them that may
+        share it with a candidate or with each other.
         """
-        silver, columns = self._silver, _columns(self._dataset, RANK)
-        duck.view_files(f"{name}_given", given, silver.spec.data_schema)
-        kept = _columns(self._dataset, COORDINATES) if with_sharing else []
-        looked_up = _looked_up(duck, self._dataset, f"{name}_given", kept)
-        self._looked_up = looked_up if self._owns and with_sharing else None
-        places, shared, unindexed = self._places(looked_up.identities)
+        silver, columns = self._silver, columns_with_identity(self._dataset, RANK)
+        self._looked_up = rows if self._owns else None
+        places, shared, unindexed = self._places((rows or self._identified(duck, name, given)).identities)
         recent, others = self._recent.find(places)
         indexed = [file for file in silver.files() if file.path not in unindexed]
         newer = [file for file in silver.files() if file.path in unindexed]
-        rows = rows_at(others, silver, indexed, columns)
-        duck.view_arrow(f"{name}_indexed", pa.concat_tables([rows, *(found.cast(rows.schema) for found in recent)]))
+        found = rows_at(others, silver, indexed, columns)
+        duck.view_arrow(f"{name}_indexed", pa.concat_tables([found, *(each.cast(found.schema) for each in recent)]))
         duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(newer, given, self._dataset.pipeline))
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
-        if with_sharing:
-            sharing = looked_up.rows if newer else looked_up.rows_of(looked_up.identities.sharing(shared))
+        if rows is not None:
+            sharing = rows.rows if newer else rows.rows_of(rows.identities.sharing(shared))
             duck.view_arrow(f"{name}_sharing", sharing)
+
+    def _identified(self, duck: DuckSession, name: str, given: Sequence[Path]) -> IdentifiedRows:
+        duck.view_files(f"{name}_given", given, self._silver.spec.data_schema)
+        return identify_rows(duck, self._dataset, f"{name}_given")
 
     def note_written(self, files: Sequence[DataFile], duck: DuckSession, duplicates: str) -> None:
         """Note that these files of silver hold the rows that were looked up last, but those in table `duplicates`.
 
-        The index gets their identities from there then. They were looked up `with_sharing`.
+        The index gets their identities from there then. They were looked up by `rows` with their coordinates.
         """
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None:
@@ -226,7 +204,7 @@ class IdentityLookup:
             self._merges.begin(segments)
             self._save_added(segments)
             if not has_removed_rows:
-                self._recent.add(written.places, written.rows.select(_columns(self._dataset, RANK)))
+                self._recent.add(written.places, written.rows.select(columns_with_identity(self._dataset, RANK)))
         else:
             self._add(_files_at(self._silver, paths))
 
@@ -235,7 +213,8 @@ class IdentityLookup:
         for some in chunks_by_rows(files, ROWS_AT_ONCE):
             with duckdb_session() as duck:
                 duck.view_table("added", self._silver, some)
-                segments = with_identities(self._folder, segments, _looked_up(duck, self._dataset, "added").identities)
+                added = identify_rows(duck, self._dataset, "added").identities
+                segments = with_identities(self._folder, segments, added)
         self._save_added(segments)
 
     def _save_added(self, segments: list[Segment]) -> None:
@@ -252,26 +231,6 @@ class IdentityLookup:
             return sha256(commit_content(self._silver.spec.path, version)).hexdigest()
         except FileNotFoundError as error:
             raise IndexDamaged(str(error)) from error
-
-
-def identity_columns(dataset: Dataset) -> str:
-    """Return the columns of an identity as SQL has them."""
-    return ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
-
-
-def _columns(dataset: Dataset, others: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*dataset.pipeline.identity, *others]))
-
-
-def _looked_up(duck: DuckSession, dataset: Dataset, view: str, columns: Sequence[str] = ()) -> _LookedUp:
-    """Return the identities and some columns of the rows of a view; one without event time counts as of 1970."""
-    time = f'coalesce(epoch_us("{dataset.pipeline.event_time}"), 0)::bigint as _time'
-    names = [f"hash({identity_columns(dataset)}) as _hash", time, PLACE, *(f'"{column}"' for column in columns)]
-    rows = duck.arrow(f"select {', '.join(names)} from {view}")
-    hashes, times, partitions, offsets = (rows[name].to_numpy() for name in PLACED)
-    order, places = np.argsort(hashes), packed_places(partitions, offsets)
-    identities = Identities(hashes[order], times[order], places[order])
-    return _LookedUp(rows.select(columns).combine_chunks(), places, identities, order)
 
 
 def _commits_after(silver: Table, version: int) -> list[Commit]:

@@ -22,6 +22,7 @@ from include.reading.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.find_duplicates import ORIGINALS, rank_copies
+from spark_jobs.layers.identified_rows import IdentifiedRows
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
 from spark_jobs.layers.silver_tables import MONTH, Inheritance, SilverTables
@@ -148,7 +149,7 @@ def _written(
     writer: SilverTables, run: RefineRun, validated: ValidatedRun, committed: Sequence[DataFile] | None
 ) -> ValidatedBatch:
     with duckdb_session() as duck:
-        view_run(duck, writer, validated.files, run.first)
+        view_run(duck, writer, validated.files, validated.rows, run.first)
         rank_copies(duck, writer.dataset, "candidates_sharing", "known")
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
         silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
@@ -169,14 +170,17 @@ def _rows_for_merges(duck: DuckSession, writer: SilverTables, files: ValidatedFi
     return duck.arrow("select * from accepted_inputs anti join duplicates using (_partition, _offset)")
 
 
-def view_run(duck: DuckSession, writer: SilverTables, files: ValidatedFiles, first: int) -> None:
+def view_run(
+    duck: DuckSession, writer: SilverTables, files: ValidatedFiles, rows: IdentifiedRows | None, first: int
+) -> None:
     """Create views: `accepted` and `invalid` records of the run, `known` rows of silver before batch `first`.
 
-    View `candidates_sharing`: the accepted that may share an identity with a known row or with each other.
+    View `candidates_sharing`, if the accepted are given as `rows`: those that may share an identity with a known row
+    or with each other.
     """
     duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
     duck.view_files("invalid", files.invalid, writer.validated_schema)
-    writer.identities.view_candidates(duck, "candidates", files.accepted, with_sharing=True)
+    writer.identities.view_candidates(duck, "candidates", files.accepted, rows)
     duck.view_query("known", f"select * from candidates where _batch_id < {first}")
 
 

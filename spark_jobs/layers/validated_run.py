@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from spark_jobs.layers.identified_rows import IdentifiedRows, identify_files
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
@@ -41,6 +42,8 @@ class ValidatedRun:
     """The files that were read: `sources`, or the run's records of them."""
     rows_in: int
     files: ValidatedFiles
+    rows: IdentifiedRows
+    """The accepted ones, which are looked up in silver by these."""
     decided_until: int
     """Length of the list of decisions (bytes) by which the records were validated."""
     schemas_until: int
@@ -72,7 +75,8 @@ def validate_run(
     records = run_records(writer, batches, folder / "records")
     schemas = writer.payloads.learn(records) if schemas_until is None else schemas_until
     files = validate_files(writer, records, batches, folder / "validated", until, schemas=schemas, with_inputs=True)
-    return ValidatedRun(batches, sources, tuple(records), rows_in_files(records), files, until, schemas, folder)
+    rows = identify_files(writer.dataset, writer.silver, files.accepted)
+    return ValidatedRun(batches, sources, tuple(records), rows_in_files(records), files, rows, until, schemas, folder)
 
 
 def bronze_files(writer: SilverTables, batches: Batches) -> tuple[str, ...]:

@@ -217,10 +217,10 @@ def test_equal_range_is_recorded_as_verified_and_needs_no_request(site: DerivedS
 @pytest.mark.parametrize(
     ("step", "passes"),
     [
-        (Step.PATCH_STARTED, 1),
+        pytest.param(Step.PATCH_STARTED, 1, marks=pytest.mark.extended),
         (Step.PATCH_GOLD_COMMITTED, 1),
-        (Step.PATCH_GOLD_COMMITTED, 2),
-        (Step.PATCH_PUBLISHED, 1),
+        pytest.param(Step.PATCH_GOLD_COMMITTED, 2, marks=pytest.mark.extended),
+        pytest.param(Step.PATCH_PUBLISHED, 1, marks=pytest.mark.extended),
     ],
 )
 def test_crash_while_a_patch_is_applied_or_reverted_is_finished_before_any_run(

@@ -152,6 +152,7 @@ def test_session_that_gold_lacks_is_computed_whole_although_the_slice_has_a_part
     assert audited(release, "meter_sessions") == []
 
 
+@pytest.mark.extended
 def test_patch_leaves_far_sessions_of_its_keys_when_a_later_row_lengthens_one_that_it_does_not_correct(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_patch_leaves_far_sessions_of_its_keys_when_a_later_row_lengthens_one_th
     assert [row for row in sessions(release) if row[0] == "d1"] == [("d1", 600, 600, 1, 1007), ("d1", 900, 900, 1, 3)]
 
 
+@pytest.mark.extended
 def test_patch_is_refused_when_a_session_that_later_rows_joined_has_expired_records(
     spark: SparkSession, tmp_path: Path
 ) -> None:

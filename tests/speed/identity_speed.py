@@ -21,6 +21,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 from include.catalog.dataset import Dataset, declared_dataset
 from include.settings import Settings
 from spark_jobs.layers.find_duplicates import rank_copies
+from spark_jobs.layers.identified_rows import identify_files
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage.data_files import TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
@@ -140,8 +141,9 @@ def write_run(table: Table, identities: int, rows: int, latest: int, path: Path)
 def look_up(dataset: Dataset, lookup: IdentityLookup, given: Path) -> int:
     """Return how many rows of the run are duplicates, found as a run of silver finds them."""
     global peak_anonymous_megabytes
+    rows = identify_files(dataset, lookup._silver, [given])
     with duckdb_session() as duck:
-        lookup.view_candidates(duck, "candidates", [given], with_sharing=True)
+        lookup.view_candidates(duck, "candidates", [given], rows)
         rank_copies(duck, dataset, "candidates_sharing", "candidates")
         peak_anonymous_megabytes = max(peak_anonymous_megabytes, anonymous_megabytes())
         return duck.count("select * from duplicates")

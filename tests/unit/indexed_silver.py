@@ -14,6 +14,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 from include.catalog.dataset import declared_dataset
 from include.paths import identities_path
 from include.settings import Settings
+from spark_jobs.layers.identified_rows import identify_files
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
@@ -112,8 +113,9 @@ class IndexedSilver:
         kept = self.offset
         shutil.copy(self.spec.path / self.write(numbers, "given").path, given)
         self.offset = kept
+        rows = identify_files(self.dataset, self.table, [given])
         with duckdb_session() as duck:
-            (lookup or self.lookup).view_candidates(duck, "candidates", [given], with_sharing=True)
+            (lookup or self.lookup).view_candidates(duck, "candidates", [given], rows)
             return sorted(row[0] for row in duck.rows(f"select event_id from {view}"))
 
     def run(self, numbers: Iterable[int], duplicates: Iterable[int] = ()) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.settings import Settings
 from spark_jobs.layers import identity_lookup
+from spark_jobs.layers.identified_rows import identify_rows
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
@@ -81,7 +82,7 @@ def test_columns_of_an_identity_have_any_names() -> None:
     dataset: Any = SimpleNamespace(pipeline=SimpleNamespace(identity=names, event_time="time"))
     with duckdb_session() as duck:
         duck.view_arrow("given", rows.set_column(1, "time", pa.array([START, START], pa.timestamp("us", "UTC"))))
-        found = identity_lookup._looked_up(duck, dataset, "given", names)
+        found = identify_rows(duck, dataset, "given", names)
     assert found.rows.column_names == list(names)
     assert found.rows["hash"].to_pylist() == [1, 1]
     assert sorted(found.identities.places.tolist()) == [4, 5]
