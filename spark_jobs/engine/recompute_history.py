@@ -174,6 +174,7 @@ class _History:
         files = validate_joined(writer, records, run.batches, until, joined)
         silver, rejected = writer.silver.spec, writer.rejected.spec
         with duckdb_session() as duck:
+            duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
             view_run(duck, writer, files, None, run.first)
             for state in ("removed", "added"):
                 duck.view_files(f"silver_{state}", self.rows(state, writer.silver), silver.data_schema)

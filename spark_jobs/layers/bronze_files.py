@@ -44,7 +44,7 @@ def write_bronze(table: Table, records: ArrowRecords, batch: int, folder: str, s
             for date, dated in rows_by_date(numbered.select(schema.names).cast(schema)):
                 part = target / f"{table.spec.partition}={date}"
                 part.mkdir(parents=True, exist_ok=True)
-                write_parquet(dated, part / f"part-{number:05d}.parquet", table.spec.writing)
+                write_parquet(dated.to_batches(), schema, part / f"part-{number:05d}.parquet", table.spec.writing)
     finally:
         # Also if the disk is full: each attempt would take more of it.
         for file in files:

@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -27,7 +26,6 @@ from include.clients.delta_log import Commit, commit_content, read_commit
 from include.record_coordinates import RANK
 from include.state.json_file import StateFileUnreadable
 from spark_jobs.layers.identified_rows import (
-    PLACE,
     IdentifiedRows,
     PlacedRows,
     columns_with_identity,
@@ -50,7 +48,6 @@ from spark_jobs.storage.identity_index import (
     find_places,
     index_file,
     open_segment,
-    packed_places,
     remove_other_segments,
     with_identities,
     with_segment,
@@ -106,16 +103,14 @@ class IdentityLookup:
         duck.view_files(f"{name}_given", given, self._silver.spec.data_schema)
         return identify_rows(duck, self._dataset, f"{name}_given")
 
-    def note_written(self, files: Sequence[DataFile], duck: DuckSession, duplicates: str) -> None:
-        """Note that these files of silver hold the rows that were looked up last, but those in table `duplicates`.
+    def note_written(self, files: Sequence[DataFile], duplicates: Words) -> None:
+        """Note that these files of silver hold the rows that were looked up last, but those at these sorted places.
 
         The index gets their identities from there then. They were looked up by `rows` with their coordinates.
         """
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None:
-            left_out = duck.arrays(f"select {PLACE} from {duplicates}")
-            places = np.sort(packed_places(left_out["_place_partition"], left_out["_place_offset"]))
-            self._written = frozenset(file.path for file in files), looked_up.without(places)
+            self._written = frozenset(file.path for file in files), looked_up.indexed_without(duplicates)
 
     def rebuild(self) -> int:
         """Build the index again from silver's files, as its owner; return the number of its entries."""

@@ -21,8 +21,9 @@ from pyspark.sql import functions as F
 from include.reading.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.expired_rows import first_unexpired_batch
-from spark_jobs.layers.find_duplicates import ORIGINALS, rank_copies
+from spark_jobs.layers.find_duplicates import rank_copies
 from spark_jobs.layers.identified_rows import IdentifiedRows
+from spark_jobs.layers.original_rows import originals_in_memory, places_of, write_originals
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
 from spark_jobs.layers.silver_tables import MONTH, Inheritance, SilverTables
@@ -39,6 +40,7 @@ from spark_jobs.storage.duckdb_session import (
     write_folder,
 )
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.identity_index import Words
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 
@@ -152,9 +154,11 @@ def _written(
         view_run(duck, writer, validated.files, validated.rows, run.first)
         rank_copies(duck, writer.dataset, "candidates_sharing", "known")
         rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
-        silver = duck.write(ORIGINALS, writer.silver, run.folder) if committed is None else list(committed)
-        rows = _rows_for_merges(duck, writer, validated.files)
-        writer.identities.note_written(silver, duck, "duplicates")
+        duplicates = places_of(duck, "duplicates")
+    accepted = validated.files.accepted
+    silver = write_originals(writer.silver, accepted, duplicates, run.folder) if committed is None else list(committed)
+    rows = _rows_for_merges(writer, validated.files, duplicates)
+    writer.identities.note_written(silver, duplicates)
     validated.remove()
     reasons, dispositions = rejected_counts(writer.rejected, rejected)
     until, schemas = validated.decided_until, validated.schemas_until
@@ -162,23 +166,21 @@ def _written(
     return ValidatedBatch(silver, rejected, validated.rows_in, reasons, dispositions, warnings, until, schemas, rows)
 
 
-def _rows_for_merges(duck: DuckSession, writer: SilverTables, files: ValidatedFiles) -> pa.Table | None:
+def _rows_for_merges(writer: SilverTables, files: ValidatedFiles, duplicates: Words) -> pa.Table | None:
     """Return the rows for gold's merges: accepted records without duplicates; None when they were not computed."""
     if not files.has_inputs or not writer.inputs.names:
         return None
-    duck.view_columns("accepted_inputs", files.accepted, writer.inputs.names)
-    return duck.arrow("select * from accepted_inputs anti join duplicates using (_partition, _offset)")
+    return originals_in_memory(files.accepted, writer.inputs.names, duplicates)
 
 
 def view_run(
     duck: DuckSession, writer: SilverTables, files: ValidatedFiles, rows: IdentifiedRows | None, first: int
 ) -> None:
-    """Create views: `accepted` and `invalid` records of the run, `known` rows of silver before batch `first`.
+    """Create views: `invalid` records of the run, `known` rows of silver before batch `first`.
 
     View `candidates_sharing`, if the accepted are given as `rows`: those that may share an identity with a known row
     or with each other.
     """
-    duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
     duck.view_files("invalid", files.invalid, writer.validated_schema)
     writer.identities.view_candidates(duck, "candidates", files.accepted, rows)
     duck.view_query("known", f"select * from candidates where _batch_id < {first}")

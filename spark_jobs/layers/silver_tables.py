@@ -28,6 +28,7 @@ from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation
 from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
+from spark_jobs.storage.parquet_writer import ROWS_PER_GROUP, ParquetWriting
 
 MONTH = "_month"
 MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
@@ -145,7 +146,9 @@ def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableS
     columns = tuple(dict.fromkeys([*bounded, "_partition", "_offset", "_batch_id"]))
     path = silver_path(settings, dataset.name, dataset.release)
     schema = partitioned_schema(rows.schema, MONTH)
-    return TableSpec(f"silver.{dataset.name}", path, schema, MONTH, columns, settings.is_power_safe)
+    distinct = (*pipeline.identity, pipeline.event_time, "_offset", "_timestamp")
+    writing = ParquetWriting(distinct=distinct, compression="zstd", rows_per_group=ROWS_PER_GROUP)
+    return TableSpec(f"silver.{dataset.name}", path, schema, MONTH, columns, settings.is_power_safe, writing)
 
 
 def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -24,16 +23,15 @@ from include.sql_quoting import sql_literal
 from spark_jobs.storage.arrow_files import SUFFIX, read_arrow
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table, read_files
-from spark_jobs.storage.parquet_writer import row_groups
+from spark_jobs.storage.parquet_writer import ROWS_PER_GROUP, ParquetWriting, write_parquet
 from spark_jobs.storage.spark_files import rows_in_files, stage_files, write_files
 
 # For all sessions of a process, in addition to the JVM's heap; DuckDB spills beyond it.
 MEMORY = "2GB"
 # Of the background sessions, apart from those above; none before the first large group is compacted.
 BACKGROUND_MEMORY = "1GB"
-# A look-up of one row reads its row group; DuckDB's threads write row groups side by side. Compressed by zstd once, a
-# file needs not be written again when it is compacted.
-ROWS_PER_GROUP = 16_384
+# DuckDB's threads write row groups side by side. Compressed by zstd once, a file needs not be written again when it is
+# compacted.
 STAYING = f"format parquet, compression zstd, row_group_size {ROWS_PER_GROUP}"
 # DuckDB's own writer makes row groups of at least a vector's rows: 600 MB if a record has 300 KB.
 VECTOR = 2_048
@@ -95,9 +93,7 @@ class DuckSession:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         rows = self._database.sql(sql).to_arrow_reader(VECTOR)
-        with pq.ParquetWriter(folder / "part-0.parquet", rows.schema, use_dictionary=False) as writer:
-            for group in row_groups(rows):
-                writer.write_table(group)
+        write_parquet(rows, rows.schema, folder / "part-0.parquet", ParquetWriting(distinct=tuple(rows.schema.names)))
 
     def save_file(self, sql: str, path: Path) -> None:
         """Write the rows of a query into one new file, compressed for rows that stay."""

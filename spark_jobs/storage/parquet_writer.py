@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +12,22 @@ import pyarrow.parquet as pq
 
 # Whoever reads a file holds a row group of it in memory.
 GROUP_BYTES = 16 << 20
+# A look-up of one row reads its row group.
+ROWS_PER_GROUP = 16_384
+# More than a group of GROUP_BYTES can have.
+ANY_ROWS = 1 << 30
 
 
 @dataclass(frozen=True)
 class ParquetWriting:
-    """How Spark and `write_parquet` write a table's files: no dictionary of columns `distinct`, no bounds of columns
-    `unbounded`. Files that DuckDB writes are compressed by zstd.
+    """How Spark and `ParquetFile` write a table's files: no dictionary of columns `distinct`, no bounds of columns
+    `unbounded`. Files that DuckDB writes are compressed by zstd. `rows_per_group`: at most, of `ParquetFile`.
     """
 
     distinct: tuple[str, ...] = ()
     unbounded: tuple[str, ...] = ()
     compression: str = "snappy"
+    rows_per_group: int = ANY_ROWS
 
     @property
     def spark_options(self) -> Mapping[str, str]:
@@ -32,32 +38,59 @@ class ParquetWriting:
         return {"compression": self.compression} | distinct | unbounded | sizes
 
 
-def write_parquet(rows: pa.Table, path: Path, writing: ParquetWriting) -> None:
-    """Write rows into a new file, in row groups of bounded bytes (`row_groups`)."""
-    names = rows.schema.names
-    dictionaries = [name for name in names if name not in writing.distinct]
-    bounds = [name for name in names if name not in writing.unbounded]
-    with pq.ParquetWriter(
-        path,
-        rows.schema,
-        compression=writing.compression,
-        use_dictionary=dictionaries,
-        write_statistics=bounds,
-        store_schema=False,
-    ) as writer:
-        for group in row_groups(rows.to_batches()):
-            writer.write_table(group)
+class ParquetFile:
+    """A new Parquet file: rows are added in batches, and written in row groups of bounded bytes and rows.
+
+    Each group has `rows_per_group` rows, or at least half of GROUP_BYTES and at most one and a half unless a row has
+    more; the last one may have less.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, writing: ParquetWriting) -> None:
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            compression=writing.compression,
+            use_dictionary=_all_but(writing.distinct, schema),
+            write_statistics=_all_but(writing.unbounded, schema),
+            store_schema=False,
+        )
+        self._rows_per_group = writing.rows_per_group
+        self._pending: list[pa.RecordBatch] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows, after those before."""
+        first, most = 0, max(1, batch.num_rows * GROUP_BYTES // max(1, batch.nbytes))
+        while first < batch.num_rows:
+            part = batch.slice(first, min(most, self._rows_per_group - self._pending_rows()))
+            self._pending.append(part)
+            first += part.num_rows
+            if self._pending_rows() == self._rows_per_group or self._pending_bytes() >= GROUP_BYTES // 2:
+                self._write_pending()
+
+    def close(self) -> None:
+        """Write what is left, and the footer."""
+        self._write_pending()
+        self._writer.close()
+
+    def _pending_rows(self) -> int:
+        return sum(each.num_rows for each in self._pending)
+
+    def _pending_bytes(self) -> int:
+        return sum(each.nbytes for each in self._pending)
+
+    def _write_pending(self) -> None:
+        if self._pending:
+            self._writer.write_table(pa.Table.from_batches(self._pending), self._rows_per_group)
+        self._pending = []
 
 
-def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows in tables of at least half of GROUP_BYTES, and at most one and a half unless a row has more."""
-    pending: list[pa.RecordBatch] = []
-    for batch in batches:
-        most = max(1, batch.num_rows * GROUP_BYTES // max(1, batch.nbytes))
-        for first in range(0, batch.num_rows, most):
-            pending.append(batch.slice(first, most))
-            if sum(each.nbytes for each in pending) >= GROUP_BYTES // 2:
-                yield pa.Table.from_batches(pending)
-                pending = []
-    if pending:
-        yield pa.Table.from_batches(pending)
+def _all_but(names: Sequence[str], schema: pa.Schema) -> bool | list[str]:
+    """Return the columns without these; true for all, since Arrow's writer leaves out nested ones of a list."""
+    return [name for name in schema.names if name not in names] if names else True
+
+
+def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path, writing: ParquetWriting) -> None:
+    """Write rows into a new file."""
+    with closing(ParquetFile(path, schema, writing)) as file:
+        for batch in batches:
+            file.add(batch)

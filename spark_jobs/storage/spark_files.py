@@ -6,15 +6,16 @@ Files of a *stage* are read by this process alone, never by Spark: Arrow where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from include.errors import Transient
-from spark_jobs.storage.arrow_files import SUFFIX, arrow_rows, write_arrow
+from spark_jobs.storage.arrow_files import SUFFIX, arrow_rows, read_arrow, write_arrow
 
 UNFINISHED = "_temporary"
 """Spark's folder for what tasks have not committed; a task that lost its driver may leave files there."""
@@ -65,6 +66,15 @@ def write_stage(rows: DataFrame, folder: Path, parquet_options: Mapping[str, str
 def stage_files(folder: Path) -> list[Path]:
     """Return the files of a folder that `write_stage` wrote."""
     return sorted([*folder.glob("*.parquet"), *folder.glob(f"*{SUFFIX}")])
+
+
+def batches_in_files(files: Sequence[Path], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files of a stage, in order, with these columns; those of Arrow files stay there."""
+    for file in files:
+        if file.suffix == SUFFIX:
+            yield from read_arrow([file], names).to_batches()
+        else:
+            yield from pq.ParquetFile(file).iter_batches(columns=list(names))
 
 
 def rows_in_files(files: Iterable[Path]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
@@ -128,13 +129,7 @@ class IndexedSilver:
 
     def note_written(self, duplicates: Sequence[int] = ()) -> None:
         """Note that the last file has the rows looked up last, but those at these offsets."""
-        places = {
-            "_partition": pa.array([0] * len(duplicates), pa.int32()),
-            "_offset": pa.array(duplicates, pa.int64()),
-        }
-        with duckdb_session() as duck:
-            duck.view_arrow("duplicates", pa.table(places))
-            self.lookup.note_written(self.files[-1:], duck, "duplicates")
+        self.lookup.note_written(self.files[-1:], np.array(sorted(duplicates), np.uint64))
 
 
 def ten_batches(settings: Settings) -> IndexedSilver:

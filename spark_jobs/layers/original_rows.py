@@ -1,0 +1,48 @@
+"""A run's accepted rows without duplicates: as files of silver, and in memory for gold's merges.
+
+Reads: files of accepted records, Arrow or Parquet. Writes: a folder of silver, invisible to readers until the commit.
+Guarantee: every accepted row that is no duplicate, in the order of the files.
+After a crash: the run is written again, into a folder of the new process.
+Not by DuckDB: to write Arrow's rows as Parquet takes it three quarters more CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.storage.data_files import DataFile
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.duckdb_session import DuckSession
+from spark_jobs.storage.identity_index import Words, are_in, packed_places
+from spark_jobs.storage.partitioned_files import write_partitioned
+from spark_jobs.storage.spark_files import batches_in_files
+
+PLACE = ("_partition", "_offset")
+
+
+def places_of(duck: DuckSession, view: str) -> Words:
+    """Return the sorted places of a view's records."""
+    found = duck.arrays(f"select _partition::bigint as partition, _offset as offset from {view}")
+    return np.sort(packed_places(found["partition"], found["offset"]))
+
+
+def write_originals(silver: Table, accepted: Sequence[Path], duplicates: Words, folder: str) -> list[DataFile]:
+    """Write the rows of files that are not at these sorted places into a folder of silver; return its files."""
+    return write_partitioned(silver, _originals(accepted, silver.spec.schema.fieldNames(), duplicates), folder)
+
+
+def originals_in_memory(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> pa.Table:
+    """Return these columns of the rows that are not at these sorted places, of one file or more."""
+    batches = _originals(accepted, list(dict.fromkeys([*names, *PLACE])), duplicates)
+    return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches]).select(names)
+
+
+def _originals(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> Iterator[pa.RecordBatch]:
+    for batch in batches_in_files(accepted, names):
+        partitions, offsets = (batch[name].to_numpy().astype(np.int64) for name in PLACE)
+        is_duplicate = are_in(packed_places(partitions, offsets), duplicates)
+        yield batch.filter(pa.array(~is_duplicate)) if is_duplicate.any() else batch
