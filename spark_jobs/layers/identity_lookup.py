@@ -72,7 +72,7 @@ class IdentityLookup:
         self._merges = SegmentMerges(folder)
         self._looked_up: IdentifiedRows | None = None
         self._written: tuple[frozenset[str], PlacedRows] | None = None
-        """Paths of the files that hold the rows looked up last, and these rows without duplicates."""
+        """Paths of the files that hold the rows looked up last, and these rows; identities of those in silver."""
         self._recent = RecentRows()
 
     def view_candidates(
@@ -201,6 +201,9 @@ class IdentityLookup:
             if not has_removed_rows:
                 self._recent.add(written.places, written.rows.select(columns_with_identity(self._dataset, RANK)))
         else:
+            # A patch may have added a record that is in memory as a duplicate, with another identity.
+            if paths:
+                self._recent.clear()
             self._add(_files_at(self._silver, paths))
 
     def _add(self, files: Iterable[DataFile]) -> None:

@@ -19,7 +19,7 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession
 from spark_jobs.storage.identity_index import Words, are_in, packed_places
 from spark_jobs.storage.partitioned_files import write_partitioned
-from spark_jobs.storage.spark_files import batches_in_files
+from spark_jobs.storage.spark_files import batches_in_files, no_rows_of_file
 
 PLACE = ("_partition", "_offset")
 
@@ -36,9 +36,14 @@ def write_originals(silver: Table, accepted: Sequence[Path], duplicates: Words, 
 
 
 def originals_in_memory(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> pa.Table:
-    """Return these columns of the rows that are not at these sorted places, of one file or more."""
-    batches = _originals(accepted, list(dict.fromkeys([*names, *PLACE])), duplicates)
-    return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches]).select(names)
+    """Return these columns of the rows that are not at these sorted places, of one file or more.
+
+    Of several queries, some may know that a column is never null: a column of the result may be.
+    """
+    chosen = list(dict.fromkeys([*names, *PLACE]))
+    batches = [*_originals(accepted, chosen, duplicates), no_rows_of_file(accepted[0], chosen)]
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables(tables, promote_options="default").select(names)
 
 
 def _originals(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> Iterator[pa.RecordBatch]:

@@ -53,6 +53,8 @@ class ParquetFile:
             use_dictionary=_all_but(writing.distinct, schema),
             write_statistics=_all_but(writing.unbounded, schema),
             store_schema=False,
+            # As DuckDB and Spark do.
+            store_decimal_as_integer=True,
         )
         self._rows_per_group = writing.rows_per_group
         self._pending: list[pa.RecordBatch] = []
@@ -69,8 +71,10 @@ class ParquetFile:
 
     def close(self) -> None:
         """Write what is left, and the footer."""
-        self._write_pending()
-        self._writer.close()
+        try:
+            self._write_pending()
+        finally:
+            self._writer.close()
 
     def _pending_rows(self) -> int:
         return sum(each.num_rows for each in self._pending)
@@ -79,9 +83,10 @@ class ParquetFile:
         return sum(each.nbytes for each in self._pending)
 
     def _write_pending(self) -> None:
-        if self._pending:
-            self._writer.write_table(pa.Table.from_batches(self._pending), self._rows_per_group)
-        self._pending = []
+        # Rows whose writing fails, on a full disk, are not written again by `close`.
+        pending, self._pending = self._pending, []
+        if pending:
+            self._writer.write_table(pa.Table.from_batches(pending), self._rows_per_group)
 
 
 def _all_but(names: Sequence[str], schema: pa.Schema) -> bool | list[str]:

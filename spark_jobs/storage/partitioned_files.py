@@ -33,10 +33,9 @@ def write_partitioned(table: Table, batches: Iterable[pa.RecordBatch], folder: s
 
 
 def file_schema(spec: TableSpec) -> pa.Schema:
-    """Return the columns of a table's files. All may have nulls, as in those that DuckDB writes: files with the same
-    columns are compacted without being read (`row_group_copy.py`).
-    """
-    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(spec.data_schema, timezone="UTC")])
+    """Return the columns of a table's files. All may have nulls, also in structs, as in the tasks' files."""
+    schema: pa.Schema = to_arrow_schema(spec.data_schema.toNullable(), timezone="UTC")
+    return schema
 
 
 def _by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str | None, pa.RecordBatch]]:

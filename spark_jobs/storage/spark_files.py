@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from include.errors import Transient
 from spark_jobs.storage.arrow_files import SUFFIX, arrow_rows, read_arrow, write_arrow
+from spark_jobs.storage.parquet_writer import ROWS_PER_GROUP
 
 UNFINISHED = "_temporary"
 """Spark's folder for what tasks have not committed; a task that lost its driver may leave files there."""
@@ -74,7 +75,16 @@ def batches_in_files(files: Sequence[Path], names: Sequence[str]) -> Iterator[pa
         if file.suffix == SUFFIX:
             yield from read_arrow([file], names).to_batches()
         else:
-            yield from pq.ParquetFile(file).iter_batches(columns=list(names))
+            with pq.ParquetFile(file) as source:
+                # By row group, whose bytes are bounded: a batch over several may have all rows of a file.
+                for group in range(source.num_row_groups):
+                    yield from source.iter_batches(ROWS_PER_GROUP, row_groups=[group], columns=list(names))
+
+
+def no_rows_of_file(file: Path, names: Sequence[str]) -> pa.RecordBatch:
+    """Return no rows, with these columns as a file of a stage has them."""
+    schema = read_arrow([file], names).schema if file.suffix == SUFFIX else pq.read_schema(file)
+    return pa.RecordBatch.from_pylist([], pa.schema([schema.field(name) for name in names]))
 
 
 def rows_in_files(files: Iterable[Path]) -> int:

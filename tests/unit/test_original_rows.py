@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from indexed_silver import BOUNDED, COLUMNS
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.layers.original_rows import originals_in_memory, write_originals
 from spark_jobs.storage.data_files import HIVE_NULL, TableSpec
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.identity_index import Words, packed_places
 from spark_jobs.storage.parquet_writer import ParquetWriting
+from spark_jobs.storage.spark_files import batches_in_files
 
 NOON = datetime(2013, 3, 1, 12, tzinfo=UTC)
 WRITING = ParquetWriting(distinct=("event_id",), compression="zstd", rows_per_group=4)
@@ -112,3 +114,37 @@ def test_files_have_the_same_columns_whatever_may_be_null(silver: Table, tmp_pat
     (other,) = write_originals(Table(spec), [tmp_path / "strict.parquet"], NONE, "run")
     schemas = [pq.read_metadata(path).schema for path in (silver.spec.path / loose.path, spec.path / other.path)]
     assert schemas[0].equals(schemas[1])
+
+
+def test_file_without_rows_gives_no_rows_with_the_columns(tmp_path: Path) -> None:
+    """Spark's Parquet writer leaves one on a cluster, when no record is accepted."""
+    pq.write_table(rows(0, []), tmp_path / "empty.parquet")
+    found = originals_in_memory([tmp_path / "empty.parquet"], ["event_id"], NONE)
+    assert (found.column_names, len(found)) == (["event_id"], 0)
+
+
+def test_files_of_queries_that_know_more_or_less_of_nulls_are_read_together(tmp_path: Path) -> None:
+    made = rows(0, ["2013-03"])
+    strict = pa.schema([field.with_nullable(False) for field in made.schema])
+    pq.write_table(made.cast(strict), tmp_path / "strict.parquet")
+    pq.write_table(rows(1, ["2013-03"]), tmp_path / "loose.parquet")
+    found = originals_in_memory([tmp_path / "strict.parquet", tmp_path / "loose.parquet"], ["event_id"], NONE)
+    assert found["event_id"].to_pylist() == ["e00", "e01"]
+
+
+def test_struct_without_a_value_may_have_members_that_are_never_null(tmp_path: Path) -> None:
+    member = StructType([StructField("code", StringType(), nullable=False)])
+    columns = StructType([StructField("detail", member), *COLUMNS.fields])
+    table = Table(TableSpec("silver.flights", tmp_path / "silver", columns, "_month", BOUNDED, writing=WRITING))
+    detail = pa.array([None, {"code": "a"}], pa.struct([("code", pa.string())]))
+    made = rows(0, ["2013-03"] * 2).append_column("detail", detail)
+    pq.write_table(made, tmp_path / "rows.parquet")
+    (file,) = write_originals(table, [tmp_path / "rows.parquet"], NONE, "run")
+    found = pq.read_table(table.spec.path / file.path, partitioning=None)["detail"].to_pylist()
+    assert found == [None, {"code": "a"}]
+
+
+def test_large_rows_are_read_by_row_group(tmp_path: Path) -> None:
+    pq.write_table(rows(0, ["2013-03"] * 10), tmp_path / "rows.parquet", row_group_size=4)
+    batches = list(batches_in_files([tmp_path / "rows.parquet"], ["event_id"]))
+    assert [len(batch) for batch in batches] == [4, 4, 2]
