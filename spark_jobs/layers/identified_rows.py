@@ -21,7 +21,7 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.storage.identity_index import Identities, Words, are_in, packed_places
 
-PLACE = "_partition::bigint as _place_partition, _offset as _place_offset"
+PLACE_SQL = "_partition::bigint as _place_partition, _offset as _place_offset"
 """A contract has no column whose name begins with an underscore."""
 PLACED = ("_hash", "_time", "_place_partition", "_place_offset")
 
@@ -74,7 +74,7 @@ def identify_files(dataset: Dataset, silver: Table, accepted: Sequence[Path]) ->
 def identify_rows(duck: DuckSession, dataset: Dataset, view: str, columns: Sequence[str] = ()) -> IdentifiedRows:
     """Return the identities and some columns of the rows of a view; one without event time counts as of 1970."""
     time = f'coalesce(epoch_us("{dataset.pipeline.event_time}"), 0)::bigint as _time'
-    names = [f"hash({identity_columns(dataset)}) as _hash", time, PLACE, *(f'"{column}"' for column in columns)]
+    names = [f"hash({identity_columns(dataset)}) as _hash", time, PLACE_SQL, *(f'"{column}"' for column in columns)]
     rows = duck.arrow(f"select {', '.join(names)} from {view}")
     hashes, times, partitions, offsets = (rows[name].to_numpy() for name in PLACED)
     order, places = np.argsort(hashes), packed_places(partitions, offsets)

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from include.record_coordinates import POSITION
+from spark_jobs.layers.identified_rows import PLACE_SQL
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession
@@ -21,13 +23,11 @@ from spark_jobs.storage.identity_index import Words, are_in, packed_places
 from spark_jobs.storage.partitioned_files import write_partitioned
 from spark_jobs.storage.spark_files import batches_in_files, no_rows_of_file
 
-PLACE = ("_partition", "_offset")
-
 
 def places_of(duck: DuckSession, view: str) -> Words:
     """Return the sorted places of a view's records."""
-    found = duck.arrays(f"select _partition::bigint as partition, _offset as offset from {view}")
-    return np.sort(packed_places(found["partition"], found["offset"]))
+    found = duck.arrays(f"select {PLACE_SQL} from {view}")
+    return np.sort(packed_places(found["_place_partition"], found["_place_offset"]))
 
 
 def write_originals(silver: Table, accepted: Sequence[Path], duplicates: Words, folder: str) -> list[DataFile]:
@@ -40,7 +40,7 @@ def originals_in_memory(accepted: Sequence[Path], names: Sequence[str], duplicat
 
     Of several queries, some may know that a column is never null: a column of the result may be.
     """
-    chosen = list(dict.fromkeys([*names, *PLACE]))
+    chosen = list(dict.fromkeys([*names, *POSITION]))
     batches = [*_originals(accepted, chosen, duplicates), no_rows_of_file(accepted[0], chosen)]
     tables = [pa.Table.from_batches([batch]) for batch in batches]
     return pa.concat_tables(tables, promote_options="default").select(names)
@@ -48,6 +48,6 @@ def originals_in_memory(accepted: Sequence[Path], names: Sequence[str], duplicat
 
 def _originals(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> Iterator[pa.RecordBatch]:
     for batch in batches_in_files(accepted, names):
-        partitions, offsets = (batch[name].to_numpy().astype(np.int64) for name in PLACE)
+        partitions, offsets = (batch[name].to_numpy() for name in POSITION)
         is_duplicate = are_in(packed_places(partitions, offsets), duplicates)
         yield batch.filter(pa.array(~is_duplicate)) if is_duplicate.any() else batch

@@ -1,4 +1,4 @@
-"""Parquet files of a table that this process writes from Arrow rows, one for each value of the partition column."""
+"""A table's Parquet files that this process writes from Arrow rows, one or more for each partition value."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from spark_jobs.storage.data_files import HIVE_NULL, DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.parquet_writer import ParquetFile
 
+MOST_OPEN = 64
+"""Files that are open at once: a producer's times may be of any month."""
+
 
 def write_partitioned(table: Table, batches: Iterable[pa.RecordBatch], folder: str) -> list[DataFile]:
     """Write rows with the table's columns, partition included, as `Table.write` does with Spark's; return the files."""
@@ -26,6 +29,9 @@ def write_partitioned(table: Table, batches: Iterable[pa.RecordBatch], folder: s
         for batch in filter(len, batches):
             for value, rows in _by_value(batch, table.spec.partition):
                 if value not in files:
+                    if len(files) == MOST_OPEN:
+                        opened.close()
+                        files.clear()
                     path = _new_path(target, table.spec.partition, value)
                     files[value] = opened.enter_context(closing(ParquetFile(path, schema, table.spec.writing)))
                 files[value].add(rows.select(schema.names).cast(schema))
@@ -51,5 +57,5 @@ def _by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str | None, 
 
 def _new_path(folder: Path, partition: str, value: str | None) -> Path:
     path = folder / f"{partition}={quote(value, safe='') if value else HIVE_NULL}"
-    path.mkdir(parents=True)
-    return path / "part-0.parquet"
+    path.mkdir(parents=True, exist_ok=True)
+    return path / f"part-{len(list(path.iterdir()))}.parquet"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from compactable_release import EARLY, assert_same_rows, head_rows, reading
+from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
@@ -16,7 +19,9 @@ from spark_jobs.engine.compact_tables import CompactedTable, FilesDamaged, compa
 from spark_jobs.engine.compaction_groups import are_of_one_day
 from spark_jobs.storage.batch_rows import first_batch, last_batch
 from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.row_group_copy import have_same_columns
+from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.storage.parquet_writer import ParquetWriting, write_parquet
+from spark_jobs.storage.row_group_copy import copy_row_groups, have_same_columns
 
 
 @pytest.mark.parametrize("layer", ["bronze", "silver"])
@@ -108,3 +113,37 @@ def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.Mo
         group = sorted(compacted.table.files(), key=first_batch)[:2]
         assert not are_of_one_day(group, compacted.day)
     assert not compact_tables_module._can_be_copied(compacted, group)
+
+
+def test_files_of_both_writers_of_silver_are_copied_into_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Arrow annotates no integer, DuckDB each; decimals must be stored alike."""
+    rows = pa.table(
+        {
+            "name": ["a", None],
+            "count": pa.array([1, 2], pa.int32()),
+            "offset": pa.array([3, 4], pa.int64()),
+            "price": pa.array([Decimal("1.25"), None], pa.decimal128(12, 2)),
+            "at": pa.array([datetime(2026, 3, 1, tzinfo=UTC)] * 2, pa.timestamp("us", "UTC")),
+        }
+    )
+    arrow, duckdb, both = (tmp_path / f"{name}.parquet" for name in ("arrow", "duckdb", "both"))
+    write_parquet(rows.to_batches(), rows.schema, arrow, ParquetWriting(compression="zstd"))
+    with duckdb_session() as duck:
+        duck.view_arrow("rows", rows)
+        duck.save_file("select * from rows", duckdb)
+    assert have_same_columns([arrow, duckdb])
+    copy_row_groups(spark, [arrow, duckdb], both)
+    assert pq.read_table(both).cast(rows.schema).equals(pa.concat_tables([rows, rows]))
+    assert [tuple(row) for row in spark.read.parquet(str(both)).select("count", "price").collect()] == [
+        (1, Decimal("1.25")),
+        (2, None),
+    ] * 2
+
+
+def test_files_whose_columns_mean_something_else_are_not_copied_into_one(tmp_path: Path) -> None:
+    kinds = {"int32": pa.int32(), "int64": pa.int64(), "uint32": pa.uint32(), "date": pa.date32(), "text": pa.string()}
+    for name, kind in kinds.items():
+        pq.write_table(pa.table({"x": pa.array([None], kind)}), tmp_path / f"{name}.parquet")
+    pq.write_table(pa.table({"y": pa.array([None], pa.int32())}), tmp_path / "other.parquet")
+    first = tmp_path / "int32.parquet"
+    assert [path.stem for path in sorted(tmp_path.iterdir()) if have_same_columns([first, path])] == ["int32"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.layers.original_rows import originals_in_memory, write_originals
+from spark_jobs.storage import partitioned_files
 from spark_jobs.storage.data_files import HIVE_NULL, TableSpec
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.identity_index import Words, packed_places
@@ -148,3 +150,18 @@ def test_large_rows_are_read_by_row_group(tmp_path: Path) -> None:
     pq.write_table(rows(0, ["2013-03"] * 10), tmp_path / "rows.parquet", row_group_size=4)
     batches = list(batches_in_files([tmp_path / "rows.parquet"], ["event_id"]))
     assert [len(batch) for batch in batches] == [4, 4, 2]
+
+
+def test_rows_of_more_months_than_files_may_be_open_are_all_written(
+    silver: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitioned_files, "MOST_OPEN", 2)
+    months: list[str | None] = ["2013-01", "2013-02", "2013-03", "2013-01", None, "2013-01"]
+    for number in range(2):
+        pq.write_table(rows(10 * number, months), tmp_path / f"{number}.parquet")
+    files = write_originals(silver, [tmp_path / "0.parquet", tmp_path / "1.parquet"], NONE, "run")
+    assert len({file.path for file in files}) == len(files) > 4
+    found = Counter[str | None]()
+    for file in files:
+        found[None if file.partition == HIVE_NULL else file.partition] += file.rows
+    assert found == {"2013-01": 6, "2013-02": 2, "2013-03": 2, None: 2}
