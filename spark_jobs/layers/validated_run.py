@@ -105,7 +105,7 @@ class Validations(Protocol):
         """Note that the records up to batch `last` are validated from now on."""
 
     def end_validation(self) -> None:
-        """Note that they are validated, so that Spark is idle."""
+        """Note that they are validated and identified; Spark is idle since a moment before."""
 
 
 class NextRun:
