@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
 from include.errors import HeadraceError
+from include.host.stop_signals import stop_on
 from include.lineage_events.event_delivery import receiver, receiver_name
 from include.lineage_events.event_follower import EventFollower
 from include.settings import Settings, load_settings
@@ -59,9 +59,7 @@ def report(follower: EventFollower, waiting: str) -> None:
 
 def serve(settings: Settings, show: Callable[[str], None]) -> None:
     """Send events until SIGTERM or Ctrl-C. Raises NoReceiver, PasswordUnreadable, LockHeld."""
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    ended = stop_on(signal.SIGTERM, signal.SIGINT)
     follower = EventFollower(settings, receiver(settings), show)
     with follower.alone():
         show(f"sends OpenLineage events to {receiver_name(settings)}")

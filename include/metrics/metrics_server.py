@@ -11,11 +11,11 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from types import FrameType
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 
+from include.host.stop_signals import stop_on
 from include.metrics.dataset_metrics import HeadraceCollector
 from include.settings import Settings, load_settings
 
@@ -35,13 +35,7 @@ class OneAtATime(HeadraceCollector):
 
 def serve(settings: Settings, host: str, port: int) -> None:
     """Answer scrapes until SIGTERM or Ctrl-C."""
-    ended = threading.Event()
-
-    def end(_signal: int, _frame: FrameType | None) -> None:
-        ended.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    ended = stop_on(signal.SIGTERM, signal.SIGINT)
     registry = CollectorRegistry()
     registry.register(OneAtATime(settings))
     server, thread = start_http_server(port, host, registry)

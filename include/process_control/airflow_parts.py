@@ -26,6 +26,7 @@ import psutil
 
 from include.host.process_session import session_processes
 from include.host.process_tether import signal_with_parent
+from include.host.stop_signals import stop_on
 from include.paths import run_path
 from include.settings import load_settings
 from include.state.heartbeats import beat
@@ -146,9 +147,7 @@ def log_line(line: str) -> None:
 
 def main() -> int:
     """Run the parts until SIGTERM; return 0, or 1 when the database could not be prepared."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on(signal.SIGTERM, signal.SIGINT)
     migration = subprocess.run(airflow("db", "migrate"), stdin=subprocess.DEVNULL, check=False)
     if migration.returncode != 0:
         log_line("the database could not be prepared")

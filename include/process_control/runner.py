@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from include.errors import HeadraceError, Terminal
+from include.host.stop_signals import stop_on
 from include.leases.lease import is_lease_free
 from include.leases.lease_errors import LeaseServerUnavailable
 from include.paths import lease_path, run_path
@@ -360,9 +361,7 @@ def serve(settings: Settings, stop: threading.Event) -> None:
 
 def main() -> int:
     """Supervise until SIGTERM; return 0 after a clean stop, 2 if another runner exists and there are no leases."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on(signal.SIGTERM, signal.SIGINT)
     try:
         settings = load_settings()
         if settings.lease_url:

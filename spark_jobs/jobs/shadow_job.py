@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 
 from include.catalog.dataset import released_dataset
+from include.host.stop_signals import stop_on
 from include.reading.publication import Publication, batches_behind, publication_json, read_publication
 from include.settings import Settings
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
@@ -72,8 +73,7 @@ def build(settings: Settings, dataset: str, release: str, stop: threading.Event)
 def main(arguments: Sequence[str]) -> int:
     """Run the job; return its exit code (`bounded_job.py`)."""
     dataset, release = arguments
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = stop_on(signal.SIGTERM)
 
     def work(settings: Settings) -> bool:
         return build(settings, dataset, release, stop)

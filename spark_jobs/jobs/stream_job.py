@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from include.errors import HeadraceError
+from include.host.stop_signals import stop_on
 from include.leases.database_lease import LeaseRole
 from include.leases.lease import take_lease
 from include.paths import lease_path
@@ -34,8 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the driver of one dataset; return DONE drained, FAILED, or REFUSED before its loop began."""
     (name,) = arguments
     use_utc()
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = stop_on(signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = load_settings()
