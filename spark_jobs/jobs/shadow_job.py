@@ -23,7 +23,7 @@ from include.settings import Settings
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.interval_refresh import is_ahead, refresh_up_to
 from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.next_run import refined_batch
+from spark_jobs.engine.next_run import BronzeEnd, refined_batch
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_reading_job
@@ -40,12 +40,8 @@ def catch_up(settings: Settings, shadow: ActiveRelease, stop: threading.Event) -
     while True:
         published, began = read_publication(settings, name), time.monotonic()
         bronze.advance()
-        while refined_batch(shadow.release) < published.batch:
-            if stop.is_set():
-                return None
-            run = shadow.refine_next(settings, published.batch, publishing=False, refreshing=False)
-            if run is not None:
-                report(at="batches", done=run.batches[1] + 1, of=published.batch + 1)
+        if not advance(settings, shadow, published.batch, stop):
+            return None
         # Both sides of the comparison hold the same batches, also in tables that are behind.
         behind = batches_behind(published)
         ahead = refined_batch(shadow.release) > published.batch or is_ahead(shadow.release, behind)
@@ -54,6 +50,18 @@ def catch_up(settings: Settings, shadow: ActiveRelease, stop: threading.Event) -
             return published
         if stop.wait(0.2):
             return None
+
+
+def advance(settings: Settings, shadow: ActiveRelease, last: int, stop: threading.Event) -> bool:
+    """Advance the shadow to batch `last`, each run validated during the one before; return False when stopped."""
+    end = BronzeEnd(last)
+    while refined_batch(shadow.release) < last:
+        if stop.is_set():
+            return False
+        run = shadow.refine_next(settings, last, publishing=False, refreshing=False, bronze_end=lambda: end)
+        if run is not None:
+            report(at="batches", done=run.batches[1] + 1, of=last + 1)
+    return True
 
 
 def build(settings: Settings, dataset: str, release: str, stop: threading.Event) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from include.settings import Settings
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import BronzeEnd, committed_batches
+from spark_jobs.jobs.shadow_job import advance
 from spark_jobs.layers import silver_layer, validated_run
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.storage import failpoints
@@ -79,6 +81,16 @@ def test_run_is_written_from_what_the_run_before_validated(
     assert made.rejected()["_batch_id"].to_list() == [0, 1, 2, 3]
     assert made.read("gold.meter_days")["litres"].to_list() == [12]
     assert not active.release.writer.staging.exists() or not list(active.release.writer.staging.iterdir())
+
+
+def test_shadow_build_validates_each_run_during_the_run_before(
+    active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Step] = []
+    monkeypatch.setattr(failpoints, "step_listeners", [steps.append])
+    assert advance(in_runs_of(3, made), active, BATCHES - 1, threading.Event())
+    assert steps.count(Step.NEXT_VALIDATED) == BATCHES - 1
+    assert set(committed_batches(active.release).values()) == {BATCHES - 1}
 
 
 @pytest.mark.parametrize(("most_rows", "has_backlog"), [(31, False), (7, True)])
