@@ -53,7 +53,7 @@ from spark_jobs.storage.row_group_copy import copy_row_groups, have_same_columns
 
 LEAST_SECONDS = 1.0
 LEAST_COPIED = 512 << 10
-"""Smaller files have few rows in a row group: their rows are written again, in larger ones."""
+"""Files that are smaller in the mean have few rows in a row group: their rows are written again, in larger ones."""
 SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 
 
@@ -95,7 +95,7 @@ class CompactedTable:
             return compaction_groups(chosen, policy, lambda file: found[file.path])
         if self.before is not None:
             files = [file for file in files if last_batch(file) < self.before]
-        return compaction_groups(files, policy, self.group_key)
+        return compaction_groups(files, policy, self.group_key, in_order=policy.tiered and self.spark is not None)
 
 
 def compact_tables(
@@ -209,7 +209,9 @@ def refuse_damaged(table: Table, files: Sequence[DataFile]) -> None:
 
 def _can_be_copied(compacted: CompactedTable, group: Sequence[DataFile]) -> bool:
     """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day."""
-    if any(file.size < LEAST_COPIED or "_batch_id" not in file.high for file in group):
+    if any("_batch_id" not in file.high for file in group):
+        return False
+    if sum(file.size for file in group) < LEAST_COPIED * len(group):
         return False
     if any(named_checksum(file.path) is None for file in group):
         # Reading it in full shows whether it is damaged.

@@ -7,9 +7,11 @@ and a group key has at most `min_files` files per tier after compaction.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import partial
+from itertools import groupby
 
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile
 
@@ -44,15 +46,52 @@ AUTOMATIC = CompactionPolicy(small=12 * MEGABYTE, target=64 * MEGABYTE, tiered=T
 GroupKey = Callable[[DataFile], Hashable]
 
 
-def compaction_groups(files: Sequence[DataFile], policy: CompactionPolicy, group_key: GroupKey) -> list[list[DataFile]]:
-    """Return groups of files of one key, smallest first; each group becomes one file per day."""
-    found: dict[tuple[Hashable, int], list[DataFile]] = defaultdict(list)
-    for file in files:
-        if file.size < policy.small:
-            found[group_key(file), tier(file.size) if policy.tiered else 0].append(file)
-    crowded = [sorted(each, key=_batch_order) for each in found.values() if len(each) >= policy.min_files]
+def compaction_groups(
+    files: Sequence[DataFile], policy: CompactionPolicy, group_key: GroupKey, *, in_order: bool = False
+) -> list[list[DataFile]]:
+    """Return groups of files of one key, smallest first; each group becomes one file per day.
+
+    With `in_order`, files of a group follow one another by batch, so that their row groups can be copied.
+    """
+    keyed: dict[Hashable, list[DataFile]] = defaultdict(list)
+    for file in sorted(files, key=_batch_order):
+        keyed[group_key(file)].append(file)
+    alike = _following_one_another if in_order else _of_one_tier
+    crowded = [group for each in keyed.values() for group in alike(each, policy)]
     groups = [group for each in crowded for group in _filled(each, policy)]
     return sorted(groups, key=lambda group: sum(file.size for file in group))
+
+
+def _of_one_tier(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:
+    found: dict[int, list[DataFile]] = defaultdict(list)
+    for file in files:
+        if file.size < policy.small:
+            found[tier(file.size) if policy.tiered else 0].append(file)
+    return (each for each in found.values() if len(each) >= policy.min_files)
+
+
+def _following_one_another(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:
+    """Yield, tier by tier, stretches without a larger file that have enough files of the tier, smaller ones included.
+
+    Smaller files that larger ones divide would otherwise become one file around these, and everything after it would
+    be out of order.
+    """
+    taken: set[str] = set()
+    for number in sorted({tier(file.size) for file in files if file.size < policy.small}):
+        for stretch in _stretches(files, partial(_is_within, most=number, policy=policy, taken=taken)):
+            own = [place for place, file in enumerate(stretch) if tier(file.size) == number]
+            if len(own) >= policy.min_files:
+                group = stretch[: own[-1] + 1]
+                taken |= {file.path for file in group}
+                yield group
+
+
+def _is_within(file: DataFile, most: int, policy: CompactionPolicy, taken: Collection[str]) -> bool:
+    return file.size < policy.small and tier(file.size) <= most and file.path not in taken
+
+
+def _stretches(files: Sequence[DataFile], is_part: Callable[[DataFile], bool]) -> Iterator[list[DataFile]]:
+    return (list(part) for is_stretch, part in groupby(files, is_part) if is_stretch)
 
 
 def tier(size: int) -> int:

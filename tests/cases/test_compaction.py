@@ -344,6 +344,37 @@ def test_tiers_grow_by_a_factor_of_eight() -> None:
     assert [tier(bound) for bound in bounds] == [1, 2, 3, 4]
 
 
+def batches_of(group: list[DataFile]) -> list[int]:
+    return [int(str(each.low["_batch_id"])) for each in group]
+
+
+def files_of_sizes(*sizes: int) -> list[DataFile]:
+    return [DataFile(f"f{n}", "d", 9, size, {"_batch_id": n}, {"_batch_id": n}) for n, size in enumerate(sizes)]
+
+
+def groups_in_order(*sizes: int) -> list[list[int]]:
+    groups = compaction_groups(files_of_sizes(*sizes), AUTOMATIC, partition_of, in_order=True)
+    return [batches_of(group) for group in groups]
+
+
+def test_small_files_between_larger_ones_are_compacted_with_them() -> None:
+    """Else they would become one file around those, after which no row group could be copied."""
+    small, large = 300 << 10, 700 << 10
+    divided = [small, large] * 7
+    assert groups_in_order(*divided) == []
+    assert [len(each) for each in compaction_groups(files_of_sizes(*divided, small), AUTOMATIC, partition_of)] == [8]
+    assert groups_in_order(*divided, small) == []
+    assert groups_in_order(*divided, small, large, small) == [[*range(16)]], "up to the last one of the tier"
+
+
+def test_files_in_order_are_compacted_by_tiers_and_never_around_a_larger_one() -> None:
+    tiny, small, large, whole = 5_000, 300 << 10, 700 << 10, 13 * MEGABYTE
+    assert groups_in_order(*[small] * 8, *[large] * 8) == [[*range(8)], [*range(8, 16)]]
+    assert groups_in_order(*[large] * 4, whole, *[large] * 4) == []
+    assert groups_in_order(*[large] * 4, whole, tiny, *[large] * 8, tiny) == [[*range(5, 14)]]
+    assert groups_in_order(*[large] * 7) == []
+
+
 def test_small_files_are_grouped_by_partition_and_size() -> None:
     size = CompactionPolicy(small=10, target=12, min_files=3)
     small = [file(f"f{n}", 5, 9 - n) for n in range(5)]
