@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,15 +42,22 @@ from {view}
 """
 
 
-def rejected_counts(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return rejected rows by reason (each reason once a record) and by disposition, from the files just written."""
+COUNTED = ["disposition", "reasons"]
+
+
+def rejected_counts(rows: Iterable[pa.Table]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return rejected rows by reason (each reason once a record) and by disposition; `rows` have COUNTED, or more."""
     reasons: Counter[str] = Counter()
     dispositions: Counter[str] = Counter()
-    for file in files:
-        rows = pq.read_table(table.spec.path / file.path, columns=["disposition", "reasons"], partitioning=None)
-        dispositions += _counted(rows["disposition"])
-        reasons += _counted_reasons(rows["reasons"].combine_chunks())
+    for each in rows:
+        dispositions += _counted(each["disposition"])
+        reasons += _counted_reasons(each["reasons"].combine_chunks())
     return dict(reasons), dict(dispositions)
+
+
+def rejected_counts_of_files(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return `rejected_counts` of files that were just written."""
+    return rejected_counts(pq.ParquetFile(table.spec.path / file.path).read(columns=COUNTED) for file in files)
 
 
 def _counted_reasons(reasons: Any) -> Counter[str]:

@@ -25,7 +25,7 @@ from spark_jobs.layers.find_duplicates import rank_copies
 from spark_jobs.layers.identified_rows import IdentifiedRows
 from spark_jobs.layers.original_rows import originals_in_memory, places_of, write_originals
 from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.rejected_layer import rejected_counts, rejected_rows_sql
+from spark_jobs.layers.rejected_layer import rejected_counts, rejected_counts_of_files, rejected_rows_sql
 from spark_jobs.layers.silver_tables import MONTH, Inheritance, SilverTables
 from spark_jobs.layers.transform_errors import failure_of
 from spark_jobs.layers.validate_records import ValidatedFiles
@@ -41,6 +41,7 @@ from spark_jobs.storage.duckdb_session import (
 )
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.identity_index import Words
+from spark_jobs.storage.partitioned_files import write_partitioned
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 
@@ -153,14 +154,15 @@ def _written(
     with duckdb_session() as duck:
         view_run(duck, writer, validated.files, validated.rows, run.first)
         rank_copies(duck, writer.dataset, "candidates_sharing", "known")
-        rejected = duck.write(rejected_rows_sql(writer.dataset), writer.rejected, run.folder)
+        rejected_rows = duck.arrow(rejected_rows_sql(writer.dataset))
         duplicates = places_of(duck, "duplicates")
+    rejected = write_partitioned(writer.rejected, rejected_rows.to_batches(), run.folder)
     accepted = validated.files.accepted
     silver = write_originals(writer.silver, accepted, duplicates, run.folder) if committed is None else list(committed)
     rows = _rows_for_merges(writer, validated.files, duplicates)
     writer.identities.note_written(silver, duplicates)
     validated.remove()
-    reasons, dispositions = rejected_counts(writer.rejected, rejected)
+    reasons, dispositions = rejected_counts([rejected_rows])
     until, schemas = validated.decided_until, validated.schemas_until
     warnings = validated.files.warnings
     return ValidatedBatch(silver, rejected, validated.rows_in, reasons, dispositions, warnings, until, schemas, rows)
@@ -207,7 +209,7 @@ def _inherited(
     if run.first < first_unexpired_batch(writer, "bronze"):
         # Bronze has no rows any more of batches that have expired.
         rows_in = sum(file.rows for file in [*silver, *rejected])
-    return ValidatedBatch(silver, rejected, rows_in, *rejected_counts(writer.rejected, rejected), warnings={})
+    return ValidatedBatch(silver, rejected, rows_in, *rejected_counts_of_files(writer.rejected, rejected), warnings={})
 
 
 def _inherited_rows(
@@ -250,7 +252,7 @@ def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dic
     """Return the greatest event time of each partition; a file may hold rows of several, so bounds do not tell."""
     latest: dict[str, datetime] = {}
     for file in files:
-        rows = pq.read_table(silver.spec.path / file.path, columns=["_partition", column], partitioning=None)
+        rows = pq.ParquetFile(silver.spec.path / file.path).read(columns=["_partition", column])
         for found in rows.group_by("_partition").aggregate([(column, "max")]).to_pylist():
             partition, high = str(found["_partition"]), found[f"{column}_max"]
             latest[partition] = max(latest.get(partition, high), high)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
@@ -21,13 +22,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.reading.decision_log import DecidedRecord, Position
+from include.record_coordinates import POSITION
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.accepted_query import AcceptedQuery
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
 from spark_jobs.layers.reference_versions import Frames, VersionRange
-from spark_jobs.layers.silver_tables import POSITIONS, SilverTables
+from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.layers.transform_errors import failure_of, write_isolated
 from spark_jobs.storage.delta_table import RowsUnaccounted, read_files
 from spark_jobs.storage.duckdb_session import (
@@ -36,11 +38,13 @@ from spark_jobs.storage.duckdb_session import (
     read_folder,
     rows_in_folder,
 )
+from spark_jobs.storage.identity_index import Words, are_in, packed_places, unpacked_places
 from spark_jobs.storage.prepared_query import SLOT_BYTES, PreparedQuery, QueryOfOneRun, save_by, uncompressed_bytes
-from spark_jobs.storage.spark_files import rows_in_files, stage_files
+from spark_jobs.storage.spark_files import batches_in_files, rows_in_files, stage_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
 VERDICT = "_verdict"
+POSITION_IN_BRONZE = ("partition", "offset")
 KAFKA_POSITION = '"partition", "offset"'
 MOST_ROWS_HERE = 500
 """Records that this thread validates in full while it would wait for tasks; more are divided among tasks."""
@@ -185,18 +189,23 @@ def _within(rows: DataFrame, versions: VersionRange, ranges: Sequence[VersionRan
 
 def _write_remainder(records: Sequence[Path], folder: Path) -> int:
     """Write the records that were not accepted, if there are any; return how many."""
-    with duckdb_session() as duck:
-        duck.view_files("records", records, RECORD)
-        duck.view_folder("accepted", folder / ACCEPTED, POSITIONS)
-        # Places first: in a healthy run no payload is read a second time.
-        there = 'select _partition as "partition", _offset as "offset" from accepted'
-        duck.create_table(
-            "left_over", f'select "partition", "offset" from records anti join ({there}) using ({KAFKA_POSITION})'
-        )
-        left = duck.count("select * from left_over")
-        if left:
+    # Places first: in a healthy run no payload is read a second time.
+    there = _places(records, POSITION_IN_BRONZE)
+    left = there[~are_in(there, np.sort(_places(stage_files(folder / ACCEPTED), POSITION)))]
+    if len(left):
+        with duckdb_session() as duck:
+            duck.view_files("records", records, RECORD)
+            duck.view_arrow("left_over", pa.table(dict(zip(POSITION_IN_BRONZE, unpacked_places(left), strict=True))))
             duck.save_records(f"select * from records semi join left_over using ({KAFKA_POSITION})", folder / REMAINDER)
-    return left
+    return len(left)
+
+
+def _places(files: Sequence[Path], names: Sequence[str]) -> Words:
+    """Return the places of a stage's or a table's rows; `names` are the columns of partition and offset."""
+    found = [np.empty(0, np.uint64)]
+    for batch in batches_in_files(files, names):
+        found.append(packed_places(*(column.to_numpy() for column in batch.columns)))
+    return np.concatenate(found)
 
 
 def _validate_remainder(
@@ -210,7 +219,7 @@ def _validate_remainder(
 
     is_small = count <= MOST_ROWS_HERE and sum(map(uncompressed_bytes, files)) <= SLOT_BYTES
     if is_small and not decisions and (projection := writer.prepared.projection(RECORD, (texts.schemas,), build)):
-        rows = pa.concat_tables([pq.read_table(file) for file in files])
+        rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files])
         save_by(projection.of(rows), VERDICT, target)
         return
     query: PreparedQuery | QueryOfOneRun | None = None
@@ -243,14 +252,9 @@ def _refuse_unaccounted(writer: SilverTables, batches: tuple[int, int], rows_in:
 
 def _refuse_lost(writer: SilverTables, batches: tuple[int, int], invalid: Sequence[Path], folder: Path) -> None:
     """Raise RowsUnaccounted unless each record of the remainder is accepted or invalid: another may be there twice."""
-    with duckdb_session() as duck:
-        duck.view_folder("remainder", folder / REMAINDER, RECORD)
-        duck.view_folder("accepted", folder / ACCEPTED, POSITIONS)
-        duck.view_files("invalid", invalid, POSITIONS)
-        both = "select _partition, _offset from accepted union all select _partition, _offset from invalid"
-        there = f'select _partition as "partition", _offset as "offset" from ({both})'
-        lost = duck.rows(f"select {KAFKA_POSITION} from remainder anti join ({there}) using ({KAFKA_POSITION}) limit 1")
-    if lost:
-        partition, offset = lost[0]
-        why = f"silver.py must return exactly one row per record, and returns none of {partition}/{offset}"
+    there = np.sort(_places([*stage_files(folder / ACCEPTED), *invalid], POSITION))
+    remainder = _places(parquet_files(folder / REMAINDER), POSITION_IN_BRONZE)
+    partitions, offsets = unpacked_places(remainder[~are_in(remainder, there)][:1])
+    if len(offsets):
+        why = f"silver.py must return exactly one row per record, and returns none of {partitions[0]}/{offsets[0]}"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)

@@ -16,7 +16,7 @@ from spark_jobs.engine.ledger_projection import LedgerProjection
 
 @pytest.fixture
 def projection(tmp_path: Path) -> LedgerProjection:
-    return LedgerProjection(Mock(), Settings(state=tmp_path), "flights")
+    return LedgerProjection(Mock(), Settings(state=tmp_path), "flights", interval=0)
 
 
 def test_commit_during_a_call_is_entered_by_one_more_call(
@@ -35,6 +35,26 @@ def test_commit_during_a_call_is_entered_by_one_more_call(
     for _ in range(3):
         projection.begin()
     ending.set()
+    projection.finish()
+    assert calls == [0, 1]
+
+
+def test_commits_of_an_interval_are_entered_by_one_call_and_the_end_waits_for_none(
+    projection: LedgerProjection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, begun = list[int](), threading.Event()
+
+    def project(*_: object) -> None:
+        calls.append(len(calls))
+        begun.set()
+
+    monkeypatch.setattr(ledger_projection, "project_dataset", project)
+    projection.interval = 3600
+    projection.begin()
+    assert begun.wait(10)
+    for _ in range(5):
+        projection.begin()
+    assert calls == [0]
     projection.finish()
     assert calls == [0, 1]
 
