@@ -8,7 +8,9 @@ import threading
 
 
 def stop_on(*numbers: int) -> threading.Event:
-    """Return an event that is set once the process receives one of these signals; call it in the main thread, once.
+    """Return an event that is set once the process receives one of these signals.
+
+    Call it in the main thread, and once: a second call raises RuntimeError, since the first event would be deaf.
 
     A thread sets it. A handler runs in the main thread, between any two of its instructions: if the event is being
     waited for there, the handler would wait for ever for the event's lock, which its own thread holds.
@@ -17,7 +19,10 @@ def stop_on(*numbers: int) -> threading.Event:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     # Python's own handler writes the number of each signal; nothing else may be done at that moment.
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if other != -1:
+        signal.set_wakeup_fd(other, warn_on_full_buffer=False)
+        raise RuntimeError("another event is set by signals of this process already")
     for number in numbers:
         signal.signal(number, lambda *_: None)
 

@@ -11,9 +11,10 @@ makes compacted files visible.
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +42,7 @@ from spark_jobs.engine.compaction_groups import (
 )
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.obsolete_files import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
-from spark_jobs.layers.gold_files import old_neighbours
+from spark_jobs.layers.gold_files import MOST_COMPACTED, old_neighbours
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.log_lines import log_line
 from spark_jobs.storage.batch_rows import first_batch, last_batch
@@ -72,10 +73,11 @@ class FilesDamaged(Terminal):
 class CompactedTable:
     """A table and how it is compacted.
 
-    `group_key`: files with one key may become one file. `group_keys`: the keys by path; other files are not compacted.
-    `order`: columns that rows are sorted by when they are written again. `day`: column whose days get a file each, when
-    there are enough rows. `before`: only files of batches before this one; None for all. `spark`: copies row groups of
-    larger files that follow one another by batch, instead of writing each row again; None: never.
+    `group_key`: files with one key may become one file. `group_keys`: the keys by path, in the order in which files
+    become one; other files are not compacted. `order`: columns that rows are sorted by when they are written again.
+    `day`: column whose days get a file each, when there are enough rows. `before`: only files of batches before this
+    one; None for all. `spark`: copies row groups of larger files that follow one another by batch, instead of writing
+    each row again; None: never. `most_rows`: of a compacted file.
     """
 
     table: Table
@@ -85,14 +87,14 @@ class CompactedTable:
     before: int | None = None
     group_keys: Callable[[], Mapping[str, Hashable]] | None = None
     spark: SparkSession | None = None
+    most_rows: int = sys.maxsize
 
     def groups(self, policy: CompactionPolicy) -> list[list[DataFile]]:
         """Return the groups of files to compact now, smallest first."""
-        files = self.table.files()
+        files, policy = self.table.files(), replace(policy, rows=min(policy.rows, self.most_rows))
         if self.group_keys is not None:
-            found = self.group_keys()
-            chosen = [file for file in files if file.path in found]
-            return compaction_groups(chosen, policy, lambda file: found[file.path])
+            found, by_path = self.group_keys(), {file.path: file for file in files}
+            return compaction_groups([by_path[path] for path in found], policy, lambda file: found[file.path])
         if self.before is not None:
             files = [file for file in files if last_batch(file) < self.before]
         return compaction_groups(files, policy, self.group_key, in_order=policy.tiered and self.spark is not None)
@@ -164,7 +166,9 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
         yield CompactedTable(writer.silver, by_day, SILVER_ORDER, time_column, batch, spark=writer.spark)
         for target in release.gold:
             group_keys = partial(old_neighbours, target, batch)
-            yield CompactedTable(target.table, order=row_columns(target.gold), group_keys=group_keys)
+            yield CompactedTable(
+                target.table, order=row_columns(target.gold), group_keys=group_keys, most_rows=MOST_COMPACTED
+            )
     batch = refined_batch(releases[0])
     bronze, order = releases[0].writer.bronze, ("_batch_id", "partition", "offset")
     yield CompactedTable(bronze, kafka_partition_of, order, before=batch, spark=releases[0].writer.spark)

@@ -6,6 +6,7 @@ and a group key has at most `min_files` files per tier after compaction.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ MEGABYTE = 1 << 20
 SMALLEST = 64 << 10
 """Upper size of the first tier."""
 FACTOR = 8
+SCATTERED = 4
+"""Times as many files as usual become one although few of them are of its tier: the others are scattered among them."""
 SPLIT_BY_DAY = 4 * MEGABYTE
 """Smaller groups become a file of several days."""
 
 
 @dataclass(frozen=True)
 class CompactionPolicy:
-    """Files below `small` bytes are compacted to files of about `target` bytes.
+    """Files below `small` bytes are compacted to files of about `target` bytes, and of at most `rows` rows.
+
+    A file with half of `rows` is not small.
 
     Only when a group key has at least `min_files` of them, and at most `max_files` at once, which keeps a step short.
     With `tiered`, only files of one size tier are compacted together: many small steps instead of few large ones.
@@ -36,6 +41,11 @@ class CompactionPolicy:
     min_files: int = 8
     max_files: int = 500
     tiered: bool = False
+    rows: int = sys.maxsize
+
+    def is_small(self, file: DataFile) -> bool:
+        """Whether a file is compacted."""
+        return file.size < self.small and file.rows < self.rows / 2
 
 
 ON_REQUEST = CompactionPolicy()
@@ -51,10 +61,10 @@ def compaction_groups(
 ) -> list[list[DataFile]]:
     """Return groups of files of one key, smallest first; each group becomes one file per day.
 
-    With `in_order`, files of a group follow one another by batch, so that their row groups can be copied.
+    With `in_order`, no other small file lies between those of a group by batch, so that their row groups can be copied.
     """
     keyed: dict[Hashable, list[DataFile]] = defaultdict(list)
-    for file in sorted(files, key=_batch_order):
+    for file in sorted(files, key=_first_batch):
         keyed[group_key(file)].append(file)
     alike = _following_one_another if in_order else _of_one_tier
     crowded = [group for each in keyed.values() for group in alike(each, policy)]
@@ -65,33 +75,30 @@ def compaction_groups(
 def _of_one_tier(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:
     found: dict[int, list[DataFile]] = defaultdict(list)
     for file in files:
-        if file.size < policy.small:
+        if policy.is_small(file):
             found[tier(file.size) if policy.tiered else 0].append(file)
     return (each for each in found.values() if len(each) >= policy.min_files)
 
 
 def _following_one_another(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:
-    """Yield, tier by tier, stretches without a larger file that have enough files of the tier, smaller ones included.
+    """Yield, tier by tier, stretches that no larger small file divides, with smaller ones up to the last of the tier.
 
     Smaller files that larger ones divide would otherwise become one file around these, and everything after it would
-    be out of order.
+    be out of order. Files that are not small divide nothing: no later group has them.
     """
-    taken: set[str] = set()
-    for number in sorted({tier(file.size) for file in files if file.size < policy.small}):
-        for stretch in _stretches(files, partial(_is_within, most=number, policy=policy, taken=taken)):
+    small, taken = [file for file in files if policy.is_small(file)], set[str]()
+    for number in sorted({tier(file.size) for file in small}):
+        for is_part, found in groupby(small, partial(_is_within, most=number, taken=taken)):
+            stretch = list(found) if is_part else []
             own = [place for place, file in enumerate(stretch) if tier(file.size) == number]
-            if len(own) >= policy.min_files:
-                group = stretch[: own[-1] + 1]
+            group = stretch[: own[-1] + 1] if own else []
+            if len(own) >= policy.min_files or len(group) >= SCATTERED * policy.min_files:
                 taken |= {file.path for file in group}
                 yield group
 
 
-def _is_within(file: DataFile, most: int, policy: CompactionPolicy, taken: Collection[str]) -> bool:
-    return file.size < policy.small and tier(file.size) <= most and file.path not in taken
-
-
-def _stretches(files: Sequence[DataFile], is_part: Callable[[DataFile], bool]) -> Iterator[list[DataFile]]:
-    return (list(part) for is_stretch, part in groupby(files, is_part) if is_stretch)
+def _is_within(file: DataFile, most: int, taken: Collection[str]) -> bool:
+    return tier(file.size) <= most and file.path not in taken
 
 
 def tier(size: int) -> int:
@@ -138,14 +145,16 @@ def _day(bound: object) -> date | None:
     return bound if isinstance(bound, date) else None
 
 
-def _batch_order(file: DataFile) -> tuple[int, str]:
-    return int(str(file.low.get("_batch_id", 0))), file.path
+def _first_batch(file: DataFile) -> int:
+    """Return the first batch of a file of bronze or silver; files of gold keep the order that they are given in."""
+    return int(str(file.low.get("_batch_id", 0)))
 
 
 def _filled(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:
     group: list[DataFile] = []
     for file in files:
-        if group and (sum(each.size for each in group) + file.size > policy.target or len(group) == policy.max_files):
+        size, rows = (sum(each) for each in zip(*((f.size, f.rows) for f in [*group, file]), strict=True))
+        if group and (size > policy.target or rows > policy.rows or len(group) == policy.max_files):
             yield group
             group = []
         group.append(file)

@@ -21,7 +21,7 @@ from spark_jobs.engine.compaction_groups import ON_REQUEST, CompactionPolicy
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
 from spark_jobs.layers.derived_gold import DerivedTable
-from spark_jobs.layers.gold_files import old_neighbours
+from spark_jobs.layers.gold_files import MOST_COMPACTED, old_neighbours
 
 
 @dataclass
@@ -53,9 +53,8 @@ def compact_derived(
 
 
 def _compacted(table: DerivedTable, batch: int) -> CompactedTable:
-    return CompactedTable(
-        table.target.table, order=table.grain, group_keys=partial(old_neighbours, table.target, batch)
-    )
+    neighbours = partial(old_neighbours, table.target, batch)
+    return CompactedTable(table.target.table, order=table.grain, group_keys=neighbours, most_rows=MOST_COMPACTED)
 
 
 def _retained(release: DerivedRelease) -> RetainedTables:

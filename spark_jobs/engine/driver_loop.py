@@ -8,6 +8,7 @@ After a crash: `open_active_releases` and the first run complete what was begun.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -64,6 +65,16 @@ class DriverLoop:
 
     def run(self) -> None:
         """Run until `stop` is set, then drain. Raises LeaseLost, IngestFailed and what NOT_RETRIED names."""
+        try:
+            self._run()
+        except BaseException:
+            # The process would enter the last commits when it exits, after it has reported its end.
+            with suppress(Exception):
+                self.projection.finish()
+            raise
+        self.projection.finish()
+
+    def _run(self) -> None:
         self.reporter.report("running")
         while not self.stop.is_set():
             self.reporter.note_progress()
@@ -78,7 +89,6 @@ class DriverLoop:
                 self.stop.wait(0.02)
         self.reporter.report("draining")
         self.supervisor.drain()
-        self.projection.finish()
 
     def _refine_next(self) -> bool:
         """Execute the published release's next run, if there is one; return whether there was work."""

@@ -1,6 +1,6 @@
 """Enters the owner's commits into the ledger in a thread, while the next run proceeds.
 
-A publication is readable before it is in the ledger.
+A publication is readable before it is in the ledger: by a second at most, while the ledger answers.
 
 Reads: the logs of the dataset's tables, the publication. Writes: the ledger.
 Guarantee: what was committed before `begin` is entered, by one thread, in order.

@@ -53,12 +53,20 @@ def catch_up(settings: Settings, shadow: ActiveRelease, stop: threading.Event) -
 
 
 def advance(settings: Settings, shadow: ActiveRelease, last: int, stop: threading.Event) -> bool:
-    """Advance the shadow to batch `last`, each run validated during the one before; return False when stopped."""
-    end = BronzeEnd(last)
+    """Advance the shadow to batch `last`, each run validated during the one before; return False when stopped.
+
+    A stop waits for the current run and, if it has begun, the validation of the next one.
+    """
+
+    def bronze_end() -> BronzeEnd:
+        return BronzeEnd(-1 if stop.is_set() else last)
+
     while refined_batch(shadow.release) < last:
         if stop.is_set():
+            if shadow.validated is not None:
+                shadow.validated.remove()
             return False
-        run = shadow.refine_next(settings, last, publishing=False, refreshing=False, bronze_end=lambda: end)
+        run = shadow.refine_next(settings, last, publishing=False, refreshing=False, bronze_end=bronze_end)
         if run is not None:
             report(at="batches", done=run.batches[1] + 1, of=last + 1)
     return True

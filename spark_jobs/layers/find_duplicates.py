@@ -9,7 +9,7 @@ from include.catalog.dataset import Dataset
 from include.record_coordinates import COORDINATES, RANK
 from spark_jobs.layers.identified_rows import identity_columns
 from spark_jobs.storage.duckdb_session import DuckSession
-from spark_jobs.storage.identity_index import Words
+from spark_jobs.storage.record_places import Words
 
 
 def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:

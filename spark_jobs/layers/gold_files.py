@@ -52,6 +52,8 @@ MOST_GRAINS = 10_000
 """A larger change touches most pieces anyway: spans select its files."""
 MOST_ROWS = 1_000_000
 """Rows sorted in memory at once; Spark writes no larger files."""
+MOST_COMPACTED = 250_000
+"""Rows of a file of gold that compaction writes. The next late record has it written again: 2,000,000 rows took 6 s."""
 YOUNG = 10_000
 """Batches after which neighbouring pieces that were not cut again may be compacted."""
 
@@ -249,7 +251,8 @@ def is_piece(file: DataFile) -> bool:
 
 
 def old_neighbours(target: GoldTable, batch: int) -> dict[str, tuple[str, int]]:
-    """Return the group key of each file that may be compacted: files between the same two young pieces share one.
+    """Return the group key of each file that may be compacted, in the order of their grains: files between the same two
+    young pieces share one.
 
     A piece is young when one of the `YOUNG` batches before `batch` cut it.
     """

@@ -19,7 +19,8 @@ from include.catalog.dataset import Dataset
 from include.record_coordinates import COORDINATES
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
-from spark_jobs.storage.identity_index import Identities, Words, are_in, packed_places
+from spark_jobs.storage.identity_index import Identities
+from spark_jobs.storage.record_places import Words, are_in, packed_places
 
 PLACE_SQL = "_partition::bigint as _place_partition, _offset as _place_offset"
 """A contract has no column whose name begins with an underscore."""

@@ -43,7 +43,6 @@ from spark_jobs.storage.identity_index import (
     IndexDamaged,
     IndexRecord,
     Segment,
-    Words,
     boot_id,
     find_places,
     index_file,
@@ -53,6 +52,7 @@ from spark_jobs.storage.identity_index import (
     with_segment,
     without_expired,
 )
+from spark_jobs.storage.record_places import Words
 from spark_jobs.storage.segment_merges import SegmentMerges
 
 ROWS_AT_ONCE = 2_000_000

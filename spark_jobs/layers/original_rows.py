@@ -19,8 +19,8 @@ from spark_jobs.layers.identified_rows import PLACE_SQL
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession
-from spark_jobs.storage.identity_index import Words, are_in, packed_places
 from spark_jobs.storage.partitioned_files import write_partitioned
+from spark_jobs.storage.record_places import Words, are_in, packed_places, places_in
 from spark_jobs.storage.spark_files import batches_in_files, no_rows_of_file
 
 
@@ -48,6 +48,5 @@ def originals_in_memory(accepted: Sequence[Path], names: Sequence[str], duplicat
 
 def _originals(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> Iterator[pa.RecordBatch]:
     for batch in batches_in_files(accepted, names):
-        partitions, offsets = (batch[name].to_numpy() for name in POSITION)
-        is_duplicate = are_in(packed_places(partitions, offsets), duplicates)
+        is_duplicate = are_in(places_in(batch, POSITION), duplicates)
         yield batch.filter(pa.array(~is_duplicate)) if is_duplicate.any() else batch

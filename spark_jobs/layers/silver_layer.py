@@ -40,8 +40,8 @@ from spark_jobs.storage.duckdb_session import (
     write_folder,
 )
 from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.identity_index import Words
 from spark_jobs.storage.partitioned_files import write_partitioned
+from spark_jobs.storage.record_places import Words
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 
@@ -157,12 +157,13 @@ def _written(
         rejected_rows = duck.arrow(rejected_rows_sql(writer.dataset))
         duplicates = places_of(duck, "duplicates")
     rejected = write_partitioned(writer.rejected, rejected_rows.to_batches(), run.folder)
+    reasons, dispositions = rejected_counts([rejected_rows])
+    del rejected_rows
     accepted = validated.files.accepted
     silver = write_originals(writer.silver, accepted, duplicates, run.folder) if committed is None else list(committed)
     rows = _rows_for_merges(writer, validated.files, duplicates)
     writer.identities.note_written(silver, duplicates)
     validated.remove()
-    reasons, dispositions = rejected_counts([rejected_rows])
     until, schemas = validated.decided_until, validated.schemas_until
     warnings = validated.files.warnings
     return ValidatedBatch(silver, rejected, validated.rows_in, reasons, dispositions, warnings, until, schemas, rows)

@@ -155,7 +155,8 @@ def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:
     """Return what `rejected.<dataset>` is."""
     path = rejected_path(settings, dataset.name, dataset.release)
     bounded = ("_partition", "_offset", "_batch_id")
-    writing = ParquetWriting(compression="zstd", rows_per_group=ROWS_PER_GROUP)
+    distinct = ("_offset", "first_seen")
+    writing = ParquetWriting(distinct=distinct, compression="zstd", rows_per_group=ROWS_PER_GROUP)
     return TableSpec(f"rejected.{dataset.name}", path, REJECTED, MONTH, bounded, settings.is_power_safe, writing)
 
 

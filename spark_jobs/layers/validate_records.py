@@ -38,14 +38,14 @@ from spark_jobs.storage.duckdb_session import (
     read_folder,
     rows_in_folder,
 )
-from spark_jobs.storage.identity_index import Words, are_in, packed_places, unpacked_places
 from spark_jobs.storage.prepared_query import SLOT_BYTES, PreparedQuery, QueryOfOneRun, save_by, uncompressed_bytes
+from spark_jobs.storage.record_places import Words, are_in, places_in, unpacked_places
 from spark_jobs.storage.spark_files import batches_in_files, rows_in_files, stage_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
 VERDICT = "_verdict"
 POSITION_IN_BRONZE = ("partition", "offset")
-KAFKA_POSITION = '"partition", "offset"'
+KAFKA_POSITION = ", ".join(f'"{name}"' for name in POSITION_IN_BRONZE)
 MOST_ROWS_HERE = 500
 """Records that this thread validates in full while it would wait for tasks; more are divided among tasks."""
 RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
@@ -201,11 +201,9 @@ def _write_remainder(records: Sequence[Path], folder: Path) -> int:
 
 
 def _places(files: Sequence[Path], names: Sequence[str]) -> Words:
-    """Return the places of a stage's or a table's rows; `names` are the columns of partition and offset."""
-    found = [np.empty(0, np.uint64)]
-    for batch in batches_in_files(files, names):
-        found.append(packed_places(*(column.to_numpy() for column in batch.columns)))
-    return np.concatenate(found)
+    """Return the places of the rows of files; `names` are their columns of partition and offset."""
+    found = [places_in(batch, names) for batch in batches_in_files(files, names)]
+    return np.concatenate([np.empty(0, np.uint64), *found])
 
 
 def _validate_remainder(

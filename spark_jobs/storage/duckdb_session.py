@@ -106,7 +106,7 @@ class DuckSession:
         columns = ", ".join(f'"{name}"' for name in table.spec.data_schema.fieldNames())
         values = self.rows(f'select distinct "{parted}" from ({sql}) limit 2')
         if len(values) == 1 and values[0][0]:
-            # Most runs have one: to divide the rows takes half as much again as to write them.
+            # To divide the rows takes half as much again as to write them.
             part = path / f"{parted}={quote(values[0][0], safe='')}"
             part.mkdir(parents=True)
             self.save_file(f"select {columns} from ({sql})", part / "part-0.parquet")

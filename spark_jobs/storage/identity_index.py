@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from include.state.json_file import JsonFile
+from spark_jobs.storage.record_places import Words, are_in, packed_places
 
-Words = NDArray[np.uint64]
 FACTOR = 8
 SMALLEST = 4096
 """Segments below this size are of one tier."""
@@ -34,7 +34,6 @@ BLOCK = 1024
 """Hashes that are searched for at once, in a part of a segment that the cache holds."""
 DENSE = 256
 """Entries of a segment for each hash that is searched for, above which searching in blocks is slower."""
-OFFSET_BITS = 48
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Beyond every timestamp, and far from overflow of 64 bits.
 LONGEST_HORIZON_US = 10**18
@@ -113,17 +112,6 @@ def boot_id() -> str:
         return ""
 
 
-def packed_places(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> Words:
-    """Return places: Kafka's partition and offset in 64 bits."""
-    return (partitions.astype(np.uint64) << np.uint64(OFFSET_BITS)) | offsets.astype(np.uint64)
-
-
-def unpacked_places(places: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return partitions and offsets of places."""
-    offsets = places & np.uint64((1 << OFFSET_BITS) - 1)
-    return (places >> np.uint64(OFFSET_BITS)).astype(np.int64), offsets.astype(np.int64)
-
-
 def find_places(segments: Sequence[Segment], given: Identities, horizon_us: int) -> tuple[Words, Words]:
     """Return the sorted places of entries that share a hash with `given` and may lie within the horizon of it.
 
@@ -153,13 +141,6 @@ def _places_in(segment: Segment, hashes: Words) -> tuple[Words, Words]:
     counts = np.searchsorted(segment.hashes, shared, side="right") - first
     start = np.repeat(first - (np.cumsum(counts) - counts), counts)
     return np.asarray(segment.places[start + np.arange(counts.sum())]), shared
-
-
-def are_in(values: Words, found: Words) -> NDArray[np.bool_]:
-    """Return which of the values are among the sorted `found`, which are few."""
-    if not len(found):
-        return np.zeros(len(values), bool)
-    return np.asarray(found.take(np.searchsorted(found, values), mode="clip") == values)
 
 
 def _positions(column: Words, hashes: Words) -> NDArray[np.int64]:

@@ -359,7 +359,7 @@ def groups_in_order(*sizes: int) -> list[list[int]]:
 
 def test_small_files_between_larger_ones_are_compacted_with_them() -> None:
     """Else they would become one file around those, after which no row group could be copied."""
-    small, large = 300 << 10, 700 << 10
+    small, large = 300 << 10, 900 << 10
     divided = [small, large] * 7
     assert groups_in_order(*divided) == []
     assert [len(each) for each in compaction_groups(files_of_sizes(*divided, small), AUTOMATIC, partition_of)] == [8]
@@ -370,9 +370,42 @@ def test_small_files_between_larger_ones_are_compacted_with_them() -> None:
 def test_files_in_order_are_compacted_by_tiers_and_never_around_a_larger_one() -> None:
     tiny, small, large, whole = 5_000, 300 << 10, 700 << 10, 13 * MEGABYTE
     assert groups_in_order(*[small] * 8, *[large] * 8) == [[*range(8)], [*range(8, 16)]]
-    assert groups_in_order(*[large] * 4, whole, *[large] * 4) == []
-    assert groups_in_order(*[large] * 4, whole, tiny, *[large] * 8, tiny) == [[*range(5, 14)]]
     assert groups_in_order(*[large] * 7) == []
+    assert groups_in_order(*[large] * 4, whole, *[large] * 4) == [[*range(4), *range(5, 9)]], "no later group has it"
+    assert groups_in_order(*[large] * 4, tiny, *[large] * 4, tiny) == [[*range(9)]]
+
+
+def test_files_that_are_scattered_among_larger_ones_are_bounded() -> None:
+    small, large = 300 << 10, 900 << 10
+    assert groups_in_order(*([small] * 6 + [large]) * 4, *[small] * 6) == []
+    assert groups_in_order(*([small] * 6 + [large]) * 5, small) == [[*range(35)]]
+
+
+def test_file_of_gold_has_no_more_rows_than_a_run_rewrites_at_once(patcher: SlicePatcher) -> None:
+    """A run that has a late record for a file writes all of it again, while readers wait."""
+    (gold,) = [each for each in compactable_tables([patcher.production.release]) if "gold" in each.table.spec.name][:1]
+    policy = replace(AUTOMATIC, rows=gold.most_rows)
+    rows = [DataFile(f"f{9 - n}", "d", gold.most_rows * 2 // 5, 100_000) for n in range(9)]
+    groups = compaction_groups(rows, policy, partition_of)
+    assert [[each.path for each in group] for group in groups] == [
+        ["f9", "f8"],
+        ["f7", "f6"],
+        ["f5", "f4"],
+        ["f3", "f2"],
+    ]
+    assert compaction_groups([replace(file, rows=gold.most_rows // 2) for file in rows], policy, partition_of) == []
+    assert [len(group) for group in compaction_groups(rows, AUTOMATIC, partition_of)] == [9]
+
+
+def test_table_whose_row_groups_are_copied_has_its_files_in_order(
+    patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bronze,) = [each for each in compactable_tables([patcher.production.release]) if "bronze" in each.table.spec.name]
+    divided = [replace(file, low={**file.low, "partition": 0}) for file in files_of_sizes(*[300 << 10, 900 << 10] * 8)]
+    monkeypatch.setattr(type(bronze.table), "files", lambda _: divided)
+    monkeypatch.setattr(compact_tables_module, "last_batch", lambda _: 0)
+    assert bronze.groups(AUTOMATIC) == [divided]
+    assert replace(bronze, spark=None).groups(AUTOMATIC) != [divided]
 
 
 def test_small_files_are_grouped_by_partition_and_size() -> None:

@@ -10,6 +10,7 @@ import pytest
 from batch_snapshots import BatchSnapshots, TakeBatches
 from fewer_gold_tables import small_flights
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from slice_patcher import edited_dataset
 from small_events import escaped, flight_event
 from small_release import Record, small_release
@@ -140,7 +141,9 @@ def test_thousands_of_copies_are_accepted_once(spark: SparkSession, settings: Se
     assert Counter(details) == {"0/0/100": 20_199}
 
 
-@pytest.mark.parametrize("rows", ["lost", "doubled", "lost when not in plain form", "lost and doubled"])
+@pytest.mark.parametrize(
+    "rows", ["lost", "doubled", "without its place", "lost when not in plain form", "lost and doubled"]
+)
 def test_silver_code_that_loses_or_doubles_rows_is_refused(rows: str, spark: SparkSession, settings: Settings) -> None:
     """Nothing is committed, whether or not the record is in plain form."""
     release = small_flights(spark, settings)
@@ -151,6 +154,8 @@ def test_silver_code_that_loses_or_doubles_rows_is_refused(rows: str, spark: Spa
         transformed = writer.transform(accepted, **reference)
         if rows == "doubled":
             return transformed.unionByName(transformed.where("flight = 1"))
+        if rows == "without its place":
+            return transformed.withColumn("_offset", F.when(F.col("flight") != 1, F.col("_offset")))
         if rows == "lost and doubled":
             return transformed.where("flight != 3").unionByName(transformed.where("flight = 2"))
         return transformed.where(f"flight != {1 if rows == 'lost' else 3}")

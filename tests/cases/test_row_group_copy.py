@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +22,7 @@ from spark_jobs.storage.batch_rows import first_batch, last_batch
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.duckdb_session import duckdb_session
 from spark_jobs.storage.parquet_writer import ParquetWriting, write_parquet
+from spark_jobs.storage.partitioned_files import write_partitioned
 from spark_jobs.storage.row_group_copy import copy_row_groups, have_same_columns
 
 
@@ -113,6 +115,44 @@ def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.Mo
         group = sorted(compacted.table.files(), key=first_batch)[:2]
         assert not are_of_one_day(group, compacted.day)
     assert not compact_tables_module._can_be_copied(compacted, group)
+
+
+def test_small_file_among_large_ones_is_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    compacted, group = copied_group(patcher.production, monkeypatch, "silver")
+    sized = [replace(file, size=size) for file, size in zip(group, [900, 300], strict=True)]
+    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 600)
+    assert compact_tables_module._can_be_copied(compacted, sized)
+    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 601)
+    assert not compact_tables_module._can_be_copied(compacted, sized)
+
+
+def test_rejected_of_both_writers_is_one_table(patcher: SlicePatcher) -> None:
+    """DuckDB writes patches and compacted files, Arrow the rows of a run."""
+    writer = patcher.production.release.writer
+    reasons = [{"rule": "type", "column": None, "detail": "x"}, {"rule": "range", "column": "a", "detail": None}]
+    months = [("2024-01", 1, reasons), ("2024-02", 2, reasons[:1]), ("2024-02", 3, [])]
+    rows = pa.Table.from_pylist([rejected_row(*month) for month in months])
+    arrow = write_partitioned(writer.rejected, rows.to_batches(), "arrow")
+    with duckdb_session() as duck:
+        duck.view_arrow("rows", rows)
+        duckdb = duck.write("select * from rows", writer.rejected, "duckdb")
+        duck.view_table("of_both", writer.rejected, [*arrow, *duckdb])
+        found = duck.arrow("select _offset, reasons from of_both order by 1").to_pylist()
+    wanted = [{"_offset": offset, "reasons": told} for _, offset, told in months for _ in range(2)]
+    assert found == wanted
+    paths = [str(writer.rejected.spec.path / file.path) for file in (*arrow, *duckdb)]
+    of_spark = writer.spark.read.parquet(*paths).select("_offset", "reasons").orderBy("_offset").collect()
+    assert [row.asDict(recursive=True) for row in of_spark] == wanted
+    bounds = [sorted((f.partition, f.rows, f.low, f.high) for f in files) for files in (arrow, duckdb)]
+    assert bounds[0] == bounds[1]
+    assert [bound[:2] for bound in bounds[0]] == [("2024-01", 1), ("2024-02", 2)]
+
+
+def rejected_row(month: str, offset: int, reasons: list[dict[str, str | None]]) -> dict[str, object]:
+    at = datetime(2024, int(month[-2:]), 3, tzinfo=UTC)
+    place = {"_topic": "meter", "_partition": 0, "_offset": offset, "_batch_id": 0}
+    facts = {"disposition": "invalid", "reasons": reasons, "contract_version": "1.0.0"}
+    return {**place, **facts, "first_seen": at, "_month": month}
 
 
 def test_files_of_both_writers_of_silver_are_copied_into_one(spark: SparkSession, tmp_path: Path) -> None:

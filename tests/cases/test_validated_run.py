@@ -93,6 +93,40 @@ def test_shadow_build_validates_each_run_during_the_run_before(
     assert set(committed_batches(active.release).values()) == {BATCHES - 1}
 
 
+def test_stopped_shadow_build_leaves_no_validated_records(
+    active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, is_validated = threading.Event(), threading.Event()
+
+    def note(step: Step) -> None:
+        if step == Step.NEXT_VALIDATED:
+            is_validated.set()
+        if step == Step.SILVER_COMMITTED:
+            assert is_validated.wait(30)
+            stop.set()
+
+    monkeypatch.setattr(failpoints, "step_listeners", [note])
+    assert not advance(in_runs_of(3, made), active, BATCHES - 1, stop)
+    assert set(committed_batches(active.release).values()) == {0}
+    assert list(active.release.writer.staging.iterdir()) == []
+
+
+def test_shadow_build_that_is_stopped_during_a_validation_begins_no_other(
+    active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, steps, validate = threading.Event(), list[Step](), silver_layer.validate_run
+
+    def validate_and_stop(*arguments: Any) -> Any:
+        stop.set()
+        return validate(*arguments)
+
+    monkeypatch.setattr(failpoints, "step_listeners", [steps.append])
+    monkeypatch.setattr(silver_layer, "validate_run", validate_and_stop)
+    assert not advance(in_runs_of(3, made), active, BATCHES - 1, stop)
+    assert Step.NEXT_VALIDATED not in steps
+    assert set(committed_batches(active.release).values()) == {0}
+
+
 @pytest.mark.parametrize(("most_rows", "has_backlog"), [(31, False), (7, True)])
 def test_few_records_wait_for_others(
     active: ActiveRelease, made: SmallRelease, most_rows: int, has_backlog: bool

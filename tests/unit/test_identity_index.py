@@ -18,10 +18,9 @@ from spark_jobs.storage.identity_index import (
     Segment,
     find_places,
     open_segment,
-    packed_places,
-    unpacked_places,
     with_identities,
 )
+from spark_jobs.storage.record_places import packed_places, unpacked_places
 
 DAY = 86_400_000_000
 ENTRY = st.tuples(st.integers(0, 12), st.integers(-3, 3), st.integers(0, 40))

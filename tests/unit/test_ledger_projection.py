@@ -54,8 +54,13 @@ def test_commits_of_an_interval_are_entered_by_one_call_and_the_end_waits_for_no
     assert begun.wait(10)
     for _ in range(5):
         projection.begin()
+    assert projection._last is not None
+    with pytest.raises(TimeoutError):
+        projection._last.result(0.3)
     assert calls == [0]
-    projection.finish()
+    ending = threading.Thread(target=projection.finish, daemon=True)
+    ending.start()
+    ending.join(10)
     assert calls == [0, 1]
 
 

@@ -19,8 +19,8 @@ from spark_jobs.layers.original_rows import originals_in_memory, write_originals
 from spark_jobs.storage import partitioned_files
 from spark_jobs.storage.data_files import HIVE_NULL, TableSpec
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.identity_index import Words, packed_places
 from spark_jobs.storage.parquet_writer import ParquetWriting
+from spark_jobs.storage.record_places import Words, packed_places
 from spark_jobs.storage.spark_files import batches_in_files
 
 NOON = datetime(2013, 3, 1, 12, tzinfo=UTC)

@@ -20,7 +20,8 @@ from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import duckdb_session
-from spark_jobs.storage.identity_index import FACTOR, Words, index_file
+from spark_jobs.storage.identity_index import FACTOR, index_file
+from spark_jobs.storage.record_places import Words
 
 
 @pytest.fixture

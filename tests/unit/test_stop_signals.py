@@ -29,6 +29,14 @@ os.kill(os.getpid(), {number})
 """
 
 
+SECOND_CALL = """
+try:
+    stop_on(signal.SIGUSR1)
+except RuntimeError:
+    os.kill(os.getpid(), {number})
+"""
+
+
 def ended(meanwhile: str) -> str:
     command = [sys.executable, "-c", STOPPED.format(meanwhile=meanwhile)]
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
@@ -42,3 +50,7 @@ def test_signal_while_the_main_thread_holds_the_lock_of_the_event_stops_it(numbe
 
 def test_other_signal_stops_nothing() -> None:
     assert ended(OTHER_FIRST.format(number=int(signal.SIGTERM))) == "True"
+
+
+def test_second_call_is_refused() -> None:
+    assert ended(SECOND_CALL.format(number=int(signal.SIGTERM))) == "True"
