@@ -42,7 +42,7 @@ from spark_jobs.engine.compaction_groups import (
 )
 from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.obsolete_files import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
-from spark_jobs.layers.gold_files import MOST_COMPACTED, old_neighbours
+from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable, old_neighbours
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.log_lines import log_line
 from spark_jobs.storage.batch_rows import first_batch, last_batch
@@ -165,13 +165,16 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
         by_day = event_day_of(time_column)
         yield CompactedTable(writer.silver, by_day, SILVER_ORDER, time_column, batch, spark=writer.spark)
         for target in release.gold:
-            group_keys = partial(old_neighbours, target, batch)
-            yield CompactedTable(
-                target.table, order=row_columns(target.gold), group_keys=group_keys, most_rows=MOST_COMPACTED
-            )
+            yield compacted_gold(target, row_columns(target.gold), batch)
     batch = refined_batch(releases[0])
     bronze, order = releases[0].writer.bronze, ("_batch_id", "partition", "offset")
     yield CompactedTable(bronze, kafka_partition_of, order, before=batch, spark=releases[0].writer.spark)
+
+
+def compacted_gold(target: GoldTable, order: tuple[str, ...], batch: int) -> CompactedTable:
+    """Return how a table of gold is compacted at `batch`."""
+    neighbours = partial(old_neighbours, target, batch)
+    return CompactedTable(target.table, order=order, group_keys=neighbours, most_rows=MOST_COMPACTED)
 
 
 def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:

@@ -1,7 +1,8 @@
 """Which small files are compacted together: files of one group key in a table, of similar size.
 
 Sizes are tiers of a factor of eight, as in a size-tiered log-structured merge tree: a byte is rewritten once per tier,
-and a group key has at most `min_files` files per tier after compaction.
+and a group key has fewer than `min_files` files per tier after compaction; where files must stay in order, between two
+larger ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SMALLEST = 64 << 10
 """Upper size of the first tier."""
 FACTOR = 8
 SCATTERED = 4
-"""Times as many files as usual become one although few of them are of its tier: the others are scattered among them."""
+"""Files of a stretch, in multiples of `min_files`, that become one although few of them are of its largest tier."""
 SPLIT_BY_DAY = 4 * MEGABYTE
 """Smaller groups become a file of several days."""
 
@@ -59,7 +60,7 @@ GroupKey = Callable[[DataFile], Hashable]
 def compaction_groups(
     files: Sequence[DataFile], policy: CompactionPolicy, group_key: GroupKey, *, in_order: bool = False
 ) -> list[list[DataFile]]:
-    """Return groups of files of one key, smallest first; each group becomes one file per day.
+    """Return groups of files of one key, smallest first; each group becomes one file, of silver one for each day.
 
     With `in_order`, no other small file lies between those of a group by batch, so that their row groups can be copied.
     """
@@ -151,12 +152,13 @@ def _first_batch(file: DataFile) -> int:
 
 
 def _filled(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:
-    group: list[DataFile] = []
+    group, size, rows = list[DataFile](), 0, 0
     for file in files:
-        size, rows = (sum(each) for each in zip(*((f.size, f.rows) for f in [*group, file]), strict=True))
-        if group and (size > policy.target or rows > policy.rows or len(group) == policy.max_files):
+        is_full = size + file.size > policy.target or rows + file.rows > policy.rows or len(group) == policy.max_files
+        if group and is_full:
             yield group
-            group = []
+            group, size, rows = [], 0, 0
         group.append(file)
+        size, rows = size + file.size, rows + file.rows
     if len(group) > 1:
         yield group

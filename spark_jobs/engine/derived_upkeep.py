@@ -16,12 +16,10 @@ from include.paths import reading_lock_path, warehouse
 from include.reading.publication import find_publication
 from spark_jobs.engine.automatic_compaction import AutomaticCompaction
 from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.compact_tables import CompactedTable, compact_and_delete
+from spark_jobs.engine.compact_tables import compact_and_delete, compacted_gold
 from spark_jobs.engine.compaction_groups import ON_REQUEST, CompactionPolicy
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
-from spark_jobs.layers.derived_gold import DerivedTable
-from spark_jobs.layers.gold_files import MOST_COMPACTED, old_neighbours
 
 
 @dataclass
@@ -38,7 +36,7 @@ class DerivedUpkeep:
         Raises OwnershipLost.
         """
         return (
-            self.compaction.step(_compacted(table, batch) for table in release.tables)
+            self.compaction.step(compacted_gold(table.target, table.grain, batch) for table in release.tables)
             or self.deletion.step(lambda: _retained(release))
             or self.removal.step(release.settings, release.derived.name)
         )
@@ -48,13 +46,8 @@ def compact_derived(
     release: DerivedRelease, batch: int, seconds: float, policy: CompactionPolicy = ON_REQUEST
 ) -> dict[str, dict[str, int]]:
     """Compact small files and remove obsolete ones; return what `compact_tables` does."""
-    tables = [_compacted(table, batch) for table in release.open_tables()]
+    tables = [compacted_gold(table.target, table.grain, batch) for table in release.open_tables()]
     return compact_and_delete(warehouse(release.settings), tables, _retained(release), seconds, policy)
-
-
-def _compacted(table: DerivedTable, batch: int) -> CompactedTable:
-    neighbours = partial(old_neighbours, table.target, batch)
-    return CompactedTable(table.target.table, order=table.grain, group_keys=neighbours, most_rows=MOST_COMPACTED)
 
 
 def _retained(release: DerivedRelease) -> RetainedTables:

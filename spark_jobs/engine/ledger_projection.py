@@ -1,9 +1,10 @@
 """Enters the owner's commits into the ledger in a thread, while the next run proceeds.
 
-A publication is readable before it is in the ledger: by a second at most, while the ledger answers.
+A publication is readable before it is in the ledger: by a second and one call at most, while the ledger answers.
 
 Reads: the logs of the dataset's tables, the publication. Writes: the ledger.
-Guarantee: what was committed before `begin` is entered, by one thread, in order.
+Guarantee: commits are entered by one thread, in order; those before the last `begin` when `finish` returns or, if the
+ledger does not answer, by a later call or the next driver.
 After a crash: the next driver enters what is missing when it starts.
 """
 
@@ -48,7 +49,7 @@ class LedgerProjection:
             self._last = self._thread.submit(self._project)
 
     def finish(self) -> None:
-        """Return when the commits up to the last `begin` are entered."""
+        """Return when the commits up to the last `begin` are entered, or the ledger did not answer."""
         self._is_finishing.set()
         try:
             if self._last is not None:

@@ -27,7 +27,10 @@ SHARE_IN_BACKLOG = 2
 
 @dataclass(frozen=True)
 class BronzeEnd:
-    """The last batch of bronze; with a backlog, Kafka probably has more records than the next batch takes."""
+    """The last batch of bronze, -1 so that no further run begins.
+
+    With a backlog, Kafka probably has more records than the next batch takes.
+    """
 
     batch: int
     has_backlog: bool = False

@@ -75,6 +75,7 @@ def advance(settings: Settings, shadow: ActiveRelease, last: int, stop: threadin
 def build(settings: Settings, dataset: str, release: str, stop: threading.Event) -> bool:
     """Build the release and report it; return False when stopped. Raises LeaseHeld, and errors of `refine`."""
     declared = released_dataset(settings, dataset, release)
+    # Raises before Spark starts when nothing is published.
     read_publication(settings, dataset)
     spark = open_session(settings, f"headrace shadow {dataset}")
     shadow = open_active_release(spark, settings, declared, Table(bronze_spec(settings, dataset)))
