@@ -10,8 +10,8 @@ import threading
 def stop_on(*numbers: int) -> threading.Event:
     """Return an event that is set once the process receives one of these signals.
 
-    Call it in the main thread, and once: a second call raises RuntimeError, since the first event would not be set any
-    more. After the first signal the thread ends, and further signals do nothing.
+    Call it in the main thread. A later call takes the signals over: the earlier event is not set any more. After the
+    first signal the thread ends, and further signals do nothing.
 
     A thread sets it. A handler runs in the main thread, between any two of its instructions: if the event is being
     waited for there, the handler would wait for ever for the event's lock, which its own thread holds.
@@ -20,12 +20,7 @@ def stop_on(*numbers: int) -> threading.Event:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     # Python's own handler writes the number of each signal; nothing else may be done at that moment.
-    other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    if other != -1:
-        signal.set_wakeup_fd(other, warn_on_full_buffer=False)
-        os.close(reading)
-        os.close(writing)
-        raise RuntimeError("signals of this process wake up something else already")
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in numbers:
         signal.signal(number, lambda *_: None)
 

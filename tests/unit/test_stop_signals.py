@@ -30,10 +30,8 @@ os.kill(os.getpid(), {number})
 
 
 SECOND_CALL = """
-try:
-    stop_on(signal.SIGUSR1)
-except RuntimeError:
-    os.kill(os.getpid(), {number})
+stop = stop_on(signal.SIGTERM)
+os.kill(os.getpid(), {number})
 """
 
 
@@ -52,5 +50,5 @@ def test_other_signal_stops_nothing() -> None:
     assert ended(OTHER_FIRST.format(number=int(signal.SIGTERM))) == "True"
 
 
-def test_second_call_is_refused() -> None:
+def test_later_call_takes_the_signals_over() -> None:
     assert ended(SECOND_CALL.format(number=int(signal.SIGTERM))) == "True"
