@@ -138,7 +138,7 @@ def test_rejected_of_both_writers_is_one_table(patcher: SlicePatcher) -> None:
         duckdb = duck.write("select * from rows", writer.rejected, "duckdb")
         duck.view_table("of_both", writer.rejected, [*arrow, *duckdb])
         found = duck.arrow("select _offset, reasons from of_both order by 1").to_pylist()
-    wanted = [{"_offset": offset, "reasons": told} for _, offset, told in months for _ in range(2)]
+    wanted = [{"_offset": offset, "reasons": expected} for _, offset, expected in months for _ in range(2)]
     assert found == wanted
     paths = [str(writer.rejected.spec.path / file.path) for file in (*arrow, *duckdb)]
     of_spark = writer.spark.read.parquet(*paths).select("_offset", "reasons").orderBy("_offset").collect()
