@@ -25,6 +25,8 @@ public final class KafkaRecords {
     private KafkaConsumer consumer;
     private TopicPartition partition;
     private Iterator polled = Collections.emptyIterator();
+    /** A record that was polled, but is not below the end of the read that met it; null otherwise. */
+    private ConsumerRecord kept;
     private long position;
 
     private int count;
@@ -55,10 +57,16 @@ public final class KafkaRecords {
         clear(most);
         boolean isWaiting = true;
         while (isWaiting && position < end && count < most && held() < mostBytes) {
-            if (polled.hasNext()) {
-                add((ConsumerRecord) polled.next(), end);
-            } else {
+            if (kept == null && polled.hasNext()) {
+                kept = (ConsumerRecord) polled.next();
+            }
+            if (kept == null) {
                 isWaiting = poll();
+            } else if (kept.offset() >= end) {
+                position = end;
+            } else {
+                add(kept);
+                kept = null;
             }
         }
         write(file);
@@ -88,20 +96,18 @@ public final class KafkaRecords {
         return !records.isEmpty() || position > before;
     }
 
-    private void add(ConsumerRecord record, long end) {
+    private void add(ConsumerRecord record) {
         position = record.offset() + 1;
-        if (record.offset() >= end) {
-            return;
-        }
         offsets[count] = record.offset();
         timestamps[count] = record.timestamp();
         types[count] = record.timestampType().id;
-        keys.add((byte[]) record.key());
-        values.add((byte[]) record.value());
+        keys.add((ByteBuffer) record.key());
+        values.add((ByteBuffer) record.value());
         Header[] headers = record.headers().toArray();
         for (int i = 0; i < headers.length; i++) {
-            headerKeys.add(headers[i].key().getBytes(StandardCharsets.UTF_8));
-            headerValues.add(headers[i].value());
+            headerKeys.add(ByteBuffer.wrap(headers[i].key().getBytes(StandardCharsets.UTF_8)));
+            byte[] value = headers[i].value();
+            headerValues.add(value == null ? null : ByteBuffer.wrap(value));
         }
         count++;
         headerEnds[count] = headerKeys.count();
@@ -169,19 +175,20 @@ public final class KafkaRecords {
             return ends[count];
         }
 
-        void add(byte[] text) {
+        void add(ByteBuffer text) {
             if (count + 1 == ends.length) {
                 ends = Arrays.copyOf(ends, 2 * ends.length);
                 valid = Arrays.copyOf(valid, 2 * valid.length);
             }
             int end = ends[count];
             if (text != null) {
-                if (end + text.length > bytes.length) {
-                    bytes = Arrays.copyOf(bytes, Math.max(2 * bytes.length, end + text.length));
+                int length = text.remaining();
+                if (end + length > bytes.length) {
+                    bytes = Arrays.copyOf(bytes, Math.max(2 * bytes.length, end + length));
                 }
-                System.arraycopy(text, 0, bytes, end, text.length);
+                text.get(bytes, end, length);
                 valid[count / 8] |= (byte) (1 << (count % 8));
-                end += text.length;
+                end += length;
             }
             count++;
             ends[count] = end;

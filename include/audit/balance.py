@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -40,7 +41,8 @@ from include.catalog.dataset import Dataset
 from include.catalog.gold_refresh import EVERY_RUN
 from include.catalog.payload_format import JSON
 from include.catalog.pipeline import Gold, refresh_interval
-from include.reading.memory_database import memory_database, view_rows
+from include.reading.memory_database import memory_database
+from include.reading.parquet_rows import view_table
 from include.reading.publication import Publication, PublishedTable
 from include.reading.published_tables import RECORD_LAYERS, PinnedTables
 from include.reading.refresh_state import RefreshState, stored_refresh_state
@@ -255,15 +257,23 @@ def _database(audited: _AuditedTables, layers: Sequence[str], after: int) -> Any
     """Open a database with a view of each layer: the rows of batches > `after`; and one of all rows of silver."""
     database = memory_database(MEMORY)
     for table in layers:
-        layer = table.partition(".")[0]
         if table not in audited.damaged:
-            rows = audited.tables.arrow(table)
-            # A row without a batch is never verified.
-            new = (pc.field("_batch_id") > after) | pc.field("_batch_id").is_null()
-            database.register(layer, rows if after < 0 else rows.filter(new))
-            if layer == "silver":
-                database.register(ALL_SILVER, rows)
+            audited.check(table, [table], partial(_view_layer, database, audited.tables, table, after))
     return database
+
+
+def _view_layer(database: Any, tables: PinnedTables, table: str, after: int) -> list[Finding]:
+    """Create the views of a table of records. There is no finding: what cannot be read raises READ_ERRORS."""
+    layer, folder, rows = table.partition(".")[0], tables.table(table).path, tables.arrow(table)
+    # A row without a batch is never verified.
+    newer = rows.filter((pc.field("_batch_id") > after) | pc.field("_batch_id").is_null())
+    for name, part in ((layer, newer), *([(ALL_SILVER, rows)] if layer == "silver" else [])):
+        if after < 0:
+            view_table(database, name, folder, rows)
+        else:
+            # Arrow does not open the files of older batches, which are most.
+            database.register(name, part)
+    return []
 
 
 def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold, first: int) -> None:
@@ -279,8 +289,7 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
         changed = changed_gold(audited.tables, audited.scope, gold, rows, refreshed)
         found = None if changed is None else changed_gold_check(database, changed, first)
         if found is None:
-            view_rows(database, "published", audited.tables.arrow(name))
-            view_rows(database, "silver", rows)
+            _view_gold(audited.tables, database, name, silver, gold, refreshed)
             found = gold_check(database, gold, refreshed, first)
         check, wrong = found
         if isinstance(check, GoldCheck):
@@ -292,6 +301,15 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
         return [*wrong, *_batch_findings(audited.tables.table(name), gold, refreshed)]
 
     audited.check(name, [silver, name], findings)
+
+
+def _view_gold(
+    tables: PinnedTables, database: Any, name: str, silver: str, gold: Gold, refreshed: RefreshState
+) -> None:
+    """Make `published` a view of a gold table and `silver` one of the rows from which it was computed."""
+    held = "true" if refresh_interval(gold) is None else f"_batch_id <= {refreshed.batch}"
+    for view, table, where in (("published", name, "true"), ("silver", silver, held)):
+        view_table(database, view, tables.table(table).path, tables.arrow(table), where)
 
 
 def _batch_findings(table: PublishedTable, gold: Gold, refreshed: RefreshState) -> Iterator[Finding]:

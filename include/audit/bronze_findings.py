@@ -9,15 +9,12 @@ from itertools import takewhile
 from typing import Any
 
 import polars as pl
-import pyarrow.compute as pc
 
 from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.audit.kafka_records import Chunk, Topic
 from include.clients.delta_log import commits
 from include.reading.publication import PublishedTable
 from include.record_coordinates import CONTENT
-
-RECORD_COLUMNS = ["offset", "timestamp", "timestamp_type", "key", "value", "headers"]
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,6 @@ class CommittedRange:
     start: int
     end: int
     rows: int
-
-
-def bronze_frame(dataset: Any, partition: int, start: int, end: int) -> pl.DataFrame:
-    """Return bronze's rows of a range of offsets with the columns and units of a Kafka chunk, ascending."""
-    condition = (pc.field("partition") == partition) & (pc.field("offset") >= start) & (pc.field("offset") < end)
-    frame = pl.DataFrame(pl.from_arrow(dataset.to_table(columns=RECORD_COLUMNS, filter=condition)))
-    return frame.with_columns(pl.col("timestamp").dt.timestamp("us")).sort("offset")
 
 
 def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[Finding]:

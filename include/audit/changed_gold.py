@@ -22,10 +22,8 @@ from include.audit.gold_findings import (
     UncheckedTable,
     columns_of,
     gold_check,
-    latest_candidates_sql,
-    newest_sql,
-    recompute_sql,
 )
+from include.audit.gold_recomputation import latest_candidates_sql, newest_sql, recompute_sql
 from include.audit.touched_grains import (
     add_closed,
     add_near_sessions,

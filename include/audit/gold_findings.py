@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 
 from include.audit.audit_findings import Finding, FindingKind
+from include.audit.gold_recomputation import grained_columns, grained_sql, recompute_sql
 from include.audit.measure_sql import aggregate_sql, is_wrong_sql
 from include.catalog.gold_refresh import closing
 from include.catalog.measures import Measure, measure_expressions
@@ -25,13 +26,11 @@ from include.catalog.pipeline import (
     QueryGold,
     closes,
     deciding_columns,
-    gold_window,
     grain_columns,
     row_columns,
     row_condition,
     timed_by,
 )
-from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
 from include.errors import Terminal
 from include.reading.refresh_state import RefreshState
 from include.sql_quoting import duckdb_expression, sql_identifier
@@ -226,7 +225,7 @@ def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]
     elif isinstance(gold, LatestGold):
         for _, expression in gold.columns:
             yield expression, f"select {duckdb_expression(expression, silver)} from silver"
-    condition = duckdb_expression(row_condition(gold), _columns(gold, silver))
+    condition = duckdb_expression(row_condition(gold), grained_columns(gold, silver))
     yield row_condition(gold), f"{grained_sql(gold, silver)} select 1 from grained where {condition}"
 
 
@@ -244,81 +243,9 @@ def _findings(database: Any, gold: Gold, table: str) -> Iterator[tuple[str, Find
         yield from _keyed_findings(database, gold, table)
 
 
-def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
-    """Return the SQL that computes a gold table's declared columns from the view `silver` with the columns `silver`."""
-    if isinstance(gold, AdditiveGold):
-        return _additive(gold, silver)
-    if isinstance(gold, LatestGold):
-        return newest_sql(gold, latest_candidates_sql(gold, silver))
-    return _query(gold, silver)
-
-
 def columns_of(database: Any, table: str) -> list[str]:
     """Return the columns of a view, a table or a query of the connection."""
     return [str(row[0]) for row in database.sql(f"select column_name from (describe {table})").fetchall()]
-
-
-def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
-    columns = _columns(gold, silver)
-    keys = selected = [sql_identifier(name) for name in grain_columns(gold)]
-    measures = [
-        f"{aggregate_sql(measure, columns, gold.measures)} as {sql_identifier(measure.name)}"
-        for measure in gold.measures
-    ]
-    source = "grained"
-    if gold.session is not None:
-        source = f"({numbered_sessions_sql(gold.session, gold.keys, source)})"
-        keys, selected = [*keys, SESSION_NUMBER], [*keys, *session_bounds_sql(gold.session)]
-    return (
-        f"{grained_sql(gold, silver)} select {', '.join(selected + measures)} from {source} group by {', '.join(keys)}"
-    )
-
-
-def _columns(gold: Gold, silver: Sequence[str]) -> list[str]:
-    """Return the columns of silver and the window."""
-    window = gold_window(gold)
-    return list(silver) if window is None else [*silver, window.name]
-
-
-def latest_candidates_sql(gold: LatestGold, silver: Sequence[str]) -> str:
-    """Return the query of all rows of `silver` as rows of the table, with what decides which is the newest."""
-    columns = [f"{duckdb_expression(sql, silver)} as {sql_identifier(name)}" for name, sql in gold.columns]
-    kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in deciding_columns(gold)]
-    return f"select {', '.join([*map(sql_identifier, gold.keys), *columns, *kept])} from {_source(gold, silver)}"
-
-
-def newest_sql(gold: LatestGold, candidates: str) -> str:
-    """Return the query of the newest row of each key."""
-    keys = ", ".join(map(sql_identifier, gold.keys))
-    order = ", ".join(f"{sql_identifier(by)} desc nulls last" for _, by in deciding_columns(gold))
-    newest = f"row_number() over (partition by {keys} order by {order}) = 1"
-    return f"select * from ({candidates}) qualify {newest}"
-
-
-def _query(gold: QueryGold, silver: Sequence[str]) -> str:
-    columns = _columns(gold, silver)
-    grain = [sql_identifier(name) for name in grain_columns(gold)]
-    same = " and ".join(f"grained.{name} is not distinct from touched.{name}" for name in grain)
-    return (
-        f"{grained_sql(gold, silver)}, touched as "
-        f"(select distinct {', '.join(grain)} from grained where {duckdb_expression(gold.touched_by, columns)}), "
-        f"silver as (select * from grained semi join touched on {same}) "
-        f"select * from ({duckdb_expression(gold.query, columns)})"
-    )
-
-
-def grained_sql(gold: Gold, silver: Sequence[str]) -> str:
-    """Return the beginning of a statement that names `grained`: silver with the window's column."""
-    window = gold_window(gold)
-    rest = "*" if window is None or window.name not in silver else f"* exclude ({sql_identifier(window.name)})"
-    return f"with grained as ({windowed_sql(window, _source(gold, silver), rest)})"
-
-
-def _source(gold: Gold, silver: Sequence[str]) -> str:
-    """Return the relation of the rows that count; a query sees all rows of the grains that its `touched_by` finds."""
-    if isinstance(gold, QueryGold) or gold.where == "true":
-        return "silver"
-    return f"(select * from silver where {duckdb_expression(gold.where, silver)})"
 
 
 def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) -> Iterator[tuple[str, Finding]]:
@@ -327,6 +254,9 @@ def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) 
     listed = ", ".join(map(sql_identifier, keys))
     scales = _decimal_scales(database)
     same = " and ".join(f"p.{sql_identifier(key)} is not distinct from r.{sql_identifier(key)}" for key in keys)
+    wrong = [is_wrong_sql(each, *_sides(each), scales.get(each.name)) for each in values]
+    if _is_equal(database, same, wrong):
+        return
     of_grains = [
         (
             FindingKind.overlap,
@@ -351,11 +281,27 @@ def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) 
         yield from ((measure.name, finding) for finding in found)
 
 
+def _is_equal(database: Any, same: str, wrong: Sequence[str]) -> bool:
+    """Whether each row of one side has exactly one of the other, and no value is wrong: all in one join."""
+    there = "select *, true as _there from"
+    unequal = " or ".join(["p._there is null", "r._there is null", *wrong])
+    joined = f"({there} published) as p full join ({there} recomputed) as r on {same}"
+    rows, differing = database.sql(f"select count(*), count(*) filter (where {unequal}) from {joined}").fetchall()[0]
+    sides = {_number(database, f"select count(*) from {side}") for side in ("published", "recomputed")}
+    return bool(differing == 0 and sides == {rows})
+
+
+def _sides(measure: Measure) -> tuple[str, str]:
+    """Return the published value of a measure and the recomputed one, in SQL."""
+    name = sql_identifier(measure.name)
+    return f"p.{name}", f"r.{name}"
+
+
 def _differences(
     database: Any, table: str, keys: list[str], same: str, measure: Measure, scale: int | None
 ) -> Iterator[Finding]:
     shown = ", ".join(f"p.{sql_identifier(key)}" for key in keys)
-    gold, expected = f"p.{sql_identifier(measure.name)}", f"r.{sql_identifier(measure.name)}"
+    gold, expected = _sides(measure)
     sql = (
         f"select {shown}, {gold} as gold, {expected} as recomputed from published as p "
         f"join recomputed as r on {same} where {is_wrong_sql(measure, gold, expected, scale)}"

@@ -12,6 +12,7 @@ from itertools import chain
 from threading import Event, Lock
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind
@@ -20,15 +21,15 @@ from include.audit.bronze_findings import (
     batch_ranges,
     batch_row_findings,
     bronze_commits,
-    bronze_frame,
     lost_ranges,
     range_findings,
     record_findings,
     topic_findings,
 )
+from include.audit.bronze_rows import PartitionRows, bronze_rows
 from include.audit.expiry_findings import ExpiredBatches, expired_batches, expiry_findings
 from include.audit.file_findings import READ_ERRORS
-from include.audit.kafka_records import Chunk, Topic
+from include.audit.kafka_records import CHUNK_RECORDS, Chunk, Topic
 from include.audit.verified_history import AuditScope
 from include.reading.memory_database import view_rows
 from include.reading.publication import Publication
@@ -37,7 +38,7 @@ from include.reading.published_tables import RECORD_LAYERS, PinnedTables
 COMPARED_AGAIN = 1_000
 """Offsets before the verified end that each audit compares with Kafka again."""
 PARTITIONS_AT_A_TIME = 2
-"""Each holds a chunk of Kafka's records and bronze's rows of the same offsets."""
+"""Each holds two chunks of Kafka's records, and bronze's rows of the same offsets as one of them."""
 MOST_DUPLICATES = 500_000
 MOST_PAYLOAD_BYTES = 64 << 20
 """Rejected duplicates whose payloads are kept when they are compared, in all."""
@@ -107,7 +108,6 @@ def kafka_findings(
     counted.aged = aged = expired_batches(layers, ranges)
     if aged.complete and scope.verified is None:
         yield from expiry_findings(layers, aged, ranges)
-    yield from batch_row_findings(database, [each for each in ranges if each.batch >= aged.of("bronze")], table)
     recreated = list(topic_findings(metadata, topic, table))
     yield from recreated
     for partition, end in () if recreated else publication.offsets.items():
@@ -120,16 +120,20 @@ def kafka_findings(
         return list(comparison.findings(partition, first, end, scope.end(partition)))
 
     ended = Event()
-    comparison = _KafkaComparison(tables.arrow(table), table, topic, counted, ended, _duplicates(database))
+    rows = bronze_rows(tables.arrow(table), counted.expired)
+    comparison = _KafkaComparison(rows, table, topic, counted, ended, _duplicates(database))
     with ThreadPoolExecutor(PARTITIONS_AT_A_TIME, "kafka") as pool:
         try:
-            yield from chain.from_iterable(pool.map(of_partition, sorted(counted.expired)))
+            compared = pool.map(of_partition, sorted(counted.expired))
+            # Meanwhile the JVM starts.
+            yield from batch_row_findings(database, [each for each in ranges if each.batch >= aged.of("bronze")], table)
+            yield from chain.from_iterable(compared)
         except BaseException:
             ended.set()
             raise
 
 
-def _duplicates(database: Any) -> dict[int, pl.Series]:
+def _duplicates(database: Any) -> dict[int, np.ndarray[Any, Any]]:
     """Return by partition the sorted offsets of the duplicates in the view `rejected`; none if there are too many."""
     try:
         found: pl.DataFrame = database.sql(DUPLICATES).pl()
@@ -138,7 +142,7 @@ def _duplicates(database: Any) -> dict[int, pl.Series]:
         return {}
     if found.height > MOST_DUPLICATES:
         return {}
-    return {int(str(number)): part["offset"].sort() for (number,), part in found.group_by(["partition"])}
+    return {int(str(number)): part["offset"].sort().to_numpy() for (number,), part in found.group_by(["partition"])}
 
 
 def is_compared(database: Any, counted: KafkaCounts) -> bool:
@@ -166,12 +170,12 @@ def _rows_before(database: Any, partition: int, offset: int) -> int:
 class _KafkaComparison:
     """Compares Kafka's records with the rows of bronze and counts them; stops once the audit has `ended`."""
 
-    bronze: Any
+    bronze: Mapping[int, PartitionRows]
     table: str
     topic: Topic
     counted: KafkaCounts
     ended: Event
-    duplicates: Mapping[int, pl.Series]
+    duplicates: Mapping[int, np.ndarray[Any, Any]]
 
     def findings(self, partition: int, start: int, end: int, verified: int) -> Iterator[Finding]:
         """Compare offsets [start, end) of a partition, chunk by chunk; those before `verified` are counted already."""
@@ -180,12 +184,12 @@ class _KafkaComparison:
             detail = f"published up to {end}, but Kafka's log ends at {log_end}"
             yield Finding(FindingKind.surplus, self.table, end - log_end, detail, partition, log_end, end)
         self.counted.kafka[partition] = 0
-        for chunk in self.topic.records(partition, start, min(end, log_end)):
+        bronze = self.bronze[partition]
+        for chunk in _read_ahead(self.topic.records(partition, start, min(end, log_end), bronze.ends(CHUNK_RECORDS))):
             if self.ended.is_set():
                 return
-            self.counted.kafka[partition] += chunk.records.filter(pl.col("offset") >= verified).height
-            rows = bronze_frame(self.bronze, partition, chunk.start, chunk.end)
-            found = list(record_findings(chunk, rows, self.table))
+            self.counted.kafka[partition] += int((chunk.records["offset"] >= verified).sum())
+            found = list(record_findings(chunk, bronze.frame(chunk.start, chunk.end), self.table))
             yield from found
             if not found:
                 self._keep_payloads(chunk)
@@ -194,14 +198,24 @@ class _KafkaComparison:
         offsets, kept = self.duplicates.get(chunk.partition), self.counted.payloads
         if offsets is None or kept.is_full:
             return
-        here = offsets.slice(*_part_of(offsets, chunk))
-        if here.is_empty():
-            return
-        rows = chunk.records.filter(pl.col("offset").is_in(here.implode()))
+        rows = chunk.records[_places(chunk.records["offset"].to_numpy(), offsets)]
         kept.add(rows.select(pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value").rechunk())
 
 
-def _part_of(offsets: pl.Series, chunk: Chunk) -> tuple[int, int]:
-    """Return where a chunk's offsets begin among sorted ones, and how many they are."""
-    first, last = (int(offsets.search_sorted(end)) for end in (chunk.start, chunk.end))
-    return first, last - first
+def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the chunks; a thread reads the next one while the caller compares one."""
+    with ThreadPoolExecutor(1, "kafka-ahead") as pool:
+        following = pool.submit(next, chunks, None)
+        while (chunk := following.result()) is not None:
+            following = pool.submit(next, chunks, None)
+            yield chunk
+
+
+def _places(offsets: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the places of the wanted offsets among others; both ascend."""
+    if not len(offsets):
+        return np.empty(0, np.int64)
+    near = wanted[np.searchsorted(wanted, offsets[0]) : np.searchsorted(wanted, offsets[-1], "right")]
+    places: np.ndarray[Any, Any] = np.searchsorted(offsets, near)
+    found: np.ndarray[Any, Any] = places[offsets[places] == near]
+    return found

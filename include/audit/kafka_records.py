@@ -8,8 +8,9 @@ of its range. Offsets without a record (transaction markers, aborted or compacte
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -55,7 +56,8 @@ class Chunk:
     records: pl.DataFrame
 
 
-RecordSource = Callable[[int, int, int], Iterator[Chunk]]
+RecordSource = Callable[[int, int, int, Iterable[int]], Iterator[Chunk]]
+"""Yields the records of a partition from an offset up to another; some chunk ends at each of the offsets given last."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +78,26 @@ def open_topic(bootstrap: str, name: str, jars: Path) -> Topic:
     """
     starts, ends = log_start_offsets(bootstrap, name), log_end_offsets(bootstrap, name)
 
-    def records(partition: int, start: int, end: int) -> Iterator[Chunk]:
-        return read_chunks(bootstrap, name, partition, start, end, jars)
+    def records(partition: int, start: int, end: int, ends: Iterable[int]) -> Iterator[Chunk]:
+        return read_chunks(bootstrap, name, partition, start, end, jars, ends)
 
     return Topic(name, topic_id(bootstrap, name), starts, ends, records)
 
 
-def read_chunks(bootstrap: str, topic: str, partition: int, start: int, end: int, jars: Path) -> Iterator[Chunk]:
-    """Yield the partition's records in [start, end), a chunk of about 200,000 or 64 MB after the other.
+def read_chunks(
+    bootstrap: str, topic: str, partition: int, start: int, end: int, jars: Path, ends: Iterable[int] = ()
+) -> Iterator[Chunk]:
+    """Yield the partition's records in [start, end), a chunk of up to about 200,000 or 64 MB after the other.
 
-    Raises AuditUnavailable.
+    A chunk ends at each offset of `ends`, which ascend. Raises AuditUnavailable.
     """
     if start >= end:
         return
     try:
         with partition_reader(jars, bootstrap, topic, partition, start) as reader:
-            yield from _chunks(reader, partition, start, end)
+            for until in chain((each for each in ends if start < each < end), [end]):
+                yield from _chunks(reader, partition, start, until)
+                start = until
     except KafkaReadFailed as error:
         raise AuditUnavailable(f"reading {topic}/{partition} at {bootstrap} failed: {error}") from error
 

@@ -9,7 +9,8 @@ from typing import Any
 import duckdb
 import pyarrow.compute as pc
 
-from include.audit.gold_findings import columns_of, grained_sql
+from include.audit.gold_findings import columns_of
+from include.audit.gold_recomputation import grained_sql
 from include.catalog.dataset import released_dataset
 from include.catalog.pipeline import Gold, QueryGold, gold_session, gold_window, grain_columns, row_columns
 from include.catalog.windows import window_begin, window_end

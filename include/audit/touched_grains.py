@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.audit.gold_findings import columns_of, grained_sql
+from include.audit.gold_findings import columns_of
+from include.audit.gold_recomputation import grained_sql
 from include.catalog.event_times import FIRST, LAST
 from include.catalog.gold_refresh import closing
 from include.catalog.pipeline import Gold, gold_session, gold_window, grain_columns, timed_by

@@ -12,10 +12,10 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from include.errors import Terminal
 from include.reading.memory_database import memory_database
+from include.reading.parquet_rows import rows_sql
 from include.reading.published_tables import LAYERS, PinnedTables, layer_order
 from include.sql_quoting import sql_identifier, sql_literal
 
@@ -62,25 +62,9 @@ def _write(reading: PinnedTables, names: list[str], path: Path) -> None:
             connection.execute(f"create schema catalog.{layer}")
         for name in names:
             layer, table = name.split(".", 1)
-            rows = _rows_sql(connection, reading.table(name).path, reading.arrow(name))
+            rows = rows_sql(connection, reading.table(name).path, reading.arrow(name))
             connection.execute(f"create view catalog.{layer}.{sql_identifier(table)} as {rows}")
         # DuckDB's log of changes becomes a part of the file.
         connection.execute("detach catalog")
     finally:
         connection.close()
-
-
-def _rows_sql(connection: Any, folder: Path, dataset: Any) -> str:
-    """Return SQL for the rows of a table's files; a file from before a column was added has nulls in it."""
-    connection.register("_empty", dataset.schema.empty_table())
-    types = connection.execute("describe select * from _empty").fetchall()
-    connection.unregister("_empty")
-    typed = ", ".join(f"cast(null as {kind}) as {sql_identifier(name)}" for name, kind, *_ in types)
-    nothing = f"select {typed} where false"
-    if not dataset.files:
-        return nothing
-    files = ", ".join(sql_literal(str(folder / file)) for file in dataset.files)
-    # The partition column is in the paths only.
-    read = f"read_parquet([{files}], union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
-    own = ", ".join(sql_identifier(name) for name, *_ in types)
-    return f"select {own} from ({nothing} union all by name select * from {read})"

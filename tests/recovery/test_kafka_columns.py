@@ -86,6 +86,21 @@ def test_chunks_of_a_range_follow_each_other_without_a_gap(settings: Settings, m
     assert_chunks(chunks(settings, 0, 5), 0, 2, 5)
 
 
+def test_chunks_end_at_the_requested_offsets(settings: Settings) -> None:
+    ends = [0, 2, 4, COMMITTED, 99]
+    found = read_chunks(bootstrap_servers(settings), TOPIC, 0, 0, 5, settings.jars, ends)
+    assert_chunks(list(found), 0, 2, 4, 5)
+    found = read_chunks(
+        bootstrap_servers(settings), TOPIC, 0, ABORTED, END, settings.jars, [COMMITTED - 1, COMMITTED + 1]
+    )
+    bounds = [(chunk.start, chunk.end, chunk.records["offset"].to_list()) for chunk in found]
+    assert bounds == [
+        (ABORTED, COMMITTED - 1, []),
+        (COMMITTED - 1, COMMITTED + 1, [COMMITTED]),
+        (COMMITTED + 1, END, [COMMITTED + 1]),
+    ]
+
+
 @pytest.mark.parametrize("headers", [[("trace", bytes(2000))], [("", b"")] * 250])
 def test_headers_count_in_the_size_of_a_read(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, bytes]]

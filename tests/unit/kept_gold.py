@@ -28,7 +28,8 @@ from test_audit_balance import SmallKafka, sales_settings
 from include.audit.audit_outcome import record_outcomes
 from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
-from include.audit.gold_findings import DIALECT, recompute_sql
+from include.audit.gold_findings import DIALECT
+from include.audit.gold_recomputation import recompute_sql
 from include.catalog.dataset import released_dataset, snapshot_dataset
 from include.catalog.gold_refresh import EVERY_RUN, closing
 from include.catalog.pipeline import Gold, closes, refresh_interval, timed_by

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
-from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check, recompute_sql
+from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
+from include.audit.gold_recomputation import recompute_sql
 from include.catalog.measures import Measure
 from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
 from include.catalog.windows import Window, parsed_size

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
+from include.audit import silver_findings
 from include.audit.audit_findings import Finding, merge_findings
 from include.audit.silver_findings import (
     ALL_SILVER,
@@ -135,6 +136,15 @@ def test_duplicate_with_an_earlier_winner_is_balanced(database: duckdb.DuckDBPyC
 def test_repeated_identity_in_silver_names_the_later_record(database: duckdb.DuckDBPyConnection) -> None:
     silver = [silver_row(0, "a", sold_at=at(3)), silver_row(1, "b"), silver_row(2, "a", sold_at=at(1))]
     assert identities(database, payloads("a", "b", "a"), silver, []) == [("overlap", "silver", 0, 2, 3)]
+
+
+def test_repeated_identity_is_found_if_its_hashes_are_compared_in_parts(
+    database: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silver_findings, "HASHES_AT_A_TIME", 1)
+    events = [*"abcdefgh", "a"]
+    silver = [silver_row(offset, event) for offset, event in enumerate(events)]
+    assert identities(database, payloads(*events), silver, []) == [("overlap", "silver", 0, 8, 9)]
 
 
 def test_repeated_identity_after_the_horizon_is_another_event(database: duckdb.DuckDBPyConnection) -> None:

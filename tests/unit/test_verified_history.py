@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -34,9 +34,9 @@ class WatchedKafka(SmallKafka):
 
     read: list[tuple[int, int, int]]
 
-    def records(self, partition: int, start: int, end: int) -> Iterator[Chunk]:
+    def records(self, partition: int, start: int, end: int, ends: Iterable[int]) -> Iterator[Chunk]:
         self.read.append((partition, start, end))
-        return super().records(partition, start, end)
+        return super().records(partition, start, end, ends)
 
 
 @pytest.fixture(autouse=True)
