@@ -52,7 +52,7 @@ def of(folder: Path, partition: int = 0) -> PartitionRows:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write offsets up to LAST of partition 0, the later ones first; a row group has some of partition 1 too: up to 39."""
+    """Write offsets of partition 0, the later ones first; a row group, up to 39, has some of partition 1 too."""
     write(tmp_path / "a.parquet", [(0, offset) for offset in range(40, LAST)])
     write(tmp_path / "b.parquet", [(0, offset) for offset in range(25)])
     write(tmp_path / "c.parquet", [(0, offset) for offset in range(25, 40)] + [(1, offset) for offset in range(30)])
