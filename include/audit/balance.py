@@ -264,15 +264,16 @@ def _database(audited: _AuditedTables, layers: Sequence[str], after: int) -> Any
 
 def _view_layer(database: Any, tables: PinnedTables, table: str, after: int) -> list[Finding]:
     """Create the views of a table of records. There is no finding: what cannot be read raises READ_ERRORS."""
-    layer, folder, rows = table.partition(".")[0], tables.table(table).path, tables.arrow(table)
-    # A row without a batch is never verified.
-    newer = rows.filter((pc.field("_batch_id") > after) | pc.field("_batch_id").is_null())
-    for name, part in ((layer, newer), *([(ALL_SILVER, rows)] if layer == "silver" else [])):
-        if after < 0:
-            view_table(database, name, folder, rows)
-        else:
-            # Arrow does not open the files of older batches, which are most.
-            database.register(name, part)
+    layer, rows = table.partition(".")[0], tables.arrow(table)
+    names = [layer, ALL_SILVER] if layer == "silver" else [layer]
+    if after < 0:
+        for name in names:
+            view_table(database, name, tables.table(table).path, rows)
+        return []
+    # By Arrow, which does not open the files of older batches: most. A row without a batch is never verified.
+    newer = (pc.field("_batch_id") > after) | pc.field("_batch_id").is_null()
+    for name in names:
+        database.register(name, rows if name == ALL_SILVER else rows.filter(newer))
     return []
 
 
@@ -307,7 +308,8 @@ def _view_gold(
     tables: PinnedTables, database: Any, name: str, silver: str, gold: Gold, refreshed: RefreshState
 ) -> None:
     """Make `published` a view of a gold table and `silver` one of the rows from which it was computed."""
-    held = "true" if refresh_interval(gold) is None else f"_batch_id <= {refreshed.batch}"
+    last = _last_batch(gold, refreshed)
+    held = "true" if last is None else f"_batch_id <= {last}"
     for view, table, where in (("published", name, "true"), ("silver", silver, held)):
         view_table(database, view, tables.table(table).path, tables.arrow(table), where)
 
@@ -327,9 +329,15 @@ def _refresh_state(tables: PinnedTables, gold: Gold) -> RefreshState:
     return stored_refresh_state(table.path, table.version)
 
 
+def _last_batch(gold: Gold, refreshed: RefreshState) -> int | None:
+    """Return the batch up to which a table with an interval has the rows of silver; None for all of them."""
+    return None if refresh_interval(gold) is None else refreshed.batch
+
+
 def _rows_held(silver: Any, gold: Gold, refreshed: RefreshState) -> Any:
-    """Return all rows of silver, or those up to the last refresh of a table with an interval."""
-    return silver if refresh_interval(gold) is None else silver.filter(pc.field("_batch_id") <= refreshed.batch)
+    """Return the rows of silver from which a table was computed."""
+    last = _last_batch(gold, refreshed)
+    return silver if last is None else silver.filter(pc.field("_batch_id") <= last)
 
 
 def _rows_by_partition(counts: pl.DataFrame) -> Mapping[int, Mapping[str, Any]]:

@@ -26,10 +26,10 @@ from include.audit.bronze_findings import (
     record_findings,
     topic_findings,
 )
-from include.audit.bronze_rows import PartitionRows, bronze_rows
+from include.audit.bronze_rows import partition_rows
 from include.audit.expiry_findings import ExpiredBatches, expired_batches, expiry_findings
 from include.audit.file_findings import READ_ERRORS
-from include.audit.kafka_records import CHUNK_RECORDS, Chunk, Topic
+from include.audit.kafka_records import CHUNK_BYTES, CHUNK_RECORDS, Chunk, Topic
 from include.audit.verified_history import AuditScope
 from include.reading.memory_database import view_rows
 from include.reading.publication import Publication
@@ -120,8 +120,7 @@ def kafka_findings(
         return list(comparison.findings(partition, first, end, scope.end(partition)))
 
     ended = Event()
-    rows = bronze_rows(tables.arrow(table), counted.expired)
-    comparison = _KafkaComparison(rows, table, topic, counted, ended, _duplicates(database))
+    comparison = _KafkaComparison(tables.arrow(table), table, topic, counted, ended, _duplicates(database))
     with ThreadPoolExecutor(PARTITIONS_AT_A_TIME, "kafka") as pool:
         try:
             compared = pool.map(of_partition, sorted(counted.expired))
@@ -130,6 +129,7 @@ def kafka_findings(
             yield from chain.from_iterable(compared)
         except BaseException:
             ended.set()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
@@ -170,7 +170,7 @@ def _rows_before(database: Any, partition: int, offset: int) -> int:
 class _KafkaComparison:
     """Compares Kafka's records with the rows of bronze and counts them; stops once the audit has `ended`."""
 
-    bronze: Mapping[int, PartitionRows]
+    bronze: Any
     table: str
     topic: Topic
     counted: KafkaCounts
@@ -184,10 +184,11 @@ class _KafkaComparison:
             detail = f"published up to {end}, but Kafka's log ends at {log_end}"
             yield Finding(FindingKind.surplus, self.table, end - log_end, detail, partition, log_end, end)
         self.counted.kafka[partition] = 0
-        bronze = self.bronze[partition]
-        for chunk in _read_ahead(self.topic.records(partition, start, min(end, log_end), bronze.ends(CHUNK_RECORDS))):
-            if self.ended.is_set():
-                return
+        bronze = partition_rows(self.bronze, partition, start)
+        # A chunk of Kafka takes more memory than its bytes.
+        ends = bronze.ends(CHUNK_RECORDS, CHUNK_BYTES // 2)
+        records = _read_ahead(self.topic.records(partition, start, min(end, log_end), ends), self.ended)
+        for chunk in records:
             self.counted.kafka[partition] += int((chunk.records["offset"] >= verified).sum())
             found = list(record_findings(chunk, bronze.frame(chunk.start, chunk.end), self.table))
             yield from found
@@ -202,11 +203,11 @@ class _KafkaComparison:
         kept.add(rows.select(pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value").rechunk())
 
 
-def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks; a thread reads the next one while the caller compares one."""
+def _read_ahead(chunks: Iterator[Chunk], ended: Event) -> Iterator[Chunk]:
+    """Yield the chunks until `ended`; a thread reads the next one while the caller compares one."""
     with ThreadPoolExecutor(1, "kafka-ahead") as pool:
         following = pool.submit(next, chunks, None)
-        while (chunk := following.result()) is not None:
+        while (chunk := following.result()) is not None and not ended.is_set():
             following = pool.submit(next, chunks, None)
             yield chunk
 

@@ -94,8 +94,15 @@ def _is_a_hash_repeated(database: Any, identity: str) -> bool:
     rows = database.sql(f"select count(*) from {ALL_SILVER}").fetchall()[0][0]
     parts = max(1, -(-rows // HASHES_AT_A_TIME))
     mark = f"hash({identity})"
-    of_part = (f"select {mark} as mark from {ALL_SILVER} where {mark} % {parts} = {part}" for part in range(parts))
-    return any(marks.n_unique() < len(marks) for sql in of_part for marks in [database.sql(sql).pl()["mark"]])
+    return any(
+        _has_repeated(database, f"select {mark} from {ALL_SILVER} where {mark} % {parts} = {part}")
+        for part in range(parts)
+    )
+
+
+def _has_repeated(database: Any, sql: str) -> bool:
+    values = database.sql(sql).pl().to_series()
+    return bool(values.n_unique() < len(values))
 
 
 def _near_silver(database: Any, pipeline: Pipeline) -> str:

@@ -32,5 +32,8 @@ def rows_sql(connection: Any, folder: Path, dataset: Any) -> str:
     files = ", ".join(sql_literal(str(folder / file)) for file in dataset.files)
     # The partition column is in the paths only.
     read = f"read_parquet([{files}], union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
-    own = ", ".join(sql_identifier(name) for name, *_ in types)
+    # The table's type, where a file has a narrower or wider one.
+    own = ", ".join(
+        f"cast({column} as {kind}) as {column}" for name, kind, *_ in types for column in [sql_identifier(name)]
+    )
     return f"select {own} from ({nothing} union all by name select * from {read})"

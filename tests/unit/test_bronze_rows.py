@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from include.audit.bronze_rows import RECORD_COLUMNS, PartitionRows, bronze_rows
+from include.audit.bronze_rows import RECORD_COLUMNS, PartitionRows, partition_rows
 
 SCHEMA = pa.schema(
     [
@@ -27,15 +27,22 @@ SCHEMA = pa.schema(
 )
 GROUP = 10
 LAST = 100
+MANY = 1 << 30
+YEAR_10000 = 253_402_300_800_000_000
+"""Its begin, in microseconds."""
 
 
-def write(path: Path, places: list[tuple[int, int]], **writing: Any) -> None:
+def write(path: Path, places: list[tuple[int | None, int]], year_10000: bool = False, **writing: Any) -> None:
     """Write a file of bronze with the records at these places (partition, offset), GROUP in each row group."""
     rows = [
         {"partition": partition, "offset": offset, "timestamp": offset, "timestamp_type": 1, "value": b"%d" % offset}
         for partition, offset in places
     ]
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=GROUP, **writing)
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    if year_10000:
+        times = pa.repeat(pa.scalar(YEAR_10000), len(table)).cast(SCHEMA.field("timestamp").type)
+        table = table.set_column(2, SCHEMA.field("timestamp"), times)
+    pq.write_table(table, path, row_group_size=GROUP, **writing)
 
 
 def offsets(rows: PartitionRows, start: int, end: int) -> list[int]:
@@ -46,8 +53,8 @@ def offsets(rows: PartitionRows, start: int, end: int) -> list[int]:
     return found
 
 
-def of(folder: Path, partition: int = 0) -> PartitionRows:
-    return bronze_rows(ds.dataset(folder, schema=SCHEMA), [partition])[partition]
+def of(folder: Path, partition: int = 0, start: int = 0) -> PartitionRows:
+    return partition_rows(ds.dataset(folder, schema=SCHEMA), partition, start)
 
 
 @pytest.fixture
@@ -89,12 +96,29 @@ def test_file_without_statistics_is_read(folder: Path) -> None:
 
 def test_ranges_between_ends_decode_each_row_group_once(folder: Path) -> None:
     rows = of(folder)
-    bounds = [0, *rows.ends(30), LAST]
+    bounds = [0, *rows.ends(30, MANY), LAST]
     assert bounds == [0, 40, 70, LAST]
-    for group in rows.groups:
-        assert sum(group.meets(start, end) for start, end in pairwise(bounds)) == 1
+    decoded = [group for start, end in pairwise(bounds) for group in rows.groups_of(start, end)]
+    assert sorted(group.offsets for group in decoded) == [group.offsets for group in rows.groups]
 
 
 def test_no_range_ends_in_a_row_group_that_overlaps_others(folder: Path) -> None:
     write(folder / "d.parquet", [(0, offset) for offset in range(15, 75, 10)])
-    assert list(of(folder).ends(30)) == [70]
+    assert list(of(folder).ends(30, MANY)) == [70]
+
+
+def test_range_of_large_rows_ends_sooner(folder: Path) -> None:
+    rows = of(folder)
+    two = 2 * max(group.size for group in rows.groups)
+    assert list(rows.ends(30, two)) == [40, 60, 80]
+
+
+def test_row_without_a_partition_is_in_no_other(folder: Path) -> None:
+    write(folder / "d.parquet", [(0, LAST), (None, LAST + 1)])
+    assert offsets(of(folder), LAST, LAST + 5) == [LAST]
+
+
+def test_time_that_python_does_not_have_is_read(folder: Path) -> None:
+    write(folder / "d.parquet", [(0, LAST)], year_10000=True)
+    frame = of(folder).frame(LAST, LAST + 1)
+    assert frame["timestamp"].to_list() == [YEAR_10000]
