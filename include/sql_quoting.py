@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # A string literal, a name in backquotes or double quotes, or a bare word with the character that follows it.
 TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|(?<![\w'])[^\W\d]\w*(?=\s*([('])?)""")
@@ -44,3 +44,9 @@ def duckdb_expression(sql: str, columns: Iterable[str]) -> str:
         return sql_identifier(token) if word in known - SYNTAX and follower is None else token
 
     return TOKEN.sub(quote, sql)
+
+
+def same_sql(columns: Sequence[str], one: str, other: str) -> str:
+    """Return the condition that two relations have rows with the same values of these columns; null is a value."""
+    names = map(sql_identifier, columns)
+    return " and ".join(f"{one}.{name} is not distinct from {other}.{name}" for name in names) or "true"

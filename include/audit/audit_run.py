@@ -22,7 +22,7 @@ from include.settings import Settings
 
 TopicOpener = Callable[[str], Topic]
 Scope = Callable[[Publication, PinnedTables, Topic], AuditScope]
-Recomputation = Callable[[Settings, str, Progress], tuple[Mapping[str, Mapping[str, Any]], str]]
+DerivedRecomputation = Callable[[Settings, str, Progress], tuple[Mapping[str, Mapping[str, Any]], str]]
 """Recomputes the tables of a derived dataset: returns what `derived_audit` needs."""
 
 
@@ -30,7 +30,7 @@ def requested_audits(
     settings: Settings,
     requested: Sequence[str],
     open_topic: TopicOpener,
-    recompute: Recomputation,
+    recompute: DerivedRecomputation,
     progress: Progress = lambda _: None,
     *,
     full: bool = False,

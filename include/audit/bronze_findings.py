@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, offset_findings
-from include.audit.kafka_records import Chunk, Topic
+from include.audit.kafka_records import RECORD, Chunk, Topic
 from include.clients.delta_log import commits
 from include.reading.publication import PublishedTable
 from include.record_coordinates import CONTENT
@@ -51,7 +51,7 @@ def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[
 def _comparable(frame: pl.DataFrame) -> pl.DataFrame:
     """Make absent headers and an empty list equal: Kafka does not distinguish them."""
     headers = pl.when(pl.col("headers").list.len() > 0).then(pl.col("headers"))
-    return frame.select("offset", "timestamp", pl.col("timestamp_type").cast(pl.Int32), "key", "value", headers)
+    return frame.select(list(RECORD)).with_columns(pl.col("timestamp_type").cast(pl.Int32), headers)
 
 
 def bronze_commits(table: PublishedTable, after: int = -1) -> list[Mapping[str, Any]]:

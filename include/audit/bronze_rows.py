@@ -15,7 +15,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-RECORD_COLUMNS = ["offset", "timestamp", "timestamp_type", "key", "value", "headers"]
+from include.audit.kafka_records import RECORD
+
+RECORD_COLUMNS = list(RECORD)
 UNBOUNDED = (-(2**63), 2**63 - 1)
 
 

@@ -33,7 +33,7 @@ from include.catalog.pipeline import (
 )
 from include.errors import Terminal
 from include.reading.refresh_state import RefreshState
-from include.sql_quoting import duckdb_expression, sql_identifier
+from include.sql_quoting import duckdb_expression, same_sql, sql_identifier
 
 ROWS, GRAIN = "rows of the query", ""
 # Differences between DuckDB and Spark SQL in spelling and order, for the expressions and queries of declarations.
@@ -163,7 +163,7 @@ def _is_decided(database: Any, gold: Gold) -> bool:
     kept = [name for _, name in deciding_columns(gold)]
     if not set(kept) <= set(columns_of(database, "published")):
         return False
-    same = " and ".join(f"p.{sql_identifier(key)} is not distinct from r.{sql_identifier(key)}" for key in gold.keys)
+    same = same_sql(gold.keys, "p", "r")
     wrong = " or ".join(f"p.{sql_identifier(name)} is distinct from r.{sql_identifier(name)}" for name in kept)
     return not _number(database, f"select count(*) from published as p join recomputed as r on {same} where {wrong}")
 
@@ -171,7 +171,7 @@ def _is_decided(database: Any, gold: Gold) -> bool:
 def _leave_out_expired(database: Any, gold: Gold, first: int) -> int:
     """Leave grains with records of batches before `first` out of both sides; return how many rows of gold they are."""
     grain = [sql_identifier(name) for name in grain_columns(gold)]
-    columns, same = ", ".join(grain), " and ".join(f"l.{name} is not distinct from r.{name}" for name in grain)
+    columns, same = ", ".join(grain), same_sql(grain_columns(gold), "l", "r")
     old = f"select distinct {columns} from published where _first_batch < {first}"
     database.execute(f"create or replace temp table expired_grains as {old}")
     before = _number(database, "select count(*) from published")
@@ -253,7 +253,7 @@ def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) 
     values = gold.measures if isinstance(gold, AdditiveGold) else [Measure(n, "max", n) for n, _ in gold.columns]
     listed = ", ".join(map(sql_identifier, keys))
     scales = _decimal_scales(database)
-    same = " and ".join(f"p.{sql_identifier(key)} is not distinct from r.{sql_identifier(key)}" for key in keys)
+    same = same_sql(keys, "p", "r")
     wrong = [is_wrong_sql(each, *_sides(each), scales.get(each.name)) for each in values]
     if _is_equal(database, same, wrong):
         return

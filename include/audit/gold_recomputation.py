@@ -15,7 +15,7 @@ from include.catalog.pipeline import (
     grain_columns,
 )
 from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
-from include.sql_quoting import duckdb_expression, sql_identifier
+from include.sql_quoting import duckdb_expression, same_sql, sql_identifier
 
 
 def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
@@ -67,7 +67,7 @@ def newest_sql(gold: LatestGold, candidates: str) -> str:
 def _query(gold: QueryGold, silver: Sequence[str]) -> str:
     columns = grained_columns(gold, silver)
     grain = [sql_identifier(name) for name in grain_columns(gold)]
-    same = " and ".join(f"grained.{name} is not distinct from touched.{name}" for name in grain)
+    same = same_sql(grain_columns(gold), "grained", "touched")
     return (
         f"{grained_sql(gold, silver)}, touched as "
         f"(select distinct {', '.join(grain)} from grained where {duckdb_expression(gold.touched_by, columns)}), "

@@ -52,7 +52,7 @@ select distinct _partition as partition, _offset as "offset" from rejected where
 class KeptPayloads:
     """Payloads of rejected duplicates (partition, offset, value), or none when they have more than MOST_PAYLOAD_BYTES.
 
-    While they are read, a chunk's more of each partition that is read at the same time.
+    It may be exceeded by one chunk for each partition that is read at the same time.
     """
 
     frames: list[pl.DataFrame] = field(default_factory=list)

@@ -78,24 +78,24 @@ def open_topic(bootstrap: str, name: str, jars: Path) -> Topic:
     """
     starts, ends = log_start_offsets(bootstrap, name), log_end_offsets(bootstrap, name)
 
-    def records(partition: int, start: int, end: int, ends: Iterable[int]) -> Iterator[Chunk]:
-        return read_chunks(bootstrap, name, partition, start, end, jars, ends)
+    def records(partition: int, start: int, end: int, chunk_ends: Iterable[int]) -> Iterator[Chunk]:
+        return read_chunks(bootstrap, name, partition, start, end, jars, chunk_ends)
 
     return Topic(name, topic_id(bootstrap, name), starts, ends, records)
 
 
 def read_chunks(
-    bootstrap: str, topic: str, partition: int, start: int, end: int, jars: Path, ends: Iterable[int] = ()
+    bootstrap: str, topic: str, partition: int, start: int, end: int, jars: Path, chunk_ends: Iterable[int] = ()
 ) -> Iterator[Chunk]:
     """Yield the partition's records in [start, end), a chunk of up to about 200,000 or 64 MB after the other.
 
-    A chunk ends at each offset of `ends`, which ascend. Raises AuditUnavailable.
+    A chunk ends at each offset of `chunk_ends`, which ascend. Raises AuditUnavailable.
     """
     if start >= end:
         return
     try:
         with partition_reader(jars, bootstrap, topic, partition, start) as reader:
-            for until in chain((each for each in ends if start < each < end), [end]):
+            for until in chain((each for each in chunk_ends if start < each < end), [end]):
                 yield from _chunks(reader, partition, start, until)
                 start = until
     except KafkaReadFailed as error:

@@ -22,7 +22,7 @@ from include.catalog.gold_refresh import closing
 from include.catalog.pipeline import Gold, gold_session, gold_window, grain_columns, timed_by
 from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql
 from include.catalog.windows import MICROSECOND, Session, Window, window_begin, window_end
-from include.sql_quoting import sql_identifier
+from include.sql_quoting import same_sql, sql_identifier
 
 Span = tuple[Any, Any]
 """The least and the greatest value."""
@@ -78,7 +78,7 @@ def touches_sql(gold: Gold, row: str, touched: str) -> str:
 def touching_sql(gold: Gold, rows: str) -> str:
     """Return the query of the rows of silver in `rows` that may belong to touched grains: by key, and by session."""
     session = gold_session(gold)
-    same = [f"s.{sql_identifier(key)} is not distinct from t.{sql_identifier(key)}" for key in gold.keys]
+    same = [same_sql(gold.keys, "s", "t")] if gold.keys else []
     columns = list(gold.keys)
     if session is not None:
         same.append(
@@ -149,12 +149,6 @@ def within(column: str, spans: Sequence[Span]) -> Any:
     for low, high in spans:
         condition |= (pc.field(column) >= pa.scalar(low, MICROS)) & (pc.field(column) <= pa.scalar(high, MICROS))
     return condition
-
-
-def same_sql(columns: Sequence[str], one: str, other: str) -> str:
-    """Return the condition that two rows are of the same grain; null is a value."""
-    names = map(sql_identifier, columns)
-    return " and ".join(f"{one}.{name} is not distinct from {other}.{name}" for name in names) or "true"
 
 
 def bound_columns(session: Session) -> tuple[str, str]:
