@@ -13,6 +13,7 @@ import polars as pl
 from include.audit.audit_findings import Finding, FindingKind, offset_findings
 from include.audit.kafka_records import RECORD, Chunk, Topic
 from include.clients.delta_log import commits
+from include.reading.bronze_ranges import commit_ranges
 from include.reading.publication import PublishedTable
 from include.record_coordinates import CONTENT
 
@@ -62,13 +63,11 @@ def bronze_commits(table: PublishedTable, after: int = -1) -> list[Mapping[str, 
 
 def batch_ranges(metadata: Iterable[Mapping[str, Any]]) -> list[CommittedRange]:
     """Return the ranges that commits name, one for each partition of each batch."""
-    return [item for commit in metadata for item in _ranges_of(commit)]
-
-
-def _ranges_of(commit: Mapping[str, Any]) -> Iterator[CommittedRange]:
-    rows, batch = commit["rows_by_partition"], int(commit["batches"][0])
-    for partition, (start, end) in commit["offsets"].items():
-        yield CommittedRange(batch, int(partition), int(start), int(end), int(rows.get(partition, 0)))
+    return [
+        CommittedRange(each.batch, each.partition, each.start, each.end, each.rows)
+        for commit in metadata
+        for each in commit_ranges(commit)
+    ]
 
 
 def lost_ranges(metadata: Iterable[Mapping[str, Any]]) -> list[CommittedRange]:

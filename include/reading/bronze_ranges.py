@@ -29,7 +29,7 @@ class BatchOffsets:
 
 def batch_offsets(bronze: Path, batch: int) -> list[BatchOffsets]:
     """Return the offset ranges of all batches up to `batch` of a bronze table, in the order of its commits."""
-    return [each for metadata in _batch_metadata(bronze) for each in _ranges(metadata) if each.batch <= batch]
+    return [each for metadata in _batch_metadata(bronze) for each in commit_ranges(metadata) if each.batch <= batch]
 
 
 def first_batch_since(bronze: Path, since: datetime) -> int | None:
@@ -44,7 +44,8 @@ def _batch_metadata(bronze: Path) -> Iterator[Mapping[str, Any]]:
     return (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
 
 
-def _ranges(metadata: Mapping[str, Any]) -> Iterator[BatchOffsets]:
+def commit_ranges(metadata: Mapping[str, Any]) -> Iterator[BatchOffsets]:
+    """Yield the offsets that the metadata of one commit names, by partition."""
     counted, batch = metadata["rows_by_partition"], int(metadata["batches"][0])
     topic, latest = str(metadata["topic_id"]), (metadata.get("timestamps") or (None, None))[1]
     for partition, (start, end) in metadata["offsets"].items():
