@@ -200,7 +200,8 @@ class _KafkaComparison:
         if offsets is None or kept.is_full:
             return
         rows = chunk.records[_places(chunk.records["offset"].to_numpy(), offsets)]
-        kept.add(rows.select(pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value").rechunk())
+        if rows.height:
+            kept.add(rows.select(pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value").rechunk())
 
 
 def _read_ahead(chunks: Iterator[Chunk], ended: Event) -> Iterator[Chunk]:
