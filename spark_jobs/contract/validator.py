@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
@@ -38,6 +39,8 @@ FOLLOWING = StructType(
 )
 """The columns of validated records after those of the contract."""
 COORDINATES = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
+# A driver's start needs a contract in two threads, and compiling it takes a second.
+_compiling = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Validator:
 
 def compiled_validator(contract: Contract) -> Validator:
     """Return the validator of a contract; needs a running Spark session."""
-    return _compiled(contract, SparkSession.active().sparkContext.applicationId)
+    with _compiling:
+        return _compiled(contract, SparkSession.active().sparkContext.applicationId)
 
 
 # One release is opened several times in a process (to validate its code, to write, to rebuild a slice).

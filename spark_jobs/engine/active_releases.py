@@ -32,6 +32,7 @@ from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.expired_rows import first_complete_batch
 from spark_jobs.layers.release_tables import Release, open_release, release_paths
+from spark_jobs.layers.validate_records import begin_full_validation
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun, Validations
 from spark_jobs.log_lines import log_line
 from spark_jobs.storage.batch_rows import count_rows
@@ -301,7 +302,9 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
     )
     try:
         take_over_tables(release_paths(settings, dataset), lease.epoch, leases_expire=bool(settings.lease_url))
-        release = open_release(spark, settings, dataset, bronze)
+        # To open a release leaves a core idle for seconds.
+        begun = begin_full_validation(spark, settings, dataset)
+        release = open_release(spark, settings, dataset, bronze, begun)
         if settings.is_power_safe:
             # New tables, and what a process that crashed, or ran without `power`, has committed.
             os.sync()

@@ -6,7 +6,9 @@ queries are built for the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from spark_jobs.layers.accepted_query import AcceptedQuery
 
 Query = TypeVar("Query")
+Build = Callable[[DataFrame], DataFrame]
+CacheKey = tuple[Hashable, ...]
+Projecting = Future[RowProjection | None]
+Begun = Mapping[CacheKey, Projecting]
+PROJECTIONS = "projections"
 MOST_QUERIES = 8
 """Queries over superseded versions of reference tables are never used again."""
 # A task generates the code of its projections, 20 to 40 ms for a contract: more than it saves for few records.
@@ -32,25 +39,39 @@ MOST_SLOTS = 4
 
 
 class PreparedSilver:
-    """The queries of one release in one process: of accepted records, and of records that are validated in full."""
+    """The queries of one release in one process: of accepted records, and of records that are validated in full.
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    `begun`: projections that are being built, see `begin_projection`.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, begun: Begun) -> None:
         self._spark, self._scratch = spark, ScratchFolder(folder)
         self.accepted: PreparedQueries[AcceptedQuery] = PreparedQueries(spark, self._scratch, copying=True)
         # Their result comes through memory, so their rows must be of bounded size.
         self.validated: PreparedQueries[PreparedQuery] = PreparedQueries(spark, self._scratch, copying=False)
-        self._projections: dict[tuple[Hashable, ...], RowProjection | None] = {}
+        self._projections: dict[CacheKey, RowProjection | None] = {}
+        self._begun = dict(begun)
 
-    def projection(
-        self, schema: StructType, cache_key: tuple[Hashable, ...], build: Callable[[DataFrame], DataFrame]
-    ) -> RowProjection | None:
+    def projection(self, schema: StructType, cache_key: CacheKey, build: Build) -> RowProjection | None:
         """Return what `build` makes of rows of a schema, as a projection; None if it is none (adr-0017)."""
+        if begun := self._begun.pop(cache_key, None):
+            # What failed is built again, so that the run reports its error.
+            with suppress(Exception):
+                self._projections[cache_key] = begun.result()
         if cache_key not in self._projections:
             if len(self._projections) >= MOST_QUERIES:
                 self._projections.clear()
-            folder = self._scratch.path / "projections"
+            folder = self._scratch.path / PROJECTIONS
             self._projections[cache_key] = row_projection(self._spark, schema, build, folder)
         return self._projections[cache_key]
+
+
+def begin_projection(spark: SparkSession, schema: StructType, build: Build, scratch: ScratchFolder) -> Projecting:
+    """Begin to build, in a thread, what `PreparedSilver.projection` returns."""
+    pool = ThreadPoolExecutor(1, "projection")
+    building = pool.submit(row_projection, spark, schema, build, scratch.path / PROJECTIONS)
+    pool.shutdown(wait=False)
+    return building
 
 
 class PreparedQueries(Generic[Query]):
@@ -62,14 +83,14 @@ class PreparedQueries(Generic[Query]):
     def __init__(self, spark: SparkSession, scratch: ScratchFolder, *, copying: bool) -> None:
         self._spark, self._scratch, self._copying = spark, scratch, copying
         self._slots: dict[tuple[str, int], Slot] = {}
-        self._queries: dict[tuple[str, int, tuple[Hashable, ...]], Query] = {}
+        self._queries: dict[tuple[str, int, CacheKey], Query] = {}
 
     def over(
         self,
         files: Sequence[Path],
         name: str,
         schema: StructType,
-        cache_key: tuple[Hashable, ...],
+        cache_key: CacheKey,
         build: Callable[[DataFrame], Query],
     ) -> Query | None:
         """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows.

@@ -20,6 +20,7 @@ from spark_jobs.layers.embedded_plan import embedded_plan
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_layer import gold_spec
+from spark_jobs.layers.prepared_silver import Begun
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
@@ -57,12 +58,21 @@ def release_paths(settings: Settings, dataset: Dataset) -> list[Path]:
     return own + [gold_path(settings, name, release, table.name) for table in dataset.pipeline.gold]
 
 
-def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
-    """Open and return the tables of a release, creating those that are missing; nothing else is written."""
+def open_release(
+    spark: SparkSession,
+    settings: Settings,
+    dataset: Dataset,
+    bronze: Table | None = None,
+    begun: Begun | None = None,
+) -> Release:
+    """Open and return the tables of a release, creating those that are missing; nothing else is written.
+
+    `begun`: projections of the release that are being built already.
+    """
     bronze = bronze or Table(bronze_spec(settings, dataset.name))
     release = _opened(spark, settings, dataset, bronze, {})
     inheritance = _inheritance(spark, settings, release)
-    return release if inheritance is None else replace(release, writer=replace(release.writer, inheritance=inheritance))
+    return replace(release, writer=replace(release.writer, inheritance=inheritance, begun=begun or {}))
 
 
 def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
@@ -73,7 +83,9 @@ def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> I
     base = released_dataset(settings, release.dataset.name, beginning.base)
     versions = {f"silver.{base.name}": beginning.silver, f"rejected.{base.name}": beginning.rejected}
     reference = ReferenceVersions(spark, settings, base)
-    before = open_silver_tables(spark, settings, base, writer.bronze, load_transformation(base), reference, versions)
+    transform = load_transformation(base)
+    nothing = silver_of_nothing(spark, base, transform, reference)
+    before = open_silver_tables(spark, settings, base, writer.bronze, transform, reference, versions, nothing)
     old, new = before.silver.spec.schema, writer.silver.spec.schema
     for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
         if old[name].dataType != new[name].dataType:
@@ -108,10 +120,11 @@ def _opened(
     transform = load_transformation(dataset)
     create_reference_tables(settings, dataset)
     book = ReferenceVersions(spark, settings, dataset, reference)
+    nothing = silver_of_nothing(spark, dataset, transform, book)
     if not (silver_path(settings, dataset.name, dataset.release) / LOG).is_dir():
         # A release whose tables exist was accepted, perhaps by fewer rules.
-        validate_code(settings, dataset, silver_of_nothing(spark, dataset, transform, book))
-    writer = open_silver_tables(spark, settings, dataset, bronze, transform, book, versions)
+        validate_code(settings, dataset, nothing)
+    writer = open_silver_tables(spark, settings, dataset, bronze, transform, book, versions, nothing)
     inputs = GoldInputs(tuple(writer.silver.spec.data_schema.fieldNames()))
     gold = tuple(_gold_tables(settings, dataset, writer, versions, inputs))
     return Release(replace(writer, inputs=inputs), gold)

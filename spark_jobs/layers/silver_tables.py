@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset
@@ -22,15 +22,16 @@ from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.layers.payload_schemas import PayloadSchemas
-from spark_jobs.layers.prepared_silver import PreparedSilver
+from spark_jobs.layers.prepared_silver import Begun, PreparedSilver
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation
 from spark_jobs.storage.data_files import TableSpec
-from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
+from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.parquet_writer import ROWS_PER_GROUP, ParquetWriting
 
 MONTH = "_month"
+QUERIES = "_queries"
 MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
 """The month of a time as `dated` computes it, in DuckDB's SQL."""
 REJECTED = (
@@ -75,6 +76,8 @@ class SilverTables:
     decisions: RecordDecisions
     payloads: PayloadSchemas
     counting: WarningCounter
+    begun: Begun = field(default_factory=dict)
+    """The projections of `prepared` that are being built already."""
     inputs: GoldInputs = field(default_factory=lambda: GoldInputs(()))
     """The inputs of gold's merges."""
     inheritance: Inheritance | None = None
@@ -82,12 +85,12 @@ class SilverTables:
     @cached_property
     def prepared(self) -> PreparedSilver:
         """The queries of this process, built when they are first executed."""
-        return PreparedSilver(self.spark, self.queries_folder)
+        return PreparedSilver(self.spark, self.queries_folder, self.begun)
 
     @property
     def queries_folder(self) -> Path:
         """Folder for what prepared queries read and write, below it one for each process."""
-        return self.staging.with_name("_queries")
+        return self.staging.with_name(QUERIES)
 
     def app_id(self, table: str) -> str:
         """Return the app id of the release's commits to `silver` or `rejected`."""
@@ -102,15 +105,13 @@ def open_silver_tables(
     transform: Transformation,
     reference: ReferenceVersions,
     versions: Mapping[str, int],
+    nothing: DataFrame,
 ) -> SilverTables:
     """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
 
-    Inherited tables are not opened: see `release_tables.py`.
+    `nothing`: see `silver_of_nothing`. Inherited tables are not opened: see `release_tables.py`.
     """
-    validator, empty = compiled_validator(dataset.contract), validated_nothing(spark, dataset)
-    silver_is = silver_spec(
-        settings, dataset, dated(transform(empty.drop("_reasons"), **reference.frames({})), dataset)
-    )
+    validator, silver_is = compiled_validator(dataset.contract), silver_spec(settings, dataset, dated(nothing, dataset))
     rejected_is = rejected_spec(settings, dataset)
     silver = Table(silver_is, versions.get(silver_is.name))
     rejected = Table(rejected_is, versions.get(rejected_is.name))
@@ -119,10 +120,8 @@ def open_silver_tables(
     counting = compiled_warning_counter(dataset.contract)
     owns = silver_is.name not in versions
     identities = IdentityLookup(dataset, silver, identities_path(settings, dataset.name, dataset.release), owns=owns)
-    tables = (bronze, silver, rejected, identities)
-    return SilverTables(
-        spark, dataset, validator, empty.schema, transform, reference, *tables, staging, *followed, counting
-    )
+    tables, schema = (bronze, silver, rejected, identities), validated_schema(dataset.contract)
+    return SilverTables(spark, dataset, validator, schema, transform, reference, *tables, staging, *followed, counting)
 
 
 def silver_of_nothing(
@@ -133,8 +132,19 @@ def silver_of_nothing(
 
 
 def validated_nothing(spark: SparkSession, dataset: Dataset) -> DataFrame:
-    """Return no records, validated: an empty frame with the columns of `Validator.validated`."""
-    return no_rows(spark, validated_schema(dataset.contract))
+    """Return no records, validated: an empty frame with the columns of `Validator.validated`.
+
+    Made of a range: `reads_its_records` recognises it, and a query that silver.py executes over it is a job.
+    """
+    fields = validated_schema(dataset.contract).fields
+    return spark.range(0).select(*[_null(field.dataType).alias(field.name) for field in fields])
+
+
+def _null(kind: DataType) -> Column:
+    """Return null of a type. From its name where it has one: a type as such crosses to the JVM in ten calls."""
+    if isinstance(kind, AtomicType):
+        return F.expr(f"cast(null as {kind.simpleString()})")
+    return F.lit(None).cast(kind)
 
 
 def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableSpec:

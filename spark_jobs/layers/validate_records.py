@@ -17,19 +17,25 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from include.catalog.dataset import Dataset
+from include.catalog.payload_format import AVRO
+from include.paths import release_path
 from include.reading.decision_log import DecidedRecord, Position
 from include.record_coordinates import POSITION
+from include.settings import Settings
 from spark_jobs.contract.payload_texts import PayloadTexts
+from spark_jobs.contract.validator import compiled_validator
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.accepted_query import AcceptedQuery
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
+from spark_jobs.layers.prepared_silver import Begun, begin_projection
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
 from spark_jobs.layers.reference_versions import Frames, VersionRange
-from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.silver_tables import QUERIES, SilverTables
 from spark_jobs.layers.transform_errors import failure_of, write_isolated
 from spark_jobs.storage.delta_table import RowsUnaccounted, read_files
 from spark_jobs.storage.duckdb_session import (
@@ -38,7 +44,14 @@ from spark_jobs.storage.duckdb_session import (
     read_folder,
     rows_in_folder,
 )
-from spark_jobs.storage.prepared_query import SLOT_BYTES, PreparedQuery, QueryOfOneRun, save_by, uncompressed_bytes
+from spark_jobs.storage.prepared_query import (
+    SLOT_BYTES,
+    PreparedQuery,
+    QueryOfOneRun,
+    ScratchFolder,
+    save_by,
+    uncompressed_bytes,
+)
 from spark_jobs.storage.record_places import Words, are_in, places_in, unpacked_places
 from spark_jobs.storage.spark_files import batches_in_files, rows_in_files, stage_files
 
@@ -226,6 +239,22 @@ def _validate_remainder(
             files, REMAINDER, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
         )
     (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save_by(VERDICT, target)
+
+
+def begin_full_validation(spark: SparkSession, settings: Settings, dataset: Dataset) -> Begun:
+    """Begin to build, in a thread, the query by which `_validate_remainder` validates a few records.
+
+    Nothing is begun for Avro, whose query depends on the schemas of the records.
+    """
+    contract, texts = dataset.contract, PayloadTexts(dataset.contract)
+    if contract.format == AVRO:
+        return {}
+
+    def build(rows: DataFrame) -> DataFrame:
+        return _with_verdict(compiled_validator(contract).validated(texts.of(rows)))
+
+    scratch = ScratchFolder(release_path(settings, dataset.name, dataset.release) / QUERIES)
+    return {(texts.schemas,): begin_projection(spark, RECORD, build, scratch)}
 
 
 def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], folder: Path) -> list[Path]:

@@ -19,9 +19,9 @@ from uuid import uuid4
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, DataType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from include.clients.delta_log import LOG, checkpoint_file, refuse_lost_commits
 from include.clients.file_checksum import name_by_checksum
@@ -329,15 +329,10 @@ def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return an empty frame with these columns. Made by `range(0)`: an empty list would start Python workers."""
-    return spark.range(0).select(*[_null(field.dataType).alias(field.name) for field in schema.fields])
-
-
-def _null(kind: DataType) -> Column:
-    """Return null of a type. From its name where it has one: a type as such crosses to the JVM in ten calls."""
-    if isinstance(kind, AtomicType):
-        return F.expr(f"cast(null as {kind.simpleString()})")
-    return F.lit(None).cast(kind)
+    """Return an empty frame with these columns. Of Java's list: an empty one of Python would start Python workers."""
+    jvm, session = spark._jvm, spark._jsparkSession
+    assert jvm is not None
+    return DataFrame(session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(schema.json())), spark)
 
 
 def partitioned_schema(schema: StructType, partition: str) -> StructType:

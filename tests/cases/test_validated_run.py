@@ -22,9 +22,10 @@ from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import BronzeEnd, committed_batches
 from spark_jobs.jobs.shadow_job import advance
-from spark_jobs.layers import silver_layer, validated_run
+from spark_jobs.layers import prepared_silver, silver_layer, validated_run
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.storage import failpoints
+from spark_jobs.storage.batch_rows import count_rows
 from spark_jobs.storage.failpoints import Step
 
 GOLD = """
@@ -248,3 +249,39 @@ def test_death_while_the_next_run_is_validated_loses_and_doubles_nothing(
     other.lease.release()
     assert made.silver()["_batch_id"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert made.read("gold.meter_days")["litres"].to_list() == [12]
+
+
+def test_release_opens_while_the_validation_of_faulty_records_is_built(
+    made: SmallRelease, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building = projection_builds(monkeypatch)
+    active = open_active_release(spark, made.settings, made.dataset, made.bronze)
+    refine_next(active, made, most_rows=3 * BATCHES)
+    active.lease.release()
+    assert count_rows(active.release.writer.rejected, 0, BATCHES - 1) == BATCHES
+    assert [name.partition("_")[0] for name in building] == ["projection"]
+
+
+def test_validation_that_failed_to_build_is_built_by_the_run(
+    made: SmallRelease, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building = projection_builds(monkeypatch, failing="projection")
+    active = open_active_release(spark, made.settings, made.dataset, made.bronze)
+    refine_next(active, made, most_rows=3 * BATCHES)
+    active.lease.release()
+    assert count_rows(active.release.writer.rejected, 0, BATCHES - 1) == BATCHES
+    assert [name.partition("_")[0] for name in building] == ["projection", "MainThread"]
+
+
+def projection_builds(monkeypatch: pytest.MonkeyPatch, failing: str = "") -> list[str]:
+    """Return a list that gets the thread's name of each projection that is built; fail in threads named `failing`."""
+    names, build = list[str](), prepared_silver.row_projection
+
+    def noted(*arguments: Any) -> Any:
+        names.append(threading.current_thread().name)
+        if failing and names[-1].startswith(failing):
+            raise OSError("no space left on device")
+        return build(*arguments)
+
+    monkeypatch.setattr(prepared_silver, "row_projection", noted)
+    return names
