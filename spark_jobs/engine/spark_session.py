@@ -35,9 +35,10 @@ GUARDED = {
 }
 LOGGING = CLONE / "infra" / "spark" / "log4j2.properties"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-# A new driver spends more time in the optimising compiler than on records. Five times the default thresholds leave only
-# the hottest methods: a year of flights takes 99 s to gold instead of 121 (2 cores; twenty times: 107; never: 131).
-HOT = 5
+# A new driver spends more time in the optimising compiler than on records. Twenty times the default thresholds leave
+# only the hottest methods: until the first publication 4.5 CPU s instead of 10 with five times, and a drain after 500,000
+# flights takes 20.4 CPU s of the JVM per million instead of 22.8; sixty times: 24.9.
+HOT = 20
 # A damaged record may claim a text of 2 GB, which Avro would allocate before it reads on; records have 1 MB at most.
 AVRO_LIMITS = " ".join(f"-Dorg.apache.avro.limits.{part}.maxLength={2 << 20}" for part in ("string", "bytes"))
 # The default of 21 MB collects all garbage twice while a driver starts: 0.25 s.
