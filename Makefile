@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -123,6 +123,9 @@ bench-identities: setup-dev ## measure how long a run takes to find its duplicat
 
 bench-gold-keys: setup-dev ## measure what runs of few changed rows write to a gold table of 1,000,000 random keys
 	@PYTHONPATH=tests .venv/bin/python tests/speed/gold_keys_speed.py $(ARGS)
+
+bench-start: setup-runtime ## measure a driver's start next to the least that Spark takes; ARGS="ad_events 3"
+	@PYTHONPATH=. .venv/bin/python tests/speed/start_speed.py $(ARGS)
 
 bench-run: setup-dev ## measure what one live run of a few thousand rows costs, by step, in seconds and CPU
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/run_cost.py $(ARGS)

@@ -68,8 +68,8 @@ class BenchSession:
 
 
 @contextmanager
-def warm_session(dataset: str, warm_up: int, keep: bool, log: LogLine) -> Iterator[BenchSession]:
-    """Yield a session whose driver has processed `warm_up` events."""
+def cold_session(dataset: str, keep: bool, log: LogLine) -> Iterator[BenchSession]:
+    """Yield a session with COLD_EVENTS in the topic, whose driver is not started."""
     with temporary_state(dataset, keep) as settings:
         if keep:
             log(f"state folder (not removed): {settings.state}")
@@ -78,11 +78,18 @@ def warm_session(dataset: str, warm_up: int, keep: bool, log: LogLine) -> Iterat
             up(settings, [], log)
             ensure_topic(session.bootstrap, session.target.topic, PARTITIONS)
             send_frames(session.target, session.supply.frames(COLD_EVENTS))
-            session.cold = start_driver(session)
-            log(f"{dataset}: first publication after {session.cold:.1f} s; warm-up: {warm_up:,} events …")
-            send_frames(session.target, session.supply.frames(max(0, warm_up - COLD_EVENTS)))
-            session.await_published()
             yield session
+
+
+@contextmanager
+def warm_session(dataset: str, warm_up: int, keep: bool, log: LogLine) -> Iterator[BenchSession]:
+    """Yield a session whose driver has processed `warm_up` events."""
+    with cold_session(dataset, keep, log) as session:
+        session.cold = start_driver(session)
+        log(f"{dataset}: first publication after {session.cold:.1f} s; warm-up: {warm_up:,} events …")
+        send_frames(session.target, session.supply.frames(max(0, warm_up - COLD_EVENTS)))
+        session.await_published()
+        yield session
 
 
 def start_driver(session: BenchSession) -> float:

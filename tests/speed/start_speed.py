@@ -1,0 +1,78 @@
+"""How long a driver takes to its first publication, next to the least that Spark takes: make bench-start.
+
+The least is a job that reads the same 2,000 records and writes six of their fields as Parquet, once, without a
+contract, duplicates, gold or Delta; its session is the driver's. Both in turn, with a new broker and state each time.
+
+Usage: start_speed.py [DATASET [ROUNDS]]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include.bench.bench_session import BenchSession, cold_session, start_driver
+from include.settings import CLONE, load_settings
+from spark_jobs.engine.spark_session import open_session
+
+BARE = "bare"
+WRITTEN = "written"
+FIELDS = ", ".join(f"{name} string" for name in ("kind", "carrier", "origin", "dest", "ad_id", "event_time"))
+
+
+def main(dataset: str, rounds: int) -> None:
+    """Print the seconds of each round and the ratio of the medians."""
+    pairs = list(measured(dataset, rounds))
+    bare, driver = (median(column) for column in zip(*pairs, strict=True))
+    print(f"medians: {driver:.1f} s, of it Spark alone {bare:.1f} s; ratio {driver / bare:.2f}")
+
+
+def measured(dataset: str, rounds: int) -> Iterator[tuple[float, float]]:
+    """Yield the seconds of the bare job and of the driver."""
+    for number in range(1, rounds + 1):
+        with cold_session(dataset, False, lambda line: None) as session:
+            pair = bare_seconds(session), start_driver(session)
+        print(f"{number} of {rounds}: Spark alone {pair[0]:.1f} s, driver of {dataset} {pair[1]:.1f} s", flush=True)
+        yield pair
+
+
+def bare_seconds(session: BenchSession) -> float:
+    """Return the seconds from the bare job's process to its files."""
+    with tempfile.TemporaryDirectory(prefix="headrace-start-") as folder:
+        command = [sys.executable, __file__, BARE, session.bootstrap, session.target.topic, folder]
+        start = time.monotonic()
+        subprocess.run(command, env=os.environ | {"PYTHONPATH": str(CLONE)}, check=True, capture_output=True)
+        assert any((Path(folder) / WRITTEN).glob("*.parquet"))
+        return time.monotonic() - start
+
+
+def write_once(bootstrap: str, topic: str, folder: str) -> None:
+    """Write the topic's records as Parquet, in one batch of a stream, and end the process."""
+    spark = open_session(load_settings(), BARE)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    records = spark.readStream.format("kafka").options(**options).load()
+    parsed = records.select(F.from_json(F.col("value").cast("string"), FIELDS).alias("record"), "partition", "offset")
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rows.write.parquet(f"{folder}/{WRITTEN}")
+        # To end the session takes seconds, in which a driver has published.
+        os._exit(0)
+
+    query = parsed.select("record.*", "partition", "offset").writeStream.foreachBatch(write)
+    query.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [BARE]:
+        write_once(*sys.argv[2:])
+    else:
+        main(sys.argv[1] if len(sys.argv) > 1 else "flights", int(sys.argv[2]) if len(sys.argv) > 2 else 5)
