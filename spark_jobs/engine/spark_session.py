@@ -36,8 +36,8 @@ GUARDED = {
 LOGGING = CLONE / "infra" / "spark" / "log4j2.properties"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 # A new driver spends more time in the optimising compiler than on records. Twenty times the default thresholds leave
-# only the hottest methods: until the first publication 4.5 CPU s instead of 10 with five times, and a drain after 500,000
-# flights takes 20.4 CPU s of the JVM per million instead of 22.8; sixty times: 24.9.
+# only the hottest methods: 4.5 CPU s until the first publication instead of 10 with five times, and 20.4 CPU s of the
+# JVM per million flights of a drain after 500,000 instead of 22.8; sixty times: 24.9.
 HOT = 20
 # A damaged record may claim a text of 2 GB, which Avro would allocate before it reads on; records have 1 MB at most.
 AVRO_LIMITS = " ".join(f"-Dorg.apache.avro.limits.{part}.maxLength={2 << 20}" for part in ("string", "bytes"))
