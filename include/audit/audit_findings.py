@@ -67,6 +67,17 @@ def offset_findings(
         yield Finding(kind, table, len(run), detail, partition, int(run[0]), int(run[-1]) + 1)
 
 
+def position_findings(kind: FindingKind, table: str, rows: pl.DataFrame, detail: str) -> Iterator[Finding]:
+    """Yield one finding for each run of offsets of rows (columns `partition`, `offset`), by partition, and one for all
+    rows that lack one of the two.
+    """
+    known = rows.drop_nulls(["partition", "offset"])
+    if known.height < rows.height:
+        yield Finding(kind, table, rows.height - known.height, f"{detail}; without a partition or an offset")
+    for (partition,), part in known.group_by(["partition"], maintain_order=True):
+        yield from offset_findings(kind, table, int(str(partition)), part["offset"], detail)
+
+
 def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by layer, table, partition and end offset; equal findings of adjacent ranges become one."""
     result: list[Finding] = []

@@ -341,7 +341,8 @@ def _rows_held(silver: Any, gold: Gold, refreshed: RefreshState) -> Any:
 
 
 def _rows_by_partition(counts: pl.DataFrame) -> Mapping[int, Mapping[str, Any]]:
-    return {row["partition"]: row for row in counts.iter_rows(named=True)}
+    # Rows without a partition are findings.
+    return {row["partition"]: row for row in counts.drop_nulls("partition").iter_rows(named=True)}
 
 
 def _balances(

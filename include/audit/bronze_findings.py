@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from include.audit.audit_findings import Finding, FindingKind, offset_findings
+from include.audit.audit_findings import Finding, FindingKind, offset_findings, position_findings
 from include.audit.kafka_records import RECORD, Chunk, Topic
 from include.clients.delta_log import commits
 from include.reading.bronze_ranges import commit_ranges
@@ -131,9 +131,8 @@ def batch_row_findings(database: Any, ranges: Sequence[CommittedRange], table: s
     """
     _register_ranges(database, ranges)
     stray = database.sql(STRAY_ROWS).pl()
-    for (batch, partition), rows in stray.group_by(["batch", "partition"], maintain_order=True):
-        detail = f"no commit of batch {batch} covers this offset"
-        yield from offset_findings(FindingKind.surplus, table, int(str(partition)), rows["offset"], detail)
+    for (batch,), rows in stray.group_by(["batch"], maintain_order=True):
+        yield from position_findings(FindingKind.surplus, table, rows, f"no commit of batch {batch} covers this offset")
     for batch, partition, start, end, counted, found in database.sql(MISCOUNTED_RANGES).fetchall():
         kind = FindingKind.gap if found < counted else FindingKind.surplus
         detail = f"the commit of batch {batch} counts {counted} rows, bronze has {found}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from include.audit.audit_findings import Finding, FindingKind, offset_findings
+from include.audit.audit_findings import Finding, FindingKind, position_findings
 from include.audit.bronze_findings import CommittedRange
 from include.clients.delta_log import commits
 from include.reading.expired_batches import first_unexpired_batch
@@ -101,7 +101,6 @@ def left_over_findings(database: Any, dataset: str, expired: ExpiredBatches) -> 
         if before:
             sql = f"select {COORDINATES[layer]} from {layer} where _batch_id < {before} order by all"
             found = database.sql(sql).pl()
-            for (partition,), rows in found.group_by([found.columns[0]], maintain_order=True):
-                offsets = rows[found.columns[1]]
-                detail = f"of a batch before {before}, which have expired"
-                yield from offset_findings(FindingKind.surplus, f"{layer}.{dataset}", int(partition), offsets, detail)
+            found.columns = ["partition", "offset"]
+            detail = f"of a batch before {before}, which have expired"
+            yield from position_findings(FindingKind.surplus, f"{layer}.{dataset}", found, detail)

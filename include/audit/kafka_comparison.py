@@ -142,7 +142,8 @@ def _duplicates(database: Any) -> dict[int, np.ndarray[Any, Any]]:
         return {}
     if found.height > MOST_DUPLICATES:
         return {}
-    return {int(str(number)): part["offset"].sort().to_numpy() for (number,), part in found.group_by(["partition"])}
+    known = found.drop_nulls()
+    return {int(str(number)): part["offset"].sort().to_numpy() for (number,), part in known.group_by(["partition"])}
 
 
 def is_compared(database: Any, counted: KafkaCounts) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from include.audit.audit_findings import Finding, FindingKind, offset_findings
+from include.audit.audit_findings import Finding, FindingKind, position_findings
 from include.catalog.pipeline import Pipeline
 from include.sql_quoting import sql_identifier, sql_literal
 
@@ -37,7 +37,7 @@ def split_findings(
     later = database.sql(LATER_RECORDS, params=[batch] * 3).pl()
     for (layer,), rows in later.group_by(["layer"], maintain_order=True):
         detail = f"of a batch later than the published {batch}"
-        yield from _by_partition(FindingKind.surplus, f"{layer}.{dataset}", detail, rows)
+        yield from position_findings(FindingKind.surplus, f"{layer}.{dataset}", rows, detail)
 
 
 def _is_split(database: Any, first: int) -> bool:
@@ -62,12 +62,7 @@ def _unequal_findings(database: Any, dataset: str, first: int) -> Iterator[Findi
         (FindingKind.different, silver, "_batch_id differs from bronze", (pl.col("bronze") == 1) & (validated == 1)),
     ]
     for kind, table, detail, wrong in rules:
-        yield from _by_partition(kind, table, detail, unequal.filter(wrong))
-
-
-def _by_partition(kind: FindingKind, table: str, detail: str, rows: pl.DataFrame) -> Iterator[Finding]:
-    for (partition,), part in rows.group_by(["partition"], maintain_order=True):
-        yield from offset_findings(kind, table, int(str(partition)), part["offset"], detail)
+        yield from position_findings(kind, table, unequal.filter(wrong), detail)
 
 
 def repeated_findings(database: Any, dataset: str, pipeline: Pipeline, after: int = -1) -> Iterator[Finding]:
@@ -82,7 +77,7 @@ def repeated_findings(database: Any, dataset: str, pipeline: Pipeline, after: in
     near = _near_silver(database, pipeline) if after >= 0 else "true"
     sql = REPEATED_IDENTITIES.format(identity=identity, same=same, event_time=event_time, near=near, after=after)
     repeated = database.sql(sql, params=[pipeline.horizon.total_seconds()]).pl()
-    yield from _by_partition(FindingKind.overlap, f"silver.{dataset}", "identity already in silver", repeated)
+    yield from position_findings(FindingKind.overlap, f"silver.{dataset}", repeated, "identity already in silver")
 
 
 def _is_a_hash_repeated(database: Any, identity: str) -> bool:
@@ -134,7 +129,7 @@ def orphan_findings(
     if orphans.height and near != EVERYWHERE:
         orphans = database.sql(_orphans(database, pipeline, first, members, payloads, EVERYWHERE)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record with its identity"
-    yield from _by_partition(FindingKind.different, f"rejected.{dataset}", detail, orphans)
+    yield from position_findings(FindingKind.different, f"rejected.{dataset}", orphans, detail)
 
 
 def _named_batches(database: Any) -> str:

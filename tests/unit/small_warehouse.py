@@ -104,20 +104,24 @@ def at(day: int, hour: int = 12) -> datetime:
     return datetime(2026, 3, day, hour, tzinfo=UTC)
 
 
-def bronze_row(offset: int, value: bytes | None, *, partition: int = 0, batch: int = 0, **other: Any) -> dict[str, Any]:
+def bronze_row(
+    offset: int, value: bytes | None, *, partition: int | None = 0, batch: int = 0, **other: Any
+) -> dict[str, Any]:
     row = {"topic": "sales", "partition": partition, "offset": offset, "timestamp": NOON, "timestamp_type": 1}
     row |= {"key": b"k", "value": value, "headers": None, "_batch_id": batch, "_date": "2026-03-01"}
     return row | other
 
 
-def silver_row(offset: int, event_id: str, *, partition: int = 0, batch: Any = 0, **other: Any) -> dict[str, Any]:
+def silver_row(
+    offset: int, event_id: str, *, partition: int | None = 0, batch: Any = 0, **other: Any
+) -> dict[str, Any]:
     row = {"event_id": event_id, "kind": "sold", "sold_at": at(1), "shop": "north", "amount": Decimal("1.50")}
     row |= {"_topic": "sales", "_partition": partition, "_offset": offset, "_timestamp": NOON, "_batch_id": batch}
     return row | {"_month": "2026-03"} | other
 
 
 def rejected_row(
-    offset: int, disposition: str, *rules: str, partition: int = 0, batch: int = 0, **other: Any
+    offset: int, disposition: str, *rules: str, partition: int | None = 0, batch: int = 0, **other: Any
 ) -> dict[str, Any]:
     reasons = [{"rule": rule, "column": "amount", "detail": f"seen by {rule}"} for rule in rules]
     row = {"_topic": "sales", "_partition": partition, "_offset": offset, "_batch_id": batch}

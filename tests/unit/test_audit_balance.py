@@ -137,6 +137,20 @@ def test_rows_after_the_publication_are_not_audited(
     assert audit_dataset(settings, "sales", kafka.open_topic).balanced
 
 
+def test_rows_without_a_partition_are_findings_of_each_layer(
+    settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka
+) -> None:
+    warehouse.write("bronze", [bronze_row(9, b"lost", batch=1, partition=None)])
+    warehouse.write("silver", [silver_row(8, "lost", batch=1, partition=None)])
+    warehouse.write("rejected", [rejected_row(7, "duplicate", batch=1, partition=None)])
+    warehouse.move(batch=1, offsets={0: 4, 1: 1})
+    audit = audit_dataset(settings, "sales", kafka.open_topic)
+    without = {(f.kind.value, f.table, f.rows) for f in audit.findings if "without a partition" in f.detail}
+    assert without >= {("surplus", f"{layer}.sales", 1) for layer in ("bronze", "silver", "rejected")}
+    assert [each.partition for each in audit.partitions] == [0, 1]
+    assert not audit.balanced
+
+
 def test_lost_record_is_found_in_each_layer(settings: Settings, warehouse: SmallWarehouse, kafka: SmallKafka) -> None:
     kafka.values[0, 2] = b"never ingested"
     kafka.values[1, 0] = VALUES[1, 0] + b" "
