@@ -125,7 +125,7 @@ bench-gold-keys: setup-dev ## measure what runs of few changed rows write to a g
 	@PYTHONPATH=tests .venv/bin/python tests/speed/gold_keys_speed.py $(ARGS)
 
 bench-start: setup-runtime ## measure a driver's start next to the least that Spark takes; ARGS="ad_events 3"
-	@PYTHONPATH=. .venv/bin/python tests/speed/start_speed.py $(ARGS)
+	@.venv/bin/python tests/speed/start_speed.py $(ARGS)
 
 bench-run: setup-dev ## measure what one live run of a few thousand rows costs, by step, in seconds and CPU
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/run_cost.py $(ARGS)

@@ -1,4 +1,4 @@
-"""One session: a new state folder, broker and driver, warmed up.
+"""One session: a new state folder and broker, and a driver of one dataset.
 
 Sessions are independent of each other, so the spread over several of them is that of the whole platform, with the JIT.
 """
@@ -34,7 +34,7 @@ FIRST_PUBLICATION_WITHIN = 180.0
 
 @dataclass
 class BenchSession:
-    """A running driver of one dataset, the events for it, and what was sent. `cold`: see `start_driver`."""
+    """A dataset's broker and driver, the events for it, and what was sent. `cold`: see `start_driver`, 0 before it."""
 
     settings: Settings
     dataset: str

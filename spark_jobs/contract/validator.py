@@ -39,7 +39,7 @@ FOLLOWING = StructType(
 )
 """The columns of validated records after those of the contract."""
 COORDINATES = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
-# A driver's start needs a contract in two threads, and compiling it takes a second.
+# `lru_cache` computes a value twice when two threads need it at once, and to compile a contract takes a second.
 _compiling = threading.Lock()
 
 

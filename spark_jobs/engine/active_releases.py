@@ -302,9 +302,10 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
     )
     try:
         take_over_tables(release_paths(settings, dataset), lease.epoch, leases_expire=bool(settings.lease_url))
-        # To open a release leaves a core idle for seconds.
+        # One thread plans all that a release needs to open, for seconds; this is built by another meanwhile.
         begun = begin_full_validation(spark, settings, dataset)
-        release = open_release(spark, settings, dataset, bronze, begun)
+        release = open_release(spark, settings, dataset, bronze)
+        release.writer.prepared.expect(begun)
         if settings.is_power_safe:
             # New tables, and what a process that crashed, or ran without `power`, has committed.
             os.sync()

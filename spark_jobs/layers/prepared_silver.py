@@ -39,21 +39,25 @@ MOST_SLOTS = 4
 
 
 class PreparedSilver:
-    """The queries of one release in one process: of accepted records, and of records that are validated in full.
+    """The queries of one release in one process: of accepted records, and of records that are validated in full."""
 
-    `begun`: projections that are being built, see `begin_projection`.
-    """
-
-    def __init__(self, spark: SparkSession, folder: Path, begun: Begun) -> None:
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark, self._scratch = spark, ScratchFolder(folder)
         self.accepted: PreparedQueries[AcceptedQuery] = PreparedQueries(spark, self._scratch, copying=True)
         # Their result comes through memory, so their rows must be of bounded size.
         self.validated: PreparedQueries[PreparedQuery] = PreparedQueries(spark, self._scratch, copying=False)
         self._projections: dict[CacheKey, RowProjection | None] = {}
-        self._begun = dict(begun)
+        self._begun: dict[CacheKey, Projecting] = {}
+
+    def expect(self, begun: Begun) -> None:
+        """Use these projections, which are being built (`begin_projection`). No other object may use them."""
+        self._begun.update(begun)
 
     def projection(self, schema: StructType, cache_key: CacheKey, build: Build) -> RowProjection | None:
-        """Return what `build` makes of rows of a schema, as a projection; None if it is none (adr-0017)."""
+        """Return what `build` makes of rows of a schema, as a projection; None if it is none (adr-0017).
+
+        Waits for one that is being built.
+        """
         if begun := self._begun.pop(cache_key, None):
             # What failed is built again, so that the run reports its error.
             with suppress(Exception):
@@ -67,9 +71,12 @@ class PreparedSilver:
 
 
 def begin_projection(spark: SparkSession, schema: StructType, build: Build, scratch: ScratchFolder) -> Projecting:
-    """Begin to build, in a thread, what `PreparedSilver.projection` returns."""
+    """Begin to build in a thread what `PreparedSilver.projection` returns; return its future.
+
+    A process that ends meanwhile waits for it.
+    """
     pool = ThreadPoolExecutor(1, "projection")
-    building = pool.submit(row_projection, spark, schema, build, scratch.path / PROJECTIONS)
+    building = pool.submit(lambda: row_projection(spark, schema, build, scratch.path / PROJECTIONS))
     pool.shutdown(wait=False)
     return building
 

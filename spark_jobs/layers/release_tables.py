@@ -20,7 +20,6 @@ from spark_jobs.layers.embedded_plan import embedded_plan
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_layer import gold_spec
-from spark_jobs.layers.prepared_silver import Begun
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
@@ -58,21 +57,12 @@ def release_paths(settings: Settings, dataset: Dataset) -> list[Path]:
     return own + [gold_path(settings, name, release, table.name) for table in dataset.pipeline.gold]
 
 
-def open_release(
-    spark: SparkSession,
-    settings: Settings,
-    dataset: Dataset,
-    bronze: Table | None = None,
-    begun: Begun | None = None,
-) -> Release:
-    """Open and return the tables of a release, creating those that are missing; nothing else is written.
-
-    `begun`: projections of the release that are being built already.
-    """
+def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
+    """Open and return the tables of a release, creating those that are missing; nothing else is written."""
     bronze = bronze or Table(bronze_spec(settings, dataset.name))
     release = _opened(spark, settings, dataset, bronze, {})
     inheritance = _inheritance(spark, settings, release)
-    return replace(release, writer=replace(release.writer, inheritance=inheritance, begun=begun or {}))
+    return release if inheritance is None else replace(release, writer=replace(release.writer, inheritance=inheritance))
 
 
 def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:

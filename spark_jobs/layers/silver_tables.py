@@ -22,7 +22,7 @@ from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.layers.payload_schemas import PayloadSchemas
-from spark_jobs.layers.prepared_silver import Begun, PreparedSilver
+from spark_jobs.layers.prepared_silver import PreparedSilver
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation
@@ -30,8 +30,8 @@ from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.parquet_writer import ROWS_PER_GROUP, ParquetWriting
 
-MONTH = "_month"
 QUERIES = "_queries"
+MONTH = "_month"
 MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
 """The month of a time as `dated` computes it, in DuckDB's SQL."""
 REJECTED = (
@@ -76,8 +76,6 @@ class SilverTables:
     decisions: RecordDecisions
     payloads: PayloadSchemas
     counting: WarningCounter
-    begun: Begun = field(default_factory=dict)
-    """The projections of `prepared` that are being built already."""
     inputs: GoldInputs = field(default_factory=lambda: GoldInputs(()))
     """The inputs of gold's merges."""
     inheritance: Inheritance | None = None
@@ -85,7 +83,7 @@ class SilverTables:
     @cached_property
     def prepared(self) -> PreparedSilver:
         """The queries of this process, built when they are first executed."""
-        return PreparedSilver(self.spark, self.queries_folder, self.begun)
+        return PreparedSilver(self.spark, self.queries_folder)
 
     @property
     def queries_folder(self) -> Path:

@@ -9,7 +9,7 @@ Does not: compare identities (find_duplicates.py).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,11 +28,11 @@ from include.reading.decision_log import DecidedRecord, Position
 from include.record_coordinates import POSITION
 from include.settings import Settings
 from spark_jobs.contract.payload_texts import PayloadTexts
-from spark_jobs.contract.validator import compiled_validator
+from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.accepted_query import AcceptedQuery
 from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
-from spark_jobs.layers.prepared_silver import Begun, begin_projection
+from spark_jobs.layers.prepared_silver import Begun, CacheKey, begin_projection
 from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
 from spark_jobs.layers.reference_versions import Frames, VersionRange
 from spark_jobs.layers.silver_tables import QUERIES, SilverTables
@@ -224,19 +224,16 @@ def _validate_remainder(
 ) -> None:
     """Validate in full the `count` records that the plain form did not accept; write them by verdict."""
     files, target = parquet_files(folder / REMAINDER), folder / "validated"
-
-    def build(rows: DataFrame) -> DataFrame:
-        return _with_verdict(validate_with_decisions(writer.validator, texts.of(rows), decisions))
-
+    build = partial(_full_validation, lambda: writer.validator, texts, decisions)
     is_small = count <= MOST_ROWS_HERE and sum(map(uncompressed_bytes, files)) <= SLOT_BYTES
-    if is_small and not decisions and (projection := writer.prepared.projection(RECORD, (texts.schemas,), build)):
+    if is_small and not decisions and (projection := writer.prepared.projection(RECORD, _query_key(texts), build)):
         rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files])
         save_by(projection.of(rows), VERDICT, target)
         return
     query: PreparedQuery | QueryOfOneRun | None = None
     if not decisions:
         query = writer.prepared.validated.over(
-            files, REMAINDER, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
+            files, REMAINDER, RECORD, _query_key(texts), lambda rows: PreparedQuery(build(rows))
         )
     (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save_by(VERDICT, target)
 
@@ -249,12 +246,24 @@ def begin_full_validation(spark: SparkSession, settings: Settings, dataset: Data
     contract, texts = dataset.contract, PayloadTexts(dataset.contract)
     if contract.format == AVRO:
         return {}
-
-    def build(rows: DataFrame) -> DataFrame:
-        return _with_verdict(compiled_validator(contract).validated(texts.of(rows)))
-
+    build = partial(_full_validation, lambda: compiled_validator(contract), texts, {})
     scratch = ScratchFolder(release_path(settings, dataset.name, dataset.release) / QUERIES)
-    return {(texts.schemas,): begin_projection(spark, RECORD, build, scratch)}
+    return {_query_key(texts): begin_projection(spark, RECORD, build, scratch)}
+
+
+def _full_validation(
+    validator: Callable[[], Validator],
+    texts: PayloadTexts,
+    decisions: Mapping[Position, DecidedRecord],
+    rows: DataFrame,
+) -> DataFrame:
+    """Return the query that validates any records, columns of bronze, with the verdict about each."""
+    return _with_verdict(validate_with_decisions(validator(), texts.of(rows), decisions))
+
+
+def _query_key(texts: PayloadTexts) -> CacheKey:
+    """Return what distinguishes the queries that validate in full without decisions."""
+    return (texts.schemas,)
 
 
 def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], folder: Path) -> list[Path]:

@@ -329,10 +329,9 @@ def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return an empty frame with these columns. Of Java's list: an empty one of Python would start Python workers."""
-    jvm, session = spark._jvm, spark._jsparkSession
-    assert jvm is not None
-    return DataFrame(session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(schema.json())), spark)
+    """Return an empty frame with these columns. PySpark would start Python workers for an empty list."""
+    session = spark._jsparkSession
+    return DataFrame(session.createDataFrame([], session.parseDataType(schema.json())), spark)
 
 
 def partitioned_schema(schema: StructType, partition: str) -> StructType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -254,34 +254,41 @@ def test_death_while_the_next_run_is_validated_loses_and_doubles_nothing(
 def test_release_opens_while_the_validation_of_faulty_records_is_built(
     made: SmallRelease, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    building = projection_builds(monkeypatch)
+    opened = threading.Event()
+    building = projection_builds(monkeypatch, lambda: None if opened.wait(60) else pytest.fail("it was waited for"))
     active = open_active_release(spark, made.settings, made.dataset, made.bronze)
-    refine_next(active, made, most_rows=3 * BATCHES)
-    active.lease.release()
-    assert count_rows(active.release.writer.rejected, 0, BATCHES - 1) == BATCHES
-    assert [name.partition("_")[0] for name in building] == ["projection"]
+    opened.set()
+    assert_faulty_records_are_rejected(active, made)
+    assert building == ["projection"]
 
 
 def test_validation_that_failed_to_build_is_built_by_the_run(
     made: SmallRelease, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    building = projection_builds(monkeypatch, failing="projection")
+    def fail() -> None:
+        raise OSError("no space left on device")
+
+    building = projection_builds(monkeypatch, fail)
     active = open_active_release(spark, made.settings, made.dataset, made.bronze)
-    refine_next(active, made, most_rows=3 * BATCHES)
-    active.lease.release()
-    assert count_rows(active.release.writer.rejected, 0, BATCHES - 1) == BATCHES
-    assert [name.partition("_")[0] for name in building] == ["projection", "MainThread"]
+    assert_faulty_records_are_rejected(active, made)
+    assert building == ["projection", "MainThread"]
 
 
-def projection_builds(monkeypatch: pytest.MonkeyPatch, failing: str = "") -> list[str]:
-    """Return a list that gets the thread's name of each projection that is built; fail in threads named `failing`."""
-    names, build = list[str](), prepared_silver.row_projection
+def projection_builds(monkeypatch: pytest.MonkeyPatch, ahead: Callable[[], None]) -> list[str]:
+    """Return a list that gets the thread of each projection that is built; call `ahead` before one that is begun."""
+    threads, build = list[str](), prepared_silver.row_projection
 
     def noted(*arguments: Any) -> Any:
-        names.append(threading.current_thread().name)
-        if failing and names[-1].startswith(failing):
-            raise OSError("no space left on device")
+        threads.append(threading.current_thread().name.partition("_")[0])
+        if threads[-1] == "projection":
+            ahead()
         return build(*arguments)
 
     monkeypatch.setattr(prepared_silver, "row_projection", noted)
-    return names
+    return threads
+
+
+def assert_faulty_records_are_rejected(active: ActiveRelease, made: SmallRelease) -> None:
+    refine_next(active, made, most_rows=3 * BATCHES)
+    active.lease.release()
+    assert count_rows(active.release.writer.rejected, 0, BATCHES - 1) == BATCHES
