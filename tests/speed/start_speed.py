@@ -8,7 +8,6 @@ Usage: start_speed.py [DATASET [ROUNDS]]
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -57,13 +56,15 @@ def bare_seconds(session: BenchSession) -> float:
         command = [sys.executable, __file__, BARE, session.bootstrap, session.target.topic, fields, folder]
         start = time.time()
         # The JVM keeps the pipe open until it ends.
-        subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if ended.returncode:
+            sys.exit(ended.stdout)
         assert any((Path(folder) / WRITTEN).glob("*.parquet"))
         return float((Path(folder) / ENDED).read_text()) - start
 
 
 def write_once(bootstrap: str, topic: str, fields: str, folder: str) -> None:
-    """Write the topic's records as Parquet, in one batch of a stream, note the time, and end the process."""
+    """Write the topic's records as Parquet, in one batch of a stream, and note the time."""
     spark = open_session(load_settings(), BARE)
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**options).load()
@@ -72,10 +73,9 @@ def write_once(bootstrap: str, topic: str, fields: str, folder: str) -> None:
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.parquet(f"{folder}/{WRITTEN}")
         (Path(folder) / ENDED).write_text(str(time.time()))
-        os._exit(0)
 
     query = parsed.select("record.*", "partition", "offset").writeStream.foreachBatch(write)
-    query.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
+    query.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
 
 
 if __name__ == "__main__":
