@@ -37,7 +37,7 @@ LOGGING = CLONE / "infra" / "spark" / "log4j2.properties"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 # A new driver spends more time in the optimising compiler than on records. Twenty times the default thresholds leave
 # only the hottest methods: 4.5 CPU s until the first publication instead of 10 with five times, and 20.4 CPU s of the
-# JVM per million flights of a drain after 500,000 instead of 22.8; sixty times: 24.9.
+# JVM per million flights of a drain after 500,000 instead of 22.8 (sixty times: 24.9); the year takes the same.
 HOT = 20
 # A damaged record may claim a text of 2 GB, which Avro would allocate before it reads on; records have 1 MB at most.
 AVRO_LIMITS = " ".join(f"-Dorg.apache.avro.limits.{part}.maxLength={2 << 20}" for part in ("string", "bytes"))
