@@ -108,7 +108,6 @@ class GrownHistory:
             nothing,
             self.dataset,
             nothing,
-            SILVER,
             nothing,
             nothing,
             *tables,

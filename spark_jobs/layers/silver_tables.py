@@ -65,7 +65,6 @@ class SilverTables:
     spark: SparkSession
     dataset: Dataset
     validator: Validator
-    validated_schema: StructType
     transform: Transformation
     reference: ReferenceVersions
     bronze: Table
@@ -84,6 +83,11 @@ class SilverTables:
     def prepared(self) -> PreparedSilver:
         """The queries of this process, built when they are first executed."""
         return PreparedSilver(self.spark, self.queries_folder)
+
+    @cached_property
+    def validated_schema(self) -> StructType:
+        """The columns of validated records."""
+        return validated_schema(self.dataset.contract)
 
     @property
     def queries_folder(self) -> Path:
@@ -118,8 +122,8 @@ def open_silver_tables(
     counting = compiled_warning_counter(dataset.contract)
     owns = silver_is.name not in versions
     identities = IdentityLookup(dataset, silver, identities_path(settings, dataset.name, dataset.release), owns=owns)
-    tables, schema = (bronze, silver, rejected, identities), validated_schema(dataset.contract)
-    return SilverTables(spark, dataset, validator, schema, transform, reference, *tables, staging, *followed, counting)
+    tables = (bronze, silver, rejected, identities)
+    return SilverTables(spark, dataset, validator, transform, reference, *tables, staging, *followed, counting)
 
 
 def silver_of_nothing(
