@@ -24,6 +24,7 @@ from include.settings import Settings
 from spark_jobs.engine.recompute_history import recompute_history
 from spark_jobs.layers.payload_schemas import SchemaReplaced
 from spark_jobs.layers.release_tables import pinned_release
+from spark_jobs.layers.validate_records import begin_full_validation
 from spark_jobs.layers.validated_run import NextRun
 
 HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
@@ -64,6 +65,11 @@ def first(number: int, **fields: object) -> bytes:
 
 def second(number: int, **fields: object) -> bytes:
     return encoded(SECOND, second_trade(number, **fields), 300)
+
+
+def test_validation_of_unknown_schemas_is_not_built_ahead(trades: Trades) -> None:
+    release = trades.release
+    assert begin_full_validation(release.spark, release.settings, release.dataset) == {}
 
 
 def test_records_of_two_schemas_in_one_batch_become_rows_of_the_contract(trades: Trades) -> None:

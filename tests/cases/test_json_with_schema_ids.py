@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import wait
 from pathlib import Path
 
+import pytest
 from avro_trades import CONTRACT, trades_folder
 from pyspark.sql import SparkSession
 from small_release import Record, small_release
 
 from include.schemas.wire_format import framed
 from include.settings import Settings
+from spark_jobs.layers import prepared_silver
+from spark_jobs.layers.validate_records import begin_full_validation
 
 TRADE = {"trade_id": "t1", "tradedAt": "2026-11-30T12:00:00Z", "quantity": 3}
 
 
-def test_json_behind_a_schema_id_is_validated_as_json(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_json_behind_a_schema_id_is_validated_as_json(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
     folder = trades_folder(tmp_path / "datasets")
     (folder / "contract.yaml").write_text(CONTRACT.replace("value: avro", "value: json-schema"), "utf-8")
     release = small_release(spark, Settings(state=tmp_path / "a state"), "trades", folder)
+    if is_begun:
+        begun = begin_full_validation(spark, release.settings, release.dataset)
+        wait(begun.values())
+        monkeypatch.setattr(prepared_silver, "row_projection", lambda *_: pytest.fail("it was built again"))
+        release.release.writer.prepared.expect(begun)
     plain, escaped = json.dumps(TRADE), json.dumps(TRADE | {"trade_id": "tΩ"})
     release.take(
         [
