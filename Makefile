@@ -124,7 +124,7 @@ bench-identities: setup-dev ## measure how long a run takes to find its duplicat
 bench-gold-keys: setup-dev ## measure what runs of few changed rows write to a gold table of 1,000,000 random keys
 	@PYTHONPATH=tests .venv/bin/python tests/speed/gold_keys_speed.py $(ARGS)
 
-bench-start: setup-runtime ## measure a driver's start next to the least that Spark takes; ARGS="ad_events 3"
+bench-start: setup-runtime ## measure a driver's start next to the least that Spark takes; ARGS="ad_events --rounds 3"
 	@.venv/bin/python tests/speed/start_speed.py $(ARGS)
 
 bench-run: setup-dev ## measure what one live run of a few thousand rows costs, by step, in seconds and CPU

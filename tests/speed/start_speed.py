@@ -3,11 +3,12 @@
 The least is a job that reads the same 2,000 records and writes some of their fields as Parquet, once, without a
 contract, duplicates, gold or Delta; its session is the driver's. Both in turn, with a new broker and state each round.
 
-Usage: start_speed.py [DATASET [ROUNDS]]
+Usage: start_speed.py [flights|ad_events] [--rounds N]
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.bench.bench_session import BenchSession, cold_session, start_driver
+from include.cli.exit_codes import INTERRUPTED
 from include.settings import load_settings
 from spark_jobs.engine.spark_session import open_session
 
@@ -28,7 +30,7 @@ WRITTEN = "written"
 ENDED = "ended"
 FIELDS = {
     "flights": "event_id string, kind string, carrier string, origin string, dest string, occurred_at string",
-    "ad_events": "user_id string, page_id string, ad_id string, ad_type string, event_type string, event_time long",
+    "ad_events": "user_id string, page_id string, ad_id string, ad_type string, event_type string, event_time string",
 }
 """Six fields of a record of each dataset."""
 
@@ -78,8 +80,28 @@ def write_once(bootstrap: str, topic: str, fields: str, folder: str) -> None:
     query.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
 
 
+def count(text: str) -> int:
+    """Return a number of rounds; an error of argparse unless it is at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on; nothing was measured")
+    return int(text)
+
+
+def arguments() -> argparse.Namespace:
+    """Return the dataset and the number of rounds of the command line; exit with the usage for others."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("dataset", nargs="?", choices=FIELDS, default="flights")
+    parser.add_argument("--rounds", type=count, metavar="N", default=5)
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == [BARE]:
         write_once(*sys.argv[2:])
     else:
-        main(sys.argv[1] if len(sys.argv) > 1 else "flights", int(sys.argv[2]) if len(sys.argv) > 2 else 5)
+        given = arguments()
+        try:
+            main(given.dataset, given.rounds)
+        except KeyboardInterrupt:
+            print("interrupted; broker, driver and state folder are removed", file=sys.stderr)
+            sys.exit(INTERRUPTED)
