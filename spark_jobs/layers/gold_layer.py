@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from include.app_ids import refresh_app_id
 from include.catalog.dataset import Dataset
@@ -83,9 +84,9 @@ class GoldFailed(Terminal):
         self.table = table
 
 
-def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, silver: DataFrame) -> TableSpec:
-    """Return what `gold.<table>` is, from (any) silver rows' columns."""
-    schema = partitioned_schema(gold_rows(gold, silver, 0).schema, MONTH)
+def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, columns: StructType) -> TableSpec:
+    """Return what `gold.<table>` is, from the columns that Spark computes."""
+    schema = partitioned_schema(columns, MONTH)
     bounded = tuple(name for name in row_columns(gold) if schema[name].dataType.simpleString() != "binary")
     path = gold_path(settings, dataset.name, dataset.release, gold.name)
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)

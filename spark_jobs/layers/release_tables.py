@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset, released_dataset
@@ -20,10 +21,11 @@ from spark_jobs.layers.embedded_plan import embedded_plan
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_layer import gold_spec
+from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
-from spark_jobs.storage.delta_table import Table, read_files
+from spark_jobs.storage.delta_table import Table, no_rows
 from spark_jobs.storage.prepared_query import ScratchFolder
 
 
@@ -111,23 +113,28 @@ def _opened(
     create_reference_tables(settings, dataset)
     book = ReferenceVersions(spark, settings, dataset, reference)
     nothing = silver_of_nothing(spark, dataset, transform, book)
-    if not (silver_path(settings, dataset.name, dataset.release) / LOG).is_dir():
-        # A release whose tables exist was accepted, perhaps by fewer rules.
-        validate_code(settings, dataset, nothing)
+    # A release whose tables exist was accepted, perhaps by fewer rules.
+    is_new = not (silver_path(settings, dataset.name, dataset.release) / LOG).is_dir()
+    columns = validate_code(settings, dataset, nothing) if is_new else {}
     writer = open_silver_tables(spark, settings, dataset, bronze, transform, book, versions, nothing)
     inputs = GoldInputs(tuple(writer.silver.spec.data_schema.fieldNames()))
-    gold = tuple(_gold_tables(settings, dataset, writer, versions, inputs))
+    gold = tuple(_gold_tables(settings, writer, columns, versions, inputs))
     return Release(replace(writer, inputs=inputs), gold)
 
 
 def _gold_tables(
-    settings: Settings, dataset: Dataset, writer: SilverTables, versions: Mapping[str, int], inputs: GoldInputs
+    settings: Settings,
+    writer: SilverTables,
+    columns: Mapping[str, StructType],
+    versions: Mapping[str, int],
+    inputs: GoldInputs,
 ) -> list[GoldTable]:
-    tables, silver, scratch = [], writer.silver, ScratchFolder(writer.queries_folder)
+    """Open or create the gold tables; their `columns` are found again unless they are known."""
+    tables, dataset, silver, scratch = [], writer.dataset, writer.silver, ScratchFolder(writer.queries_folder)
     for gold in dataset.pipeline.gold:
         own = writer.spark.newSession()
-        rows = read_files(own, silver.spec.data_schema, [])
-        spec = gold_spec(settings, dataset, gold, rows)
+        found = columns.get(gold.name) or gold_rows(gold, no_rows(own, silver.spec.data_schema), 0).schema
+        spec = gold_spec(settings, dataset, gold, found)
         plan = embedded_plan(own, gold, spec, silver.spec, inputs, scratch)
         app_id = release_app_id(dataset.name, dataset.release, f"gold/{gold.name}")
         table = Table(spec, versions.get(spec.name))

@@ -19,7 +19,7 @@ from uuid import uuid4
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, TimestampType
+from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, StructType, TimestampType
 
 from include.catalog.dataset import Dataset
 from include.catalog.measures import OF_NUMBERS, measure_expressions
@@ -36,9 +36,11 @@ from include.catalog.pipeline import (
     time_columns,
 )
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
+from include.record_coordinates import COORDINATES
 from include.settings import Settings
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import windowed
+from spark_jobs.storage.delta_table import no_rows, nullable_columns
 
 Transformation = Callable[..., DataFrame]
 """`silver(accepted, **reference)`: accepted records, and each declared reference table by its name.
@@ -93,15 +95,21 @@ def load_transformation(dataset: Dataset) -> Transformation:
     return silver
 
 
-def validate_code(settings: Settings, dataset: Dataset, silver: DataFrame) -> None:
-    """Raise DeclarationRefused unless silver's columns can be stored and the gold tables can be computed from them.
+def validate_code(settings: Settings, dataset: Dataset, silver: DataFrame) -> dict[str, StructType]:
+    """Return the columns of each gold table by its name, as Spark computes them from silver's files.
 
-    `silver` is what `silver.py` makes of any accepted records; nothing is computed or written.
+    `silver` is what `silver.py` makes of any accepted records; nothing is computed or written. Raises
+    DeclarationRefused unless silver's columns can be stored and the gold tables can be computed from them.
     """
-    problems = list(_column_problems(dataset, silver))
+    problems, columns = list(_column_problems(dataset, silver)), dict[str, StructType]()
     pipeline = Document(dataset.folder / "pipeline.yaml", strict=False)
+    stored = silver if problems else _stored(silver)
     for gold in () if problems else dataset.pipeline.gold:
-        problems += _gold_problems(pipeline, gold, silver)
+        found = _gold_columns(pipeline, gold, stored)
+        if isinstance(found, StructType):
+            columns[gold.name] = found
+        else:
+            problems += found
     if problems:
         # People correct the folder, not the snapshot of the release.
         folder = settings.datasets / dataset.name
@@ -109,6 +117,18 @@ def validate_code(settings: Settings, dataset: Dataset, silver: DataFrame) -> No
             Problem(folder / found.file.relative_to(dataset.folder), found.line, found.key, found.why)
             for found in problems
         )
+    return columns
+
+
+def _stored(silver: DataFrame) -> DataFrame:
+    """Return no rows, with the columns that gold reads from silver's files."""
+    fields = (silver.schema[name] for name in stored_columns(silver))
+    return no_rows(silver.sparkSession, nullable_columns(fields))
+
+
+def stored_columns(silver: DataFrame) -> list[str]:
+    """Return the names of silver's columns as the table has them: the coordinates after the others."""
+    return [*[name for name in silver.columns if name not in COORDINATES], *COORDINATES]
 
 
 @contextmanager
@@ -191,26 +211,20 @@ def _line_of_silver(path: Path) -> int:
     return next((n for n, line in enumerate(lines, 1) if line.startswith("def silver")), 1)
 
 
-def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterator[Problem]:
-    """Yield the expressions of a gold table that Spark cannot resolve over silver's columns."""
+def _gold_columns(pipeline: Document, gold: Gold, silver: DataFrame) -> StructType | list[Problem]:
+    """Return the columns of a gold table, or the expressions that Spark cannot resolve over silver's columns."""
     path: Key = ("gold", gold.name)
-    window = gold_window(gold)
+    window, session = gold_window(gold), gold_session(gold)
     if window is not None and window.name.lower() in map(str.lower, silver.columns):
         why = f"{window.name!r} is already a column of silver; give the window a name of its own"
-        yield _at(pipeline, (*path, "window", "as"), why)
-        return
-    if window is not None and (error := _analysis_error(lambda: windowed(window, silver))):
-        yield _at(pipeline, (*path, "window", "column"), error)
-        return
-    session = gold_session(gold)
+        return [_at(pipeline, (*path, "window", "as"), why)]
+    rows = _analysed(lambda: windowed(window, silver))
+    if isinstance(rows, AnalysisException):
+        return [_at(pipeline, (*path, "window", "column"), _first_line(rows))]
     if session is not None and (error := _analysis_error(lambda: silver.select(F.unix_micros(session.column)))):
-        yield _at(pipeline, (*path, "session", "column"), error)
-        return
-    rows = windowed(window, silver)
-    found = list(_expression_problems(pipeline, gold, rows))
-    if found:
-        yield from found
-        return
+        return [_at(pipeline, (*path, "session", "column"), error)]
+    if found := list(_expression_problems(pipeline, gold, rows)):
+        return found
     computed = _analysed(lambda: gold_rows(gold, silver, 0))
     if isinstance(gold, QueryGold):
         found = list(_query_problems(pipeline, gold, computed))
@@ -218,9 +232,10 @@ def _gold_problems(pipeline: Document, gold: Gold, silver: DataFrame) -> Iterato
         found = [_at(pipeline, path, _first_line(computed))]
     elif isinstance(gold, AdditiveGold):
         found = [*_inexact_sums(pipeline, gold, computed), *_not_numbers(pipeline, gold, rows)]
-    if not found and isinstance(computed, DataFrame) and (why := _problem(computed, [partition_expression(gold)])):
-        found = [_at(pipeline, (*path, "partition"), why)]
-    yield from found
+    if found or isinstance(computed, AnalysisException):
+        return found
+    why = _problem(computed, [partition_expression(gold)])
+    return [_at(pipeline, (*path, "partition"), why)] if why else computed.schema
 
 
 def _expression_problems(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:

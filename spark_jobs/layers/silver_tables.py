@@ -15,7 +15,7 @@ from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import bounded_columns
 from include.paths import identities_path, rejected_path, release_path, silver_path
-from include.record_coordinates import COORDINATES, POSITION
+from include.record_coordinates import POSITION
 from include.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
@@ -25,7 +25,7 @@ from spark_jobs.layers.payload_schemas import PayloadSchemas
 from spark_jobs.layers.prepared_silver import PreparedSilver
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
-from spark_jobs.layers.silver_code import Transformation
+from spark_jobs.layers.silver_code import Transformation, stored_columns
 from spark_jobs.storage.data_files import TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
 from spark_jobs.storage.parquet_writer import ROWS_PER_GROUP, ParquetWriting
@@ -174,6 +174,5 @@ def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:
 
 def dated(rows: DataFrame, dataset: Dataset) -> DataFrame:
     """Return rows of silver with the columns in their order and the month at the end."""
-    business = [name for name in rows.columns if name not in COORDINATES]
     month = F.date_format(dataset.pipeline.event_time, "yyyy-MM").alias(MONTH)
-    return rows.select(*business, *COORDINATES, month)
+    return rows.select(*stored_columns(rows), month)

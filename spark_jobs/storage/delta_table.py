@@ -336,8 +336,12 @@ def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
 
 def partitioned_schema(schema: StructType, partition: str) -> StructType:
     """Return `schema` with all columns nullable, as in files, and the string partition column at the end."""
-    fields = [StructField(f.name, f.dataType, True) for f in schema.fields if f.name != partition]
-    return StructType(fields).add(partition, "string")
+    return nullable_columns(field for field in schema.fields if field.name != partition).add(partition, "string")
+
+
+def nullable_columns(fields: Iterable[StructField]) -> StructType:
+    """Return columns as files have them: each may be null."""
+    return StructType([StructField(field.name, field.dataType, True) for field in fields])
 
 
 def _open_or_create(spec: TableSpec) -> DeltaTable:

@@ -134,3 +134,19 @@ def test_unusable_code_is_refused_before_a_table_is_created(spark: SparkSession,
         open_release(spark, settings, dataset)
     assert words in str(refused.value)
     assert not silver_path(settings, "weather", dataset.release).exists()
+
+
+def test_gold_has_the_same_columns_at_the_first_start_and_later(spark: SparkSession, tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
+    folder = Path(shutil.copytree(CLONE / "include" / "datasets" / "weather", settings.datasets / "weather"))
+    code, pipeline = folder / "silver.py", folder / "pipeline.yaml"
+    code.write_text(
+        code.read_text("utf-8").replace(BODY, '    return accepted.selectExpr("\'x\' as fixed", "*")\n'), "utf-8"
+    )
+    # A column of silver.py that is never null may be null in silver's files.
+    text = pipeline.read_text("utf-8").replace("{max: temp}", '{max: "array(fixed)"}')
+    pipeline.write_text(text, "utf-8")
+    dataset = load_dataset("weather", folder)
+    first, later = open_release(spark, settings, dataset), open_release(spark, settings, dataset)
+    assert "array" in first.gold[0].table.spec.schema["warmest"].dataType.simpleString()
+    assert [each.table.spec for each in first.gold] == [each.table.spec for each in later.gold]
