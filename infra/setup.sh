@@ -60,13 +60,12 @@ lock_clone() {
   fi
 }
 
-# A class archive halves the start time of drivers. It is valid for one Java, these jars and this path; with it the
-# Java sources are compiled. It is optional, so a failure to make it is only reported.
+# A class archive halves the start time of drivers. It is valid for one Java, these jars and this path. It is optional,
+# so a failure to make it is only reported.
 make_class_archive() {
   local archive=.jars/spark.jsa key
   key=$(printf '%s\n' "$PWD" "$("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1)" \
-    "$(cksum <infra/jars/jars.lock)" "$(cksum <requirements/runtime.lock)" \
-    "$(cat spark_jobs/*/*.java | cksum)")
+    "$(cksum <infra/jars/jars.lock)" "$(cksum <requirements/runtime.lock)")
   if [ "$(cat "$archive.for" 2>/dev/null)" = "$key" ]; then return; fi
   echo "  classes: making the class archive for a faster start of Spark, half a minute"
   rm -f "$archive" "$archive.for"

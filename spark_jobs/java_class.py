@@ -16,8 +16,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 PACKAGE = "headrace"
-COMPILED = "spark.headrace.compiled"
-"""The option of a session that names the folder of classes compiled by the set-up."""
 
 
 def new_instance(spark: SparkSession, source: Path) -> Any:
@@ -25,32 +23,19 @@ def new_instance(spark: SparkSession, source: Path) -> Any:
     return _loaded(spark.sparkContext, source).newInstance()
 
 
-def compiled_jar(context: SparkContext, source: Path) -> Path:
-    """Return the jar of a source's classes, named by its content; it is compiled unless the set-up or a session has."""
-    text, configuration = source.read_text("utf-8"), context.getConf()
-    name = f"{source.stem}-{sha256(text.encode()).hexdigest()[:16]}.jar"
-    own = Path(configuration.get("spark.local.dir", ".")) / name
-    found = [jar for jar in (Path(configuration.get(COMPILED, ".")) / name, own) if jar.is_file()]
-    if not found:
-        java: Any = context._jvm
-        compiler = java.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(java.org.apache.spark.util.Utils.getSparkClassLoader())
-        compiler.cook(text)
-        _write_jar(own, dict(compiler.getBytecodes()))
-    return found[0] if found else own
-
-
 @lru_cache(maxsize=8)
 def _loaded(context: SparkContext, source: Path) -> Any:
     """Return the class; tasks find it in a jar from now on. A context has many sessions: one for each micro-batch."""
     java: Any = context._jvm
-    jar = compiled_jar(context, source)
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(java.org.apache.spark.util.Utils.getSparkClassLoader())
+    text = source.read_text("utf-8")
+    compiler.cook(text)
+    folder = Path(context.getConf().get("spark.local.dir", "."))
+    jar = folder / f"{source.stem}-{sha256(text.encode()).hexdigest()[:16]}.jar"
+    _write_jar(jar, dict(compiler.getBytecodes()))
     context._jsc.sc().addJar(str(jar))
-    gateway: Any = context._gateway
-    jars = gateway.new_array(java.java.net.URL, 1)
-    jars[0] = java.java.io.File(str(jar)).toURI().toURL()
-    loader = java.java.net.URLClassLoader(jars, java.org.apache.spark.util.Utils.getSparkClassLoader())
-    return loader.loadClass(f"{PACKAGE}.{source.stem}")
+    return compiler.getClassLoader().loadClass(f"{PACKAGE}.{source.stem}")
 
 
 def _write_jar(jar: Path, classes: dict[str, bytes]) -> None:

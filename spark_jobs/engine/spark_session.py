@@ -25,7 +25,6 @@ from spark_jobs.engine.spark_cluster import (
     require_executor,
     spark_master,
 )
-from spark_jobs.java_class import COMPILED
 
 # Other values lose, duplicate or misread records, so the running session is verified too.
 GUARDED = {
@@ -132,7 +131,6 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
         "spark.driver.extraJavaOptions": _jvm_flags(settings),
         "spark.local.dir": str(settings.state / "spark"),
-        COMPILED: str(compiled_classes(settings)),
     }
     options |= _delta_options() if delta else {}
     for key, value in options.items():
@@ -205,11 +203,6 @@ def _jvm_flags(settings: Settings) -> str:
 def class_archive(settings: Settings) -> Path:
     """Return the path of the archive of loaded classes (`class_archive.py`), which halves the start of a JVM."""
     return settings.jars / "spark.jsa"
-
-
-def compiled_classes(settings: Settings) -> Path:
-    """Return the folder of this project's Java classes, which `class_archive.py` compiles."""
-    return settings.jars / "compiled"
 
 
 def _delta_options() -> dict[str, str]:

@@ -1,16 +1,14 @@
-"""Creates the archive of loaded classes that halves a driver's start, and compiles ours (`make setup` runs it).
+"""Creates the archive of loaded classes that halves a driver's start (`make setup` runs it).
 
-Reads: a file of `flights` events, one per line; the Java sources. Writes: the archive, when the JVM ends; the compiled
-classes.
-Guarantee: none needed: a JVM ignores an archive that is missing or of another Java, and a session compiles what is not.
-After a crash: drivers start without either; the next `make setup` creates them.
+Reads: a file of `flights` events, one per line. Writes: the archive; the JVM does so when it ends.
+Guarantee: none needed: a JVM ignores an archive that is missing or of another Java.
+After a crash: drivers start without the archive; the next `make setup` creates it.
 
 Usage: python -m spark_jobs.jobs.class_archive EVENTS ARCHIVE
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -20,10 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog.dataset import snapshot_dataset
-from include.settings import CLONE, Settings, load_settings
+from include.settings import Settings, load_settings
 from spark_jobs.engine.refine import refine
-from spark_jobs.engine.spark_session import compiled_classes, open_session
-from spark_jobs.java_class import compiled_jar
+from spark_jobs.engine.spark_session import open_session
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.release_tables import open_release
 from spark_jobs.storage.delta_table import Table
@@ -62,24 +59,13 @@ def kafka_records(lines: DataFrame, first: int) -> DataFrame:
     )
 
 
-def compile_sources(spark: SparkSession, folder: Path) -> None:
-    """Write the jar of each Java source of this project into a folder, which has no others then."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for source in sorted((CLONE / "spark_jobs").rglob("*.java")):
-        jar = compiled_jar(spark.sparkContext, source)
-        # A jar that was copied in part would end each driver.
-        shutil.copyfile(jar, folder / "new").rename(folder / jar.name)
-
-
 def main(events: Path, archive: Path) -> None:
-    """Rehearse in a JVM that writes the archive when it ends, and compile."""
+    """Rehearse in a JVM that writes the archive when it ends."""
     with tempfile.TemporaryDirectory(prefix="headrace-archive-") as folder:
         flags = f"-XX:TieredStopAtLevel=1 '-XX:ArchiveClassesAtExit={archive}' -Xlog:cds*=off"
         settings = load_settings().model_copy(update={"state": Path(folder), "spark_master": "", "driver_jvm": flags})
         spark = open_session(settings, "rehearsal")
         rehearse(settings, spark, events)
-        compile_sources(spark, compiled_classes(settings))
         spark.stop()
         gateway = spark.sparkContext._gateway
         assert gateway is not None

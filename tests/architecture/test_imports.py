@@ -205,13 +205,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.engine": (
         (
             *(*LOW, *READERS, "include.reference", "include.store"),
-            *(
-                "spark_jobs.layers",
-                "spark_jobs.contract",
-                "spark_jobs.storage",
-                "spark_jobs.log_lines",
-                "spark_jobs.java_class",
-            ),
+            *("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.storage", "spark_jobs.log_lines"),
         ),
         "what the owner of the tables does: ingest, refine, patch, compact",
     ),
