@@ -102,14 +102,14 @@ def validate_code(settings: Settings, dataset: Dataset, silver: DataFrame) -> di
     DeclarationRefused unless silver's columns can be stored and the gold tables can be computed from them.
     """
     problems, columns = list(_column_problems(dataset, silver)), dict[str, StructType]()
-    pipeline = Document(dataset.folder / "pipeline.yaml", strict=False)
-    stored = silver if problems else _stored(silver)
-    for gold in () if problems else dataset.pipeline.gold:
-        found = _gold_columns(pipeline, gold, stored)
-        if isinstance(found, StructType):
-            columns[gold.name] = found
-        else:
-            problems += found
+    if not problems:
+        pipeline, stored = Document(dataset.folder / "pipeline.yaml", strict=False), _stored(silver)
+        for gold in dataset.pipeline.gold:
+            found = _gold_columns(pipeline, gold, stored)
+            if isinstance(found, StructType):
+                columns[gold.name] = found
+            else:
+                problems += found
     if problems:
         # People correct the folder, not the snapshot of the release.
         folder = settings.datasets / dataset.name
