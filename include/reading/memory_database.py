@@ -28,12 +28,12 @@ def memory_database(memory: str = MEMORY) -> Any:
     import duckdb
 
     connection = duckdb.connect(":memory:")
-    connection.execute("set TimeZone = 'UTC'")
+    # Global: its cursors have these two as well.
+    connection.execute("set global TimeZone = 'UTC'; set global python_enable_replacements = false")
     connection.execute("set memory_limit = ?", [memory])
     # Two connections that spill into one folder take and remove each other's files.
     connection.execute("set temp_directory = ?", [str(spill_folder(getpid()) / uuid4().hex[:8])])
     connection.execute("set autoinstall_known_extensions = false; set autoload_known_extensions = false")
-    connection.execute("set python_enable_replacements = false")
     # It never forgets a file that was read, some 800 bytes each, and keeps no content of local files.
     connection.execute("set enable_external_file_cache = false")
     return connection

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -42,7 +43,7 @@ from spark_jobs.layers.recomputed_grains import replaced_grains_sql, same_grain
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.storage.data_files import HIVE_NULL, DataFile
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession
+from spark_jobs.storage.duckdb_session import DuckSession, session_for
 
 HISTORY = (
     "min(_first_batch) as _first_batch",
@@ -109,8 +110,7 @@ class EmbeddedMerge:
 
     def _typed(self, sql: str, schema: pa.Schema, others: Sequence[str]) -> pa.Table:
         """Return the rows of a query in the table's types, sorted; an error when a value does not fit."""
-        self.duck.view_arrow("typed", schema.empty_table())
-        types = dict(self.duck.column_types("typed"))
+        types = _sql_types(schema)
         typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in schema.names]
         order = [self.target.table.spec.partition, *grain_columns(self.target.gold)]
         sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
@@ -194,6 +194,14 @@ class EmbeddedMerge:
         assert query is not None
         query.view(self.duck, self.silver, sources, self.batch, "fresh")
         return replaced_grains_sql(gold, query.schema.fieldNames(), self.batch)
+
+
+@cache
+def _sql_types(schema: pa.Schema) -> dict[str, str]:
+    """Return the type of each column in DuckDB's SQL."""
+    with session_for(0) as duck:
+        duck.view_arrow("typed", schema.empty_table())
+        return dict(duck.column_types("typed"))
 
 
 def _values(measures: Sequence[Measure], functions: Iterable[str]) -> str:

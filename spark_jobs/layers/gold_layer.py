@@ -63,7 +63,7 @@ from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.storage.duckdb_session import session_for
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.prepared_query import SlotFull
 
@@ -164,7 +164,9 @@ def _merged_embedded(
     if target.embedded is None:
         return None
     try:
-        with duckdb_session() as duck:
+        # A query reads all rows of its grains, however few are new.
+        rows = MOST_SOURCE_ROWS if isinstance(target.gold, QueryGold) else len(fresh)
+        with session_for(rows) as duck:
             merge, gold = EmbeddedMerge(duck, target, target.embedded, silver, batch), target.gold
             grains = merge.begin(fresh)
             if not grains.spans and grains.spans is not None:
@@ -173,14 +175,14 @@ def _merged_embedded(
             sources = silver_within(gold, silver, grains.spans) if isinstance(gold, QueryGold) else []
             if _rows_of(old) + len(fresh) > MOST_ROWS or _rows_of(sources) > MOST_SOURCE_ROWS:
                 return None
-            rows = merge.finish(old, sources)
+            merged = merge.finish(old, sources)
     except SlotFull:
         return None
     except (duckdb.DataError, pa.ArrowInvalid):
         # Spark fails on it as well, and names the cause.
         return None
-    changed = int(pc.sum(pc.equal(rows["_last_batch"], batch)).as_py() or 0)
-    return old, write_rows(target, rows, target.table.attempt_folder(folder), old, changed, batch), changed
+    changed = int(pc.sum(pc.equal(merged["_last_batch"], batch)).as_py() or 0)
+    return old, write_rows(target, merged, target.table.attempt_folder(folder), old, changed, batch), changed
 
 
 def _rows_of(files: Sequence[DataFile]) -> int:

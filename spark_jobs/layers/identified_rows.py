@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from include.catalog.dataset import Dataset
 from include.record_coordinates import COORDINATES
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.storage.duckdb_session import DuckSession, session_for
 from spark_jobs.storage.identity_index import Identities
 from spark_jobs.storage.record_places import Words, are_in, packed_places
 
@@ -65,9 +65,9 @@ def columns_with_identity(dataset: Dataset, others: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*dataset.pipeline.identity, *others]))
 
 
-def identify_files(dataset: Dataset, silver: Table, accepted: Sequence[Path]) -> IdentifiedRows:
-    """Return the rows of files with silver's columns: identity and coordinates of them."""
-    with duckdb_session() as duck:
+def identify_files(dataset: Dataset, silver: Table, accepted: Sequence[Path], count: int) -> IdentifiedRows:
+    """Return the rows of files, at most `count`, with silver's columns: identity and coordinates of them."""
+    with session_for(count) as duck:
         duck.view_files("accepted", accepted, silver.spec.data_schema)
         return identify_rows(duck, dataset, "accepted", columns_with_identity(dataset, COORDINATES))
 

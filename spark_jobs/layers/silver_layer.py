@@ -35,8 +35,8 @@ from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import RowsUnaccounted, Table
 from spark_jobs.storage.duckdb_session import (
     DuckSession,
-    duckdb_session,
     parquet_files,
+    session_for,
     write_folder,
 )
 from spark_jobs.storage.failpoints import Step, pass_step
@@ -151,7 +151,7 @@ def _validated_run(
 def _written(
     writer: SilverTables, run: RefineRun, validated: ValidatedRun, committed: Sequence[DataFile] | None
 ) -> ValidatedBatch:
-    with duckdb_session() as duck:
+    with session_for(validated.rows_in) as duck:
         view_run(duck, writer, validated.files, validated.rows, run.first)
         rank_copies(duck, writer.dataset, "candidates_sharing", "known")
         rejected_rows = duck.arrow(rejected_rows_sql(writer.dataset))

@@ -75,8 +75,9 @@ def validate_run(
     records = run_records(writer, batches, folder / "records")
     schemas = writer.payloads.learn(records) if schemas_until is None else schemas_until
     files = validate_files(writer, records, batches, folder / "validated", until, schemas=schemas, with_inputs=True)
-    rows = identify_files(writer.dataset, writer.silver, files.accepted)
-    return ValidatedRun(batches, sources, tuple(records), rows_in_files(records), files, rows, until, schemas, folder)
+    count = rows_in_files(records)
+    rows = identify_files(writer.dataset, writer.silver, files.accepted, count)
+    return ValidatedRun(batches, sources, tuple(records), count, files, rows, until, schemas, folder)
 
 
 def bronze_files(writer: SilverTables, batches: Batches) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage.data_files import TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.storage.spark_files import rows_in_files
 
 COLUMNS = (
     StructType()
@@ -141,7 +142,7 @@ def write_run(table: Table, identities: int, rows: int, latest: int, path: Path)
 def look_up(dataset: Dataset, lookup: IdentityLookup, given: Path) -> int:
     """Return how many rows of the run are duplicates, found as a run of silver finds them."""
     global peak_anonymous_megabytes
-    rows = identify_files(dataset, lookup._silver, [given])
+    rows = identify_files(dataset, lookup._silver, [given], rows_in_files([given]))
     with duckdb_session() as duck:
         lookup.view_candidates(duck, "candidates", [given], rows)
         rank_copies(duck, dataset, "candidates_sharing", "candidates")

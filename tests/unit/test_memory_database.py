@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -55,3 +56,12 @@ def test_database_keeps_nothing_of_files_that_were_read(tmp_path: Path) -> None:
     kept = database.execute("select tag, memory_usage_bytes from duckdb_memory() where memory_usage_bytes > 0")
     assert kept.fetchall() == []
     database.close()
+
+
+def test_a_cursor_is_in_utc_and_sees_no_python_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    cursor, hidden = memory_database().cursor(), pa.table({"n": [1]})
+    assert cursor.execute("select current_setting('TimeZone')").fetchall() == [("UTC",)]
+    with pytest.raises(duckdb.CatalogException):
+        cursor.execute("select * from hidden")
+    assert hidden.num_rows == 1
