@@ -164,24 +164,24 @@ def _database() -> Any:
     return memory_database(MEMORY)
 
 
-@cache
-def _small_database() -> Any:
-    """Return the database for queries over few rows, in the calling thread only: a second one costs more than it does.
-
-    Four gold tables of 2,000 events/s take a tenth less CPU in it.
-    """
-    filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
-    database = memory_database(SMALL_MEMORY)
+def _single_threaded(memory: str) -> Any:
+    """Return a database whose queries use the calling thread only."""
+    database = memory_database(memory)
     database.execute("set threads = 1")
     return database
+
+
+@cache
+def _small_database() -> Any:
+    """Return the database for queries over few rows: a second thread costs more CPU than it saves (layers/adr-0012)."""
+    filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
+    return _single_threaded(SMALL_MEMORY)
 
 
 @cache
 def _background_database() -> Any:
-    """Return the database for work that runs do not wait for: its queries use the calling thread only."""
-    database = memory_database(BACKGROUND_MEMORY)
-    database.execute("set threads = 1")
-    return database
+    """Return the database for work that runs do not wait for."""
+    return _single_threaded(BACKGROUND_MEMORY)
 
 
 @contextmanager
