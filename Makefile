@@ -41,17 +41,23 @@ demo-workloads: setup-runtime ## known workloads of stream processors from Kafka
 # Two workers share the files; each file's tests stay on one worker, since they may share a broker or a platform.
 PYTEST := .venv/bin/python -m pytest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Named, since pytest does not ignore a folder that pyproject.toml names.
+BUT_STACK := tests/parity tests/recovery tests/cases tests/architecture tests/unit
+NEEDS_CHROMIUM = @[ -x /usr/bin/chromium ] || \
+	{ echo "headrace: /usr/bin/chromium is missing; nothing was tested. Debian: apt-get install chromium"; exit 1; }
 
 test: setup-dev ## set up, then the tests, with a real kill and an Airflow flow; some: make test ARGS="tests/unit -k jars"
 	@$(PYTEST) $(if $(ARGS),$(ARGS),-m "not extended" $(PARALLEL))
 
 test-all: setup-dev ## also each kill, all of Airflow, its page in a browser; not test-observability, test-containers, test-hosts, test-airflow-package; 1.5 hours
-	@$(PYTEST) -m "not extended" --ignore tests/stack $(PARALLEL)
+	$(if $(ARGS),,$(NEEDS_CHROMIUM))
+	@$(PYTEST) -m "not extended" $(BUT_STACK) $(PARALLEL)
 	@$(MAKE) test-kills ARGS=
 	@$(MAKE) test-stack ARGS=
 
 test-kills: setup-dev ## the tests of minutes: kills of drivers, jobs, runner and broker at each step; prints its measurements
-	@$(PYTEST) -s --durations=0 -m extended --ignore tests/stack --ignore tests/observability $(ARGS)
+	$(if $(ARGS),,$(NEEDS_CHROMIUM))
+	@$(PYTEST) -s --durations=0 -m extended $(if $(ARGS),$(ARGS),$(BUT_STACK))
 
 test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboard with the real Prometheus and Alertmanager
 	@for name in promtool prometheus prometheus-alertmanager npm; do command -v $$name >/dev/null || \
@@ -59,6 +65,7 @@ test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboa
 	@$(PYTEST) -v tests/observability $(ARGS)
 
 test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
+	$(if $(ARGS),,$(NEEDS_CHROMIUM))
 	@$(PYTEST) -v $(if $(ARGS),$(ARGS),tests/stack)
 
 test-containers: setup-dev ## the ledger on a real PostgreSQL server in a container; needs a Docker engine

@@ -73,7 +73,7 @@ def changed_folder(session: BenchSession) -> Settings:
 
 @dataclass
 class _Poll:
-    """A reader that counts the rows of all published tables repeatedly, without reading their columns."""
+    """A reader that counts the rows of all published tables repeatedly; polars reads one column for it."""
 
     session: BenchSession
     waits: list[float] = field(default_factory=list)

@@ -63,7 +63,7 @@ from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.storage.data_files import DataFile, TableSpec
 from spark_jobs.storage.delta_table import Table, partitioned_schema
-from spark_jobs.storage.duckdb_session import session_for
+from spark_jobs.storage.duckdb_session import duckdb_session, session_for
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.prepared_query import SlotFull
 
@@ -159,15 +159,15 @@ def _merged_embedded(
 ) -> tuple[list[DataFile], list[DataFile], int] | None:
     """Merge a run in this process; return the files replaced, those in their place, and how many rows changed.
 
-    None when the table needs Spark, or its old rows are too many, or a value does not fit its type.
+    None when the table needs Spark: its old rows are too many or too large, or a value does not fit its type.
     """
     if target.embedded is None:
         return None
     try:
+        gold = target.gold
         # A query reads all rows of its grains, however few are new.
-        rows = MOST_SOURCE_ROWS if isinstance(target.gold, QueryGold) else len(fresh)
-        with session_for(rows) as duck:
-            merge, gold = EmbeddedMerge(duck, target, target.embedded, silver, batch), target.gold
+        with duckdb_session() if isinstance(gold, QueryGold) else session_for(len(fresh)) as duck:
+            merge = EmbeddedMerge(duck, target, target.embedded, silver, batch)
             grains = merge.begin(fresh)
             if not grains.spans and grains.spans is not None:
                 return [], [], 0
@@ -176,7 +176,7 @@ def _merged_embedded(
             if _rows_of(old) + len(fresh) > MOST_ROWS or _rows_of(sources) > MOST_SOURCE_ROWS:
                 return None
             merged = merge.finish(old, sources)
-    except SlotFull:
+    except (SlotFull, duckdb.OutOfMemoryException):
         return None
     except (duckdb.DataError, pa.ArrowInvalid):
         # Spark fails on it as well, and names the cause.

@@ -27,12 +27,11 @@ from spark_jobs.storage.delta_table import Table, read_files
 from spark_jobs.storage.parquet_writer import ROWS_PER_GROUP, ParquetWriting, write_parquet
 from spark_jobs.storage.spark_files import rows_in_files, stage_files, write_files
 
-# For all sessions of a process, in addition to the JVM's heap; DuckDB spills beyond it.
+# Of each of the two databases for runs, in addition to the JVM's heap; DuckDB spills beyond it what it can. Small runs
+# have no lower limit, since few rows may be large.
 MEMORY = "2GB"
 # Of the background sessions, apart from those above; none before the first large group is compacted.
 BACKGROUND_MEMORY = "1GB"
-# Of the sessions for small runs, apart from those above.
-SMALL_MEMORY = "512MB"
 SMALL_RUN = 20_000
 # DuckDB's threads write row groups side by side. Compressed by zstd once, a file needs not be written again when it is
 # compacted.
@@ -160,7 +159,7 @@ class DuckSession:
 
 @cache
 def _database() -> Any:
-    """Return this process's database. Opening one takes longer than most queries of a run; views are per session."""
+    """Return the database for many rows. Opening one takes longer than most queries of a run; views are per session."""
     return memory_database(MEMORY)
 
 
@@ -175,7 +174,7 @@ def _single_threaded(memory: str) -> Any:
 def _small_database() -> Any:
     """Return the database for queries over few rows: a second thread costs more CPU than it saves (layers/adr-0012)."""
     filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
-    return _single_threaded(SMALL_MEMORY)
+    return _single_threaded(MEMORY)
 
 
 @cache

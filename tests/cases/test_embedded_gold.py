@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 from declared_gold import meter_release, reading
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from small_release import Record, SmallRelease
 
+from include.catalog.pipeline import LatestGold
+from include.reading.memory_database import memory_database
 from spark_jobs.layers import gold_layer
 from spark_jobs.layers.gold_layer import GoldFailed
+from spark_jobs.layers.latest_gold import merged_latest
+from spark_jobs.storage.duckdb_session import SMALL_RUN, DuckSession
 
 GOLD = """
   meter_hours:
@@ -92,8 +97,11 @@ def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_sp
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("cut", [False, True])
-def test_duckdb_merges_gold_as_spark_does(spark: SparkSession, tmp_path: Path, cut: bool) -> None:
+@pytest.mark.parametrize(("cut", "small_run"), [(False, SMALL_RUN), (True, SMALL_RUN), (False, 0)])
+def test_duckdb_merges_gold_as_spark_does(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool, small_run: int
+) -> None:
+    monkeypatch.setattr("spark_jobs.storage.duckdb_session.SMALL_RUN", small_run)
     found = []
     for by_spark in (False, True):
         release = meter_release(spark, tmp_path / str(by_spark), GOLD)
@@ -155,6 +163,38 @@ def test_of_rows_that_tie_the_one_with_the_greatest_partition_and_offset_is_the_
         {"d1": 20, "d2": 7, "d3": 3},
         {"d1": 11, "d2": 7, "d3": 2},
     ]
+
+
+@contextmanager
+def _scarce(rows: int) -> Iterator[DuckSession]:
+    with closing(DuckSession(memory_database("20MB"))) as duck:
+        yield duck
+
+
+def test_a_merge_for_which_duckdb_lacks_memory_is_made_by_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gold = """
+  meter_now:
+    kind: latest
+    keys: [event_id]
+    order_by: [read_at]
+    columns: {text: "repeat(event_id, 5000)"}
+"""
+    release = meter_release(spark, tmp_path / "large", gold)
+    first, second = ([reading("d1", minute, 1) for minute in range(low, low + 200)] for low in (0, 200))
+    release.take(first)
+    made_by_spark = list[int]()
+    monkeypatch.setattr(gold_layer, "session_for", _scarce)
+
+    def counted(gold: LatestGold, old: DataFrame, silver: DataFrame, batch: int) -> DataFrame:
+        made_by_spark.append(batch)
+        return merged_latest(gold, old, silver, batch)
+
+    monkeypatch.setattr(gold_layer, "merged_latest", counted)
+    release.take(second)
+    assert made_by_spark == [1]
+    assert release.read("gold.meter_now").height == 400
 
 
 def test_an_expression_that_fails_on_a_row_halts_gold_and_rejects_no_record(

@@ -25,7 +25,7 @@ from spark_jobs.layers.identified_rows import identify_files
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage.data_files import TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.storage.duckdb_session import duckdb_session, session_for
 from spark_jobs.storage.spark_files import rows_in_files
 
 COLUMNS = (
@@ -143,7 +143,7 @@ def look_up(dataset: Dataset, lookup: IdentityLookup, given: Path) -> int:
     """Return how many rows of the run are duplicates, found as a run of silver finds them."""
     global peak_anonymous_megabytes
     rows = identify_files(dataset, lookup._silver, [given], rows_in_files([given]))
-    with duckdb_session() as duck:
+    with session_for(rows_in_files([given])) as duck:
         lookup.view_candidates(duck, "candidates", [given], rows)
         rank_copies(duck, dataset, "candidates_sharing", "candidates")
         peak_anonymous_megabytes = max(peak_anonymous_megabytes, anonymous_megabytes())

@@ -19,7 +19,7 @@ from spark_jobs.layers.identified_rows import identify_files
 from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.storage.duckdb_session import session_for
 from spark_jobs.storage.spark_files import rows_in_files
 
 START = datetime(2013, 3, 1, tzinfo=UTC)
@@ -115,8 +115,9 @@ class IndexedSilver:
         kept = self.offset
         shutil.copy(self.spec.path / self.write(numbers, "given").path, given)
         self.offset = kept
-        rows = identify_files(self.dataset, self.table, [given], rows_in_files([given]))
-        with duckdb_session() as duck:
+        count = rows_in_files([given])
+        rows = identify_files(self.dataset, self.table, [given], count)
+        with session_for(count) as duck:
             (lookup or self.lookup).view_candidates(duck, "candidates", [given], rows)
             return sorted(row[0] for row in duck.rows(f"select event_id from {view}"))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from include.catalog.dataset import Dataset, declared_dataset
 from include.settings import Settings
 from spark_jobs.layers.find_duplicates import find_duplicates, rank_copies
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.storage.duckdb_session import SMALL_RUN, DuckSession, session_for
 
 AT = datetime(2024, 1, 1, tzinfo=UTC)
 DATASET = declared_dataset(Settings(), "flights")
@@ -54,12 +54,13 @@ def table(rows: Sequence[Row], **more: object) -> pa.Table:
     return pa.table(columns | {name: pa.array([value] * len(rows)) for name, value in more.items()})
 
 
+@pytest.mark.parametrize("run", [SMALL_RUN, SMALL_RUN + 1])
 @pytest.mark.parametrize("find", [find_duplicates, rank_copies])
 @settings(max_examples=60, deadline=None)
 @given(rows=records())
-def test_each_identity_has_one_winner(find: Find, rows: tuple[list[Row], list[Row]]) -> None:
+def test_each_identity_has_one_winner(find: Find, run: int, rows: tuple[list[Row], list[Row]]) -> None:
     fresh, known = rows
-    with duckdb_session() as duck:
+    with session_for(run) as duck:
         duck.view_arrow("accepted", table(fresh, _topic="flights", _timestamp=AT))
         duck.view_arrow("known", table(known))
         find(duck, DATASET, "accepted", "known")
