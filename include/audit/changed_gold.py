@@ -24,6 +24,7 @@ from include.audit.gold_findings import (
     gold_check,
 )
 from include.audit.gold_recomputation import latest_candidates_sql, newest_sql, recompute_sql
+from include.audit.row_digest import row_digest
 from include.audit.touched_grains import (
     add_closed,
     add_near_sessions,
@@ -164,10 +165,7 @@ def _digest(database: Any, changed: ChangedGold, paths: frozenset[str]) -> tuple
         return 0, 0
     view_rows(database, "other_rows", changed.files.rows(paths))
     untouched = f"anti join touched as t on {touches_sql(changed.gold, 'o', 't')}"
-    marks = f"select hash({listed(changed.files.schema.names)}) as mark from other_rows as o {untouched}"
-    sql = f"select count(*), (coalesce(sum(mark), 0) % {2**64})::ubigint from ({marks})"
-    rows, digest = database.execute(sql).fetchall()[0]
-    return int(rows), int(digest)
+    return row_digest(database, f"other_rows as o {untouched}", changed.files.schema.names)
 
 
 def _touched_part(database: Any, changed: ChangedGold, paths: frozenset[str]) -> str:

@@ -1,9 +1,10 @@
 """I5: every gold table holds what its declaration computes from silver. DuckDB recomputes it and compares each row.
 
-Exact: counts, sums, minima, maxima, latest rows and the results of queries. `avg`: within one unit of the last
-place of gold's decimal. `approx_distinct`: equal to the exact count below 200, where the sketch still holds every
-value, else within 5 % of it (three standard errors). A difference in a column whose expression Spark and DuckDB may
-evaluate differently proves nothing: the table is then listed as unchecked; equality proves that it is right.
+Exact: counts, sums, minima, maxima, latest rows and the results of queries. `avg`: within one unit of the last place
+of gold's decimal. `approx_distinct`: equal to the exact count below 200, where the sketch still holds every value,
+else within 5 % of it (three standard errors). `approx_quantile`: within its relative error. A difference in a column
+whose expression Spark and DuckDB may evaluate differently proves nothing: the table is then listed as unchecked;
+equality proves that it is right.
 """
 
 from __future__ import annotations

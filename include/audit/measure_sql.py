@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from include.catalog.comparable_doubles import SUM_ERROR
 from include.catalog.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure
 from include.sql_quoting import duckdb_expression
 
 EXACT_BELOW = 200
 RELATIVE_ERROR = 0.05
-# A sum of doubles depends on the order of the rows in its last digits; releases since then may not have one.
-SUM_ERROR = 1e-9
 
 
 def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Measure]) -> str:

@@ -21,13 +21,14 @@ import duckdb
 from include.audit.bronze_findings import CommittedRange
 from include.audit.file_findings import READ_ERRORS, first_line
 from include.audit.kafka_records import Topic
+from include.audit.row_digest import row_digest
 from include.clients.table_files import add_actions
 from include.paths import verified_history_path
 from include.reading.memory_database import memory_database
 from include.reading.publication import Publication
 from include.reading.published_tables import RECORD_LAYERS, PinnedTables, open_table
 from include.settings import Settings
-from include.sql_quoting import sql_identifier, sql_literal
+from include.sql_quoting import sql_literal
 from include.state.json_file import JsonFile
 
 MEMORY = "1GB"
@@ -220,14 +221,14 @@ def _have_same_rows(tables: PinnedTables, name: str, files: VerifiedFiles, known
     if not all(is_there(folder / path, known[path]) for path in gone):
         return False
     try:
-        before = row_digest(folder, gone, batch)
+        before = files_digest(folder, gone, batch)
     except READ_ERRORS:
         # A clean-up may delete replaced files meanwhile.
         return False
-    return row_digest(folder, new, batch) == before
+    return files_digest(folder, new, batch) == before
 
 
-def row_digest(folder: Path, paths: Sequence[str], batch: int) -> tuple[int, int]:
+def files_digest(folder: Path, paths: Sequence[str], batch: int) -> tuple[int, int]:
     """Return the number of rows of batches up to `batch` in these files, and the sum of their hashes modulo 2^64."""
     if not paths:
         return 0, 0
@@ -235,7 +236,4 @@ def row_digest(folder: Path, paths: Sequence[str], batch: int) -> tuple[int, int
     rows = f"read_parquet([{names}], hive_partitioning = false, union_by_name = true)"
     with memory_database(MEMORY) as database:
         columns = sorted(name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall())
-        marks = f"select hash({', '.join(map(sql_identifier, columns))}) as mark from {rows} where _batch_id <= {batch}"
-        sql = f"select count(*), (coalesce(sum(mark), 0) % {2**64})::ubigint from ({marks})"
-        found, digest = database.execute(sql).fetchall()[0]
-    return int(found), int(digest)
+        return row_digest(database, f"{rows} where _batch_id <= {batch}", columns)

@@ -32,7 +32,7 @@ from include.record_coordinates import COORDINATES
 from include.settings import Settings
 
 VALUE = "value"
-"""Measures whose `by` chooses the row."""
+"""The payload of a Kafka record; its members are columns `value.<member>` of the topic and of bronze."""
 
 
 class TableNotDeclared(Terminal):

@@ -1,10 +1,15 @@
-"""How sums of doubles of two releases are compared: by their first digits, since the last depend on the rows' order."""
+"""How sums of doubles are compared: by their first digits, since the last depend on the order of the rows.
+
+Only older releases have such sums; newer ones may not declare one.
+"""
 
 from __future__ import annotations
 
 from include.sql_quoting import sql_identifier
 
 DIGITS = 9
+SUM_ERROR = 1e-9
+"""The relative difference up to which two sums are equal."""
 
 
 def rounded_sql(column: str) -> str:

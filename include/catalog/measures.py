@@ -35,6 +35,14 @@ EARLIEST = ("first", "min_by")
 """Functions that take the row with the least `by`."""
 PLACED = (*EARLIEST, "last", "max_by")
 """Functions that take one row by its `by`, then its partition and offset."""
+MERGED_BY: dict[str, Literal["sum", "min", "max"]] = {
+    "count": "sum",
+    "count_if": "sum",
+    "sum": "sum",
+    "min": "min",
+    "max": "max",
+}
+"""The aggregate that merges values of functions whose state is their value."""
 OF_NUMBERS = ("approx_quantile", "histogram")
 EXACT_NUMBERS = ("count", "count_if", "sum", "count_distinct")
 """Functions whose values may be divided by each other."""

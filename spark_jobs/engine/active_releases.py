@@ -326,7 +326,7 @@ def open_active_releases(spark: SparkSession, settings: Settings, dataset: Datas
 
 
 def _resume_patch(active: ActiveReleases) -> None:
-    """A patch without a commit is dropped when it cannot be applied; one with a commit must be finished."""
+    """Finish a patch in progress; drop one without a commit that cannot be applied, raise for one with a commit."""
     try:
         active.finish_patch()
     except HeadraceError as error:

@@ -34,7 +34,7 @@ class BronzePacing:
     clock: Callable[[], float] = time.monotonic
     taken: int = -1
     seconds: float = 0.0
-    """Of the last run."""
+    """How long the last run took."""
     _begun: float | None = None
     _is_validating: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -58,7 +58,7 @@ class BronzePacing:
             self._changed.notify_all()
 
     def end_run(self, *, has_run: bool) -> None:
-        """Note that it ended, or that there was nothing to do."""
+        """Note that the run ended, or that there was nothing to do."""
         with self._changed:
             if has_run and self._begun is not None:
                 self.seconds = self.clock() - self._begun

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from include.app_ids import plan_app_id
 from include.paths import patch_path
+from include.sql_quoting import same_sql
 from include.state.json_file import JsonFile
 from include.state.owner_requests import OwnerRequest, pending_request
 from include.state.release_files import PatchDirection, PatchInProgress, patch_in_progress_file
@@ -26,7 +27,7 @@ from spark_jobs.engine.apply_patch import PatchOutdated
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.differing_rows import find_differing_rows
 from spark_jobs.engine.execute_request import patch_direction, refuse_other_build
-from spark_jobs.engine.rebuild_gold import same_grain, visible
+from spark_jobs.engine.rebuild_gold import visible
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.derived_gold import DerivedTable, rows_of_grains
 from spark_jobs.layers.gold_files import grains_in, touched_files
@@ -148,7 +149,7 @@ def _differ(patch: DerivedPatch, table: DerivedTable, state: str, view: Callable
         duck.view_folder("stored", patch.rows(table, state), schema)
         view(duck)
         for one in ("found", "stored"):
-            rows = f"{one} semi join patched on {same_grain(grain, one, 'patched')}"
+            rows = f"{one} semi join patched on {same_sql(grain, one, 'patched')}"
             duck.view_query(f"{one}_rows", f"select {names} from {rows}")
         find_differing_rows(duck, "found_rows", "stored_rows", grain)
         return bool(duck.count("select 1 from differing"))

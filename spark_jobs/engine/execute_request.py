@@ -129,7 +129,7 @@ def _refuse_outdated(active: ActiveReleases, request: OwnerRequest) -> None:
 
 
 def _is_pending(active: ActiveReleases, request: OwnerRequest) -> bool:
-    """A requester may withdraw its request while it is prepared."""
+    """Whether the request still stands: its requester may withdraw it while it is prepared."""
     return pending_request(active.settings, active.dataset) == request
 
 

@@ -195,7 +195,7 @@ class Ingest:
             sync_files([*files, *([done] if done.exists() else [])], checkpoint.parent)
 
     def _refuse_replaced_topic(self) -> None:
-        """Spark continues at the same offsets in a topic that was deleted and created again."""
+        """Raise TopicReplaced when the topic was created again: Spark would continue at the same offsets."""
         refuse_replaced_topic(self.dataset.name, self.generation, bootstrap_servers(self.settings))
 
     def _batch(self, number: int) -> BronzeBatch:

@@ -16,9 +16,9 @@ from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.table_commits import commit_of, metadata_of
 
 ROW_BYTES = 512
-"""On disk, where zstd leaves a tenth to a third of a JSON text."""
+"""Estimated bytes of a record in bronze's files, where zstd leaves a tenth to a third of a JSON text."""
 FOOTER_BYTES = 4096
-"""Of a file that holds few rows."""
+"""Estimated bytes of the footer of a file with few rows."""
 SHARE_AHEAD = 10
 """A smaller run is mostly its fixed cost: with the records that arrive meanwhile it costs hardly more."""
 SHARE_IN_BACKLOG = 2

@@ -24,10 +24,10 @@ from include.catalog.grain_range import GrainRange
 from include.catalog.touched_ranges import Shift
 from include.reading.publication import Publication
 from include.settings import Settings
-from include.sql_quoting import sql_identifier
+from include.sql_quoting import same_sql, sql_identifier
 from spark_jobs.engine.derived_run import SourcesGone
 from spark_jobs.engine.differing_rows import find_differing_rows
-from spark_jobs.engine.rebuild_gold import same_grain, visible
+from spark_jobs.engine.rebuild_gold import visible
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.derived_gold import Sources, query_over
 from spark_jobs.layers.derived_sources import SourceTable, known_shifts, open_sources
@@ -94,8 +94,8 @@ def rebuild_derived(spark: SparkSession, slice_: DerivedSlice, sources: Sources)
     grain = slice_.gold.grain
     with computed_again(spark, slice_, sources) as duck:
         duck.save(f"select distinct {_names(grain)} from differing", slice_.rows("grains"))
-        kept = f"select * from published anti join differing on {same_grain(grain, 'published', 'differing')}"
-        changed = f"select * from fresh semi join differing on {same_grain(grain, 'fresh', 'differing')}"
+        kept = f"select * from published anti join differing on {same_sql(grain, 'published', 'differing')}"
+        changed = f"select * from fresh semi join differing on {same_sql(grain, 'fresh', 'differing')}"
         duck.save(f"{kept} union all {changed}", slice_.rows("after"))
     return rows_in_folder(slice_.rows("grains"))
 

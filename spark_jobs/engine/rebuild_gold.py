@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from include.catalog.pipeline import Gold, grain_columns, row_columns
 from include.errors import Terminal
 from include.record_coordinates import POSITION
+from include.sql_quoting import same_sql
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.engine.session_reach import SessionReach, current_reach, plan_reach, planned_reach, silver_to_read
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
@@ -169,14 +170,9 @@ def refuse_expired_grains(target: GoldTable, silver: Table, folder: PlanFolder, 
         _refuse_expired(duck, target, _touched_rows(duck, target, reach), complete)
 
 
-def same_grain(grain: Sequence[str], one: str, other: str) -> str:
-    """Return the condition that rows of two views are of one grain."""
-    return " and ".join(f'{one}."{c}" is not distinct from {other}."{c}"' for c in grain)
-
-
 def _touched_rows(duck: DuckSession, target: GoldTable, reach: SessionReach | None) -> str:
     """Return the rows of the view `published` of the grains in the view `touched`, of sessions those in reach."""
-    rows = f"published semi join touched on {same_grain(grain_columns(target.gold), 'published', 'touched')}"
+    rows = f"published semi join touched on {same_sql(grain_columns(target.gold), 'published', 'touched')}"
     return rows if reach is None else f"(from {rows}) as published semi join reach on {reach.condition(duck)}"
 
 

@@ -134,7 +134,7 @@ def _may_meet(file: DataFile, index: SpanIndex, partition: str, offset: str) -> 
 
 
 def _write_chosen(writer: SilverTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:
-    """Of the accepted records, those that the slice is about."""
+    """Write the accepted records that the slice is about."""
     silver = writer.silver
     with duckdb_session() as duck:
         duck.view_files("accepted", core.accepted, silver.spec.data_schema)
@@ -194,7 +194,7 @@ def _span_of(duck: DuckSession, folder: Path, schema: StructType) -> tuple[int, 
 
 
 def _write_after(writer: SilverTables, core: ValidatedFiles, closure: ValidatedFiles, folder: PlanFolder) -> None:
-    """Who comes first among the accepted records of each identity, and all others with their reasons."""
+    """Write the first accepted record of each identity, and all other records with their reasons."""
     silver, rejected = writer.silver.spec, writer.rejected.spec
     with duckdb_session() as duck:
         duck.view_files("accepted", [*parquet_files(folder.staging("chosen")), *closure.accepted], silver.data_schema)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from include.catalog.comparable_doubles import SUM_ERROR
 from include.record_coordinates import POSITION
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession
 
 SAMPLES = 5
 LONGEST = 100
-# The last digits of a sum of doubles depend on the order of the rows; newer releases cannot declare one.
-SUM_ERROR = 1e-9
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from include.catalog.event_times import after, before
 from include.catalog.gold_refresh import EVERY_RUN
 from include.catalog.pipeline import gold_session, row_condition
 from include.catalog.windows import Session
+from include.sql_quoting import same_sql
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, grains_in, touched_files
 from spark_jobs.layers.row_provenance import rows_in_grains, rows_of_other_grains
@@ -52,7 +53,7 @@ class SessionReach:
         return StructType([*keys, StructField(FROM, time), StructField(UNTIL, time)])
 
     def silver_files(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Return of silver's files those that may have rows in the reach, or at most a gap before or after it."""
+        """Return the files of silver that may have rows in the reach, or at most a gap before or after it."""
         column, gap = self.session.column, self.session.gap
         bounds = [each for path in parquet_files(self.folder) for each in bounds_of(path, (FROM, UNTIL))]
         # Without a bound there is no row with a time.
@@ -73,7 +74,7 @@ class SessionReach:
         return bool(rows_in_folder(place))
 
     def divided(self, rows: DataFrame, grains: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """Return a table's rows without those of the keys `grains` that are out of reach, and these."""
+        """Return the rows of a table that may change, and the rows of the keys `grains` that are out of reach."""
         keys, times, reach = self.target.gold.keys, (self.session.start, self.session.end), self.spans
         touched = rows_in_grains(rows, F.broadcast(grains), keys)
         near = in_reach(keys, touched, times, reach, others=False)
@@ -83,9 +84,9 @@ class SessionReach:
     def condition(self, duck: DuckSession) -> str:
         """Return DuckDB's condition of the rows of the view `published` in the view `reach`, which it creates."""
         duck.view_folder("reach", self.folder, self._schema)
-        same = [f'published."{key}" is not distinct from reach."{key}"' for key in self.target.gold.keys]
+        same = same_sql(self.target.gold.keys, "published", "reach")
         begin = f'published."{self.session.start}" >= reach.{FROM}'
-        return " and ".join([*same, begin, f'published."{self.session.end}" <= reach.{UNTIL}'])
+        return " and ".join([same, begin, f'published."{self.session.end}" <= reach.{UNTIL}'])
 
 
 def planned_reach(target: GoldTable, folder: PlanFolder) -> SessionReach | None:

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.catalog.measures import EARLIEST, PLACED, Measure
+from include.catalog.measures import EARLIEST, MERGED_BY, PLACED, Measure
 from include.sql_quoting import sql_identifier
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_measures import kept_columns
@@ -112,8 +112,7 @@ def merged_state_sql(measure: Measure) -> list[str]:
         # A row without an order key has no value either.
         chosen = f"({_choice(measure)}(struct_pack(v := {name}), {kept[0]}) filter (where {kept[0]} is not null)).v"
         return [f"{chosen} as {name}", f"{_outermost(measure)}({kept[0]}) as {kept[0]}"]
-    merge = function if function in ("min", "max") else "sum"
-    return [] if function == "ratio" else [f"{merge}({name}) as {name}"]
+    return [] if function == "ratio" else [f"{MERGED_BY[function]}({name}) as {name}"]
 
 
 def value_sql(measure: Measure) -> str:

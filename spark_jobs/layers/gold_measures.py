@@ -26,9 +26,10 @@ from collections.abc import Callable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from include.catalog.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure
+from include.catalog.measures import EARLIEST, MERGED_BY, PLACED, QUANTILE_ERROR, Measure
 
 COUNTED = ("top_k", "approx_quantile")
+MERGES = {"sum": F.sum, "min": F.min, "max": F.max}
 GAMMA = (1 + QUANTILE_ERROR) / (1 - QUANTILE_ERROR)
 """Ratio of a bucket's bounds: Masson, Rim, Lee, DDSketch (VLDB 2019), section 2.1."""
 MIDDLE = 1 << 20
@@ -89,8 +90,7 @@ def merged_state(measure: Measure) -> list[Column]:
         return [_at(measure, F.col(name), order_key).alias(name), _outermost(measure, order_key).alias(kept[0])]
     if function in COUNTED:
         return [_counts(F.flatten(F.collect_list(kept[0]))).alias(kept[0])]
-    merge = {"min": F.min, "max": F.max}.get(function, F.sum)
-    return [] if function == "ratio" else [merge(name).alias(name)]
+    return [] if function == "ratio" else [MERGES[MERGED_BY[function]](name).alias(name)]
 
 
 def value_of_state(measure: Measure) -> Column:

@@ -50,7 +50,7 @@ class SilverPart:
         return silver.read_batches(target.spark, self.files, self.first, self.last)
 
     def within(self, windowed: DataFrame) -> DataFrame:
-        """Return of rows with their windows those that count."""
+        """Return the rows that count, of rows with their windows."""
         if self.since is not None:
             windowed = windowed.where(~is_before(self.column, self.since))
         if self.until is not None:
@@ -74,11 +74,13 @@ class GoldUpdate:
 
     @property
     def parts(self) -> list[SilverPart]:
-        """Those of both that have rows."""
+        """The parts that have rows: late ones, then those of windows that closed."""
         return [part for part in (self.late, self.closed) if part is not None and part.files]
 
     def with_open_sessions(self, since: datetime | None) -> GoldUpdate:
-        """Return it with the earliest start of a session that is open; without one none begins before those to come."""
+        """Return the update with the earliest start of an open session; without one, no later session starts before the
+        bound up to which sessions are closed.
+        """
         assert self.refreshed is not None
         assert self.sessions is not None
         bound = since.astimezone(UTC) if since else self.sessions.closed.bound
@@ -170,12 +172,12 @@ def _advanced(old: RefreshState, writer: SilverTables, run: RefineRun) -> Refres
 
 
 def refreshed_silver(gold: Gold, refreshed: RefreshState, silver: DataFrame) -> DataFrame:
-    """Return of silver's rows those that a table has merged; of windows on close see `refreshed_rows`."""
+    """Return the rows of silver that a table has merged; for windows on close see `refreshed_rows`."""
     return silver if refresh_interval(gold) is None else silver.where(F.col("_batch_id") <= refreshed.batch)
 
 
 def refreshed_rows(gold: Gold, refreshed: RefreshState, rows: DataFrame) -> DataFrame:
-    """Return of a table's rows those that the watermark has passed, if the table waits for it."""
+    """Return the rows of a table that the watermark has passed, or all when the table does not wait for it."""
     timed = timed_by(gold)
     if timed is None or not closes(gold):
         return rows

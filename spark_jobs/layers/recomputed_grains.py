@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 
 from include.catalog.pipeline import Gold, QueryGold, grain_columns, partition_expression
 from include.catalog.window_sql import between_windows_sql, windowed_sql
-from include.sql_quoting import sql_identifier
+from include.sql_quoting import same_sql, sql_identifier
 from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.storage.data_files import DataFile, TableSpec
@@ -86,8 +86,7 @@ class RecomputedGrains:
 
 def same_grain(gold: Gold, left: str, right: str) -> str:
     """Return the SQL condition that rows of two relations are of one grain; null is a key like any other."""
-    names = [sql_identifier(name) for name in grain_columns(gold)]
-    return " and ".join(f"{left}.{name} is not distinct from {right}.{name}" for name in names)
+    return same_sql(grain_columns(gold), left, right)
 
 
 def replaced_grains_sql(gold: QueryGold, columns: Sequence[str], batch: int) -> str:

@@ -63,7 +63,10 @@ class ReferenceVersions:
         return {t.name: self._frame(t.name, versions.get(t.name, 0)) for t in self._dataset.pipeline.reference}
 
     def _versions_of(self, batch: int) -> tuple[tuple[str, int], ...]:
-        """A table that the batch's commit does not name is newer, or bronze has lost the batch's commit."""
+        """Return the version of each reference table for a batch; 0 for one that its commit does not name.
+
+        Such a table is newer than the batch, or bronze has lost the commit.
+        """
         named = self._named.get(batch, {})
         return tuple((table.name, named.get(table.name, 0)) for table in self._dataset.pipeline.reference)
 

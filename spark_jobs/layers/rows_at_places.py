@@ -23,7 +23,7 @@ from spark_jobs.storage.record_places import Words, packed_places, unpacked_plac
 
 GROUPS_AT_ONCE = 32
 MOST_PARTITIONS = 64
-"""Of a row group, by which it is looked for; a group of 16,384 rows of more of them is read for most places anyway."""
+"""Up to so many partitions of a row group have a span each; a group of more is one, as most of it is read anyway."""
 Offsets = Mapping[int, NDArray[np.int64]]
 """Sorted offsets by Kafka partition."""
 Spans = NDArray[np.int64]

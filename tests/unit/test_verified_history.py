@@ -22,7 +22,7 @@ from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
 from include.audit.bronze_findings import CommittedRange
 from include.audit.kafka_records import Chunk
-from include.audit.verified_history import history_file, row_digest
+from include.audit.verified_history import files_digest, history_file
 from include.settings import Settings
 
 LATER = datetime(2026, 3, 2, tzinfo=UTC)
@@ -279,8 +279,8 @@ def test_digest_does_not_depend_on_which_file_has_a_row_nor_on_the_names_of_colu
     rows.write_parquet(tmp_path / "all.parquet")
     rows[:1].write_parquet(tmp_path / "first.parquet")
     rows[1:].reverse().write_parquet(tmp_path / "rest.parquet")
-    whole = row_digest(tmp_path, ["all.parquet"], 1)
+    whole = files_digest(tmp_path, ["all.parquet"], 1)
     assert whole[0] == 2, "rows of batches up to 1"
-    assert row_digest(tmp_path, ["first.parquet", "rest.parquet"], 1) == whole
-    assert row_digest(tmp_path, ["first.parquet", "rest.parquet"], 2) != row_digest(tmp_path, ["rest.parquet"], 2)
-    assert row_digest(tmp_path, [], 1) == row_digest(tmp_path, ["rest.parquet"], 0) == (0, 0)
+    assert files_digest(tmp_path, ["first.parquet", "rest.parquet"], 1) == whole
+    assert files_digest(tmp_path, ["first.parquet", "rest.parquet"], 2) != files_digest(tmp_path, ["rest.parquet"], 2)
+    assert files_digest(tmp_path, [], 1) == files_digest(tmp_path, ["rest.parquet"], 0) == (0, 0)
