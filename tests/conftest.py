@@ -36,6 +36,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Return the objects to garbage collection: DuckDB reports those that outlive the interpreter, on 40 lines."""
+    gc.unfreeze()
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write why a worker ends before its tests do."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
