@@ -50,7 +50,7 @@ test: setup-dev ## set up, then the tests, with a real kill and an Airflow flow;
 	@$(PYTEST) $(if $(ARGS),$(ARGS),-m "not extended" $(PARALLEL))
 
 test-all: setup-dev ## also each kill, all of Airflow, its page in a browser; not test-observability, test-containers, test-hosts, test-airflow-package; 1.5 hours
-	$(if $(ARGS),,$(NEEDS_CHROMIUM))
+	$(NEEDS_CHROMIUM)
 	@$(PYTEST) -m "not extended" $(BUT_STACK) $(PARALLEL)
 	@$(MAKE) test-kills ARGS=
 	@$(MAKE) test-stack ARGS=
