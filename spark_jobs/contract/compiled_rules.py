@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from include.catalog.contract_rules import Rule
 from include.catalog.row_conditions import Condition, ConditionTerm, Nullity
-from spark_jobs.contract.json_structure import remainder, skeleton
+from spark_jobs.contract.json_record import is_json
+from spark_jobs.literals import literal
 
 Arguments = Mapping[str, Any]
 # Only a line feed ends a line, as in Python; `$` then also matches before a last line feed in both.
@@ -64,12 +65,12 @@ def condition_column(condition: Condition) -> Column:
 def _compared(condition: ConditionTerm) -> Column:
     value, other = F.col(condition.column), condition.value
     if isinstance(other, tuple):
-        inside = F.coalesce(value.isin(*other), F.lit(False))
+        inside = F.coalesce(value.isin(*map(literal, other)), F.lit(False))
         return ~inside if condition.operator == "NOT_IN" else inside
     if condition.operator in ("==", "!="):
-        equal = value.eqNullSafe(F.lit(other))
+        equal = value.eqNullSafe(literal(other))
         return equal if condition.operator == "==" else ~equal
-    return F.coalesce(COMPARED[condition.operator](value, F.lit(other)), F.lit(False))
+    return F.coalesce(COMPARED[condition.operator](value, literal(other)), F.lit(False))
 
 
 def _pair(rule: Rule) -> tuple[Column, Column]:
@@ -84,10 +85,14 @@ def _between(value: Column, arguments: Arguments) -> Column:
     low, high = arguments["min_value"], arguments["max_value"]
     parts = []
     if low is not None:
-        parts.append(value > F.lit(low) if arguments["strict_min"] else value >= F.lit(low))
+        parts.append(value > literal(low) if arguments["strict_min"] else value >= literal(low))
     if high is not None:
-        parts.append(value < F.lit(high) if arguments["strict_max"] else value <= F.lit(high))
+        parts.append(value < literal(high) if arguments["strict_max"] else value <= literal(high))
     return reduce(Column.__and__, parts)
+
+
+def _is_in(value: Column, arguments: Arguments) -> Column:
+    return value.isin(*map(literal, arguments["value_set"]))
 
 
 def _matches(value: Column, pattern: str) -> Column:
@@ -97,10 +102,6 @@ def _matches(value: Column, pattern: str) -> Column:
 def _matches_list(value: Column, arguments: Arguments) -> Column:
     found = [_matches(value, pattern) for pattern in arguments["regex_list"]]
     return reduce(Column.__or__ if arguments["match_on"] == "any" else Column.__and__, found)
-
-
-def _is_json(value: Column, _: Arguments) -> Column:
-    return remainder(skeleton(F.encode(value, "UTF-8"))).isin("n", "s")
 
 
 COMPARED: Mapping[str, Callable[[Column, Column], Column]] = {
@@ -114,15 +115,15 @@ ON_VALUES: Mapping[str, Callable[[Column, Arguments], Column]] = {
     "expect_column_values_to_be_null": lambda value, _: value.isNull(),
     "expect_column_values_to_not_be_null": lambda value, _: value.isNotNull(),
     "expect_column_values_to_be_between": _between,
-    "expect_column_values_to_be_in_set": lambda value, arguments: value.isin(*arguments["value_set"]),
-    "expect_column_values_to_not_be_in_set": lambda value, arguments: ~value.isin(*arguments["value_set"]),
+    "expect_column_values_to_be_in_set": lambda value, arguments: _is_in(value, arguments),
+    "expect_column_values_to_not_be_in_set": lambda value, arguments: ~_is_in(value, arguments),
     "expect_column_values_to_match_regex": lambda value, arguments: _matches(value, arguments["regex"]),
     "expect_column_values_to_not_match_regex": lambda value, arguments: ~_matches(value, arguments["regex"]),
     "expect_column_values_to_match_regex_list": _matches_list,
     "expect_column_values_to_not_match_regex_list": lambda value, arguments: ~_matches_list(value, arguments),
     "expect_column_value_lengths_to_be_between": lambda value, arguments: _between(F.length(value), arguments),
     "expect_column_value_lengths_to_equal": lambda value, arguments: F.length(value) == arguments["value"],
-    "expect_column_values_to_be_json_parseable": _is_json,
+    "expect_column_values_to_be_json_parseable": lambda value, _: is_json(value),
 }
 ON_PAIRS: Mapping[str, Callable[[Column, Column, Arguments], Column]] = {
     "expect_column_pair_values_to_be_equal": lambda one, other, _: one == other,

@@ -12,7 +12,9 @@ from pyspark.sql.types import BooleanType, DataType, DecimalType, IntegerType, S
 from include.catalog.contract import Column, Contract
 from include.catalog.contract_rules import REJECT
 from spark_jobs.contract.compiled_rules import compiled_rule
+from spark_jobs.contract.json_record import BOOLEAN, NUMBER, TEXT, JsonValue
 from spark_jobs.contract.plain_form import is_proven_by_plain_form
+from spark_jobs.literals import literal
 
 ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
 ZONE = r"(?:Z|[+-]\d\d:\d\d)"
@@ -49,13 +51,17 @@ def spark_type(column: Column) -> str:
     return column_type(column).simpleString()
 
 
-def typed_value(column: Column, text: Expression) -> Expression:
-    """Return the column's value from the text of its JSON value; null where it has none of its type."""
+def typed_value(column: Column, value: JsonValue) -> Expression:
+    """Return the column's value of a JSON value; null where it has none of its type."""
     if column.type == "string":
-        return text
+        return F.when(value.kind == TEXT, value.text)
     if column.type == "timestamp":
-        return F.when(text.rlike(f"^{ISO_SECONDS}{ZONE}\\z"), text.try_cast("timestamp"))
-    return text.try_cast(spark_type(column))
+        is_time = (value.kind == TEXT) & value.text.rlike(f"^{ISO_SECONDS}{ZONE}\\z")
+        return F.when(is_time, value.text.try_cast("timestamp"))
+    if column.type == "boolean":
+        return F.when(value.kind == BOOLEAN, value.text.try_cast("boolean"))
+    number = value.text if column.type == "integer" else value.exact
+    return F.when(value.kind == NUMBER, number.try_cast(spark_type(column)))
 
 
 def value_rules(column: Column, contract: Contract, arrived: Expression) -> list[FieldRule]:
@@ -84,14 +90,10 @@ def _shortened_text(value: Expression) -> Expression:
     return F.substring(value.cast("string"), 1, 64)
 
 
-def type_fault(column: Column, text: Expression, kind: Expression) -> Expression:
-    """Return why a JSON value is none of the column's type; null where it is one, is null, or is absent.
-
-    `text` is the value's text, `kind` its type as Spark's variant says (STRING, BIGINT, DECIMAL(…), OBJECT…).
-    """
+def type_fault(column: Column, value: JsonValue) -> Expression:
+    """Return why a JSON value is none of the column's type; null where it is one, is null, or is absent."""
     faults = {"string": _string_fault, "timestamp": _time_fault, "boolean": _boolean_fault, "integer": _integer_fault}
-    fault = faults.get(column.type, _decimal_fault)(column, text, kind)
-    return F.when(kind.isNotNull() & (kind != "VOID"), fault)
+    return F.when(value.is_given, faults.get(column.type, _decimal_fault)(column, value))
 
 
 def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tuple[str, Expression]]:
@@ -101,9 +103,9 @@ def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tupl
     if column.type == "string":
         rules += _string_bounds(column, value)
     if column.minimum is not None:
-        rules.append(("range", value >= F.lit(column.minimum)))
+        rules.append(("range", value >= literal(column.minimum)))
     if column.maximum is not None:
-        rules.append(("range", value <= F.lit(column.maximum)))
+        rules.append(("range", value <= literal(column.maximum)))
     return rules
 
 
@@ -111,11 +113,11 @@ def _time_bounds(column: Column, value: Expression, arrived: Expression) -> list
     # In microseconds: adding an interval to a timestamp makes a calendar object for every row.
     ahead = F.unix_micros(value) - F.unix_micros(arrived)
     rules = [
-        ("out_of_range", (value >= F.lit(FIRST_TIME)) & (value <= F.lit(LAST_TIME))),
-        ("future_ts", (ahead <= _microseconds(column.future)) | (value > F.lit(LAST_TIME))),
+        ("out_of_range", (value >= literal(FIRST_TIME)) & (value <= literal(LAST_TIME))),
+        ("future_ts", (ahead <= _microseconds(column.future)) | (value > literal(LAST_TIME))),
     ]
     if column.past is not None:
-        rules.append(("past_ts", (ahead >= -_microseconds(column.past)) | (value < F.lit(FIRST_TIME))))
+        rules.append(("past_ts", (ahead >= -_microseconds(column.past)) | (value < literal(FIRST_TIME))))
     return rules
 
 
@@ -138,39 +140,34 @@ def _anchored_at_end(pattern: str) -> str:
     return f"{pattern[:-1]}\\z" if pattern.endswith("$") and not pattern.endswith(r"\$") else pattern
 
 
-def _is_number(kind: Expression) -> Expression:
-    return kind.rlike(r"^(?:BIGINT|DOUBLE|FLOAT|DECIMAL.*|(?:TINY|SMALL)?INT)\z")
+def _string_fault(column: Column, value: JsonValue) -> Expression:
+    return F.when(value.kind != TEXT, "type")
 
 
-def _string_fault(column: Column, text: Expression, kind: Expression) -> Expression:
-    return F.when(kind != "STRING", "type")
+def _boolean_fault(column: Column, value: JsonValue) -> Expression:
+    return F.when(value.kind != BOOLEAN, "type")
 
 
-def _boolean_fault(column: Column, text: Expression, kind: Expression) -> Expression:
-    return F.when(kind != "BOOLEAN", "type")
+def _integer_fault(column: Column, value: JsonValue) -> Expression:
+    whole = (value.kind == NUMBER) & value.text.rlike(r"^-?\d+\z")
+    return F.when(~whole, "type").when(value.text.try_cast("int").isNull(), "out_of_range")
 
 
-def _integer_fault(column: Column, text: Expression, kind: Expression) -> Expression:
-    whole = _is_number(kind) & text.rlike(r"^-?\d+\z")
-    return F.when(~whole, "type").when(text.try_cast("int").isNull(), "out_of_range")
-
-
-def _decimal_fault(column: Column, text: Expression, kind: Expression) -> Expression:
-    decimals = F.length(F.regexp_extract(text, r"^-?\d+\.(\d*?)0*\z", 1))
+def _decimal_fault(column: Column, value: JsonValue) -> Expression:
+    decimals = F.length(F.regexp_extract(value.exact, r"\.(\d+)\z", 1))
     return (
-        F.when(~_is_number(kind), "type")
-        .when(text.try_cast(spark_type(column)).isNull(), "out_of_range")
+        F.when(value.kind != NUMBER, "type")
+        .when(value.exact.try_cast(spark_type(column)).isNull(), "out_of_range")
         .when(decimals > column.scale, "scale")
-        .when(text.rlike("[eE]") & (text.try_cast(spark_type(column)) != text.try_cast("double")), "scale")
     )
 
 
-def _time_fault(column: Column, text: Expression, kind: Expression) -> Expression:
-    seconds = text.try_cast("double")
+def _time_fault(column: Column, value: JsonValue) -> Expression:
+    text, seconds = value.text, value.text.try_cast("double")
     return (
         # A number of this size is a time in milliseconds: read as seconds it lies after the year 5000.
-        F.when(_is_number(kind), F.when(F.abs(seconds) >= 1e11, "out_of_range").otherwise("type"))
-        .when(kind != "STRING", "type")
+        F.when(value.kind == NUMBER, F.when(F.abs(seconds) >= 1e11, "out_of_range").otherwise("type"))
+        .when(value.kind != TEXT, "type")
         .when(text.rlike(f"^{ISO_SECONDS}\\z"), "no_zone")
         .when(~text.rlike(f"^{ISO_SECONDS}{ZONE}\\z"), "bad_ts")
         .when(text.rlike(r"^\d{5,6}-"), "out_of_range")

@@ -24,7 +24,7 @@ from include.clients.schema_registry import AVRO as AVRO_TYPE
 from include.clients.schema_registry import RegisteredSchema
 from include.schemas.avro_record import BYTES, TEXT, AvroField, AvroRecord, SchemaUnusable, avro_record
 from include.schemas.wire_format import HEADER_BYTES
-from spark_jobs.contract.json_structure import MAX_BYTES
+from spark_jobs.contract.json_record import MAX_BYTES
 
 UNREAD = "_unread"
 UNREAD_TYPE = "struct<rule:string,detail:string>"

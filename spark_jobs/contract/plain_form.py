@@ -3,7 +3,7 @@ r"""The plain form of a record, recognised and read in one pass over its bytes (
 Plain means: the contract's fields in the contract's order, optional ones present or not, strings without escapes,
 whole numbers of at most nine digits, decimals that fit, at most one space after a separator. Such a record needs no
 JSON parser: its form proves its structure, its types, the required fields, enumerations and simple patterns.
-Any other record takes the general path (json_structure.py), with the same verdict at several times the cost.
+Any other record takes the general path (json_record.py), with the same verdict at several times the cost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 
 from include.catalog.contract import Column, Contract
 from spark_jobs.contract.java_function import java_function
-from spark_jobs.contract.json_structure import MAX_BYTES
+from spark_jobs.contract.json_record import MAX_BYTES
 from spark_jobs.java_class import new_instance
 
 PLAIN_RECORD = Path(__file__).with_name("PlainRecord.java")

@@ -21,7 +21,7 @@ from spark_jobs.contract.field_types import (
     typed_value,
     value_rules,
 )
-from spark_jobs.contract.json_structure import MAX_BYTES, remainder, skeleton, structure_fault
+from spark_jobs.contract.json_record import DETAIL, FAULT, JsonValue, json_value, json_values
 from spark_jobs.contract.payload_texts import UNREAD
 from spark_jobs.contract.plain_form import plain_value, plain_values
 
@@ -38,6 +38,8 @@ FOLLOWING = StructType(
     ]
 )
 """The columns of validated records after those of the contract."""
+SHOWN = 64
+"""Characters of a value in a reason."""
 COORDINATES = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
 # `lru_cache` computes a value twice when two threads need it at once, and to compile a contract takes a second.
 _compiling = threading.Lock()
@@ -82,23 +84,15 @@ def compiled_validator(contract: Contract) -> Validator:
 # One release is opened several times in a process (to validate its code, to write, to rebuild a slice).
 @lru_cache(maxsize=4)
 def _compiled(contract: Contract, application: str) -> Validator:
-    text, value = F.col("value").cast("string"), F.col("value")
-    schema = ", ".join(f"`{column.member}` string" for column in contract.columns)
+    value = F.col("value")
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
     unread = [] if contract.format == JSON else [F.col(UNREAD)]
-    carried = [*coordinates, *unread, value, F.col("_values"), F.col("_text"), F.col("_document"), F.col("_skeleton")]
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
     parsing = (*read, F.col("_batch_id"), *unread, value, plain_values(value, contract).alias("_values"))
     return Validator(
         (
             parsing,
-            (
-                *carried[:-3],
-                _unless_plain(F.from_json(text, schema)).alias("_text"),
-                _unless_plain(F.when(F.octet_length(value) <= MAX_BYTES, F.try_parse_json(text))).alias("_document"),
-                _unless_plain(skeleton(value)).alias("_skeleton"),
-            ),
-            (*carried, _unless_plain(remainder(F.col("_skeleton"))).alias("_left")),
+            (*coordinates, *unread, F.col("_values"), _unless_plain(json_values(value, contract)).alias("_read")),
             (*_typed_values(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
             (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
         ),
@@ -123,8 +117,8 @@ def _unless_plain(value: Column) -> Column:
 def _typed_values(contract: Contract) -> list[Column]:
     plain = F.col("_values").isNotNull()
     return [
-        F.when(plain, value).otherwise(typed_value(column, _value_text(column))).alias(column.name)
-        for column, value in zip(contract.columns, _typed_plain_values(contract), strict=True)
+        F.when(plain, value).otherwise(typed_value(column, json_value("_read", number))).alias(column.name)
+        for number, (column, value) in enumerate(zip(contract.columns, _typed_plain_values(contract), strict=True))
     ]
 
 
@@ -136,9 +130,9 @@ def _typed_plain_values(contract: Contract) -> list[Column]:
 
 def _faults(contract: Contract) -> Column:
     """The reasons that a plain record cannot have: of its structure, else of the types of its values."""
-    structure = structure_fault(F.col("value"), F.col("_skeleton"), F.col("_left"))
-    types = [_type_reason(column) for column in contract.columns]
-    found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), F.lit(None)))).otherwise(
+    structure, detail = F.col(f"_read.{FAULT}"), F.substring(f"_read.{DETAIL}", 1, SHOWN)
+    types = [_type_reason(column, json_value("_read", number)) for number, column in enumerate(contract.columns)]
+    found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), detail))).otherwise(
         _without_nulls(types)
     )
     if contract.format != JSON:
@@ -166,11 +160,9 @@ def _is_accepted_plain(rules: list[FieldRule]) -> Column:
     return F.col("_plain") & _keeps_all([rule for rule in rules if not rule.proven])
 
 
-def _type_reason(column: ContractColumn) -> Column:
-    kind = _kind(column)
-    fault = type_fault(column, _value_text(column), kind)
-    shown = F.substring(_value_text(column), 1, 64)
-    return F.when(fault.isNotNull(), _reason(fault, F.lit(column.name), shown))
+def _type_reason(column: ContractColumn, value: JsonValue) -> Column:
+    fault = type_fault(column, value)
+    return F.when(fault.isNotNull(), _reason(fault, F.lit(column.name), F.substring(value.text, 1, SHOWN)))
 
 
 def _keeps_all(rules: list[FieldRule]) -> Column:
@@ -191,23 +183,3 @@ def _reason(rule: Column | str, column: Column | str, detail: Column) -> Column:
     name = rule if isinstance(rule, Column) else F.lit(rule)
     where = column if isinstance(column, Column) else F.lit(column)
     return F.struct(name.alias("rule"), where.alias("column"), detail.cast("string").alias("detail"))
-
-
-def _kind(column: ContractColumn) -> Column:
-    return F.schema_of_variant(F.variant_get("_document", _path(column), "variant"))
-
-
-def _value_text(column: ContractColumn) -> Column:
-    """The text of a field's value: `from_json` prints decimals from a double, the variant keeps every digit."""
-    if column.type != "number":
-        return _text(column)
-    exact = F.try_variant_get("_document", _path(column), "string")
-    return F.when(_kind(column).startswith("DECIMAL"), exact).otherwise(_text(column))
-
-
-def _text(column: ContractColumn) -> Column:
-    return F.col(f"_text.`{column.member}`")
-
-
-def _path(column: ContractColumn) -> str:
-    return f"$['{column.member}']"

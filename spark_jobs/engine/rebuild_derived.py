@@ -31,6 +31,7 @@ from spark_jobs.engine.rebuild_gold import visible
 from spark_jobs.engine.rebuild_slice import PlanFolder
 from spark_jobs.layers.derived_gold import Sources, query_over
 from spark_jobs.layers.derived_sources import SourceTable, known_shifts, open_sources
+from spark_jobs.literals import literal
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, rows_in_folder, write_folder
 
 
@@ -61,7 +62,7 @@ class DerivedSlice:
         """Return the rows of the grains in the range, with the columns for readers."""
         if self.inside is not None:
             column = F.col(self.inside.column)
-            rows = rows.where((column >= F.lit(self.inside.low)) & (column < F.lit(self.inside.high)))
+            rows = rows.where((column >= literal(self.inside.low)) & (column < literal(self.inside.high)))
         return rows.select(*self.schema.fieldNames())
 
 

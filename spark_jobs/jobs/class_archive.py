@@ -23,6 +23,7 @@ from spark_jobs.engine.refine import refine
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.release_tables import open_release
+from spark_jobs.literals import literal
 from spark_jobs.storage.delta_table import Table
 
 DATASET = "flights"
@@ -51,7 +52,7 @@ def kafka_records(lines: DataFrame, first: int) -> DataFrame:
         F.lit(DATASET).alias("topic"),
         F.lit(0).alias("partition"),
         (F.monotonically_increasing_id() + first).alias("offset"),
-        F.lit(datetime(2013, 1, 1, tzinfo=UTC)).alias("timestamp"),
+        literal(datetime(2013, 1, 1, tzinfo=UTC)).alias("timestamp"),
         F.lit(0).alias("timestampType"),
         F.col("value").cast("binary").alias("key"),
         F.col("value").cast("binary").alias("value"),

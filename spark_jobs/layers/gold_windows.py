@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.catalog.windows import DAY, EPOCH, FIRST_POSITION, MICROSECOND, Start, Window
+from include.catalog.windows import DAY, FIRST_POSITION, MICROSECOND, Start, Window
 from spark_jobs.layers.row_provenance import unfolded
+from spark_jobs.literals import literal
 
 FIRST_TIME, LAST_TIME = "timestamp'0001-01-01 00:00:00'", "timestamp'9999-12-31 23:59:59.999999'"
 
@@ -30,9 +29,7 @@ def is_before(column: str, start: Start | None) -> Column:
     """Return the condition that a window's start or a time lies before another; without one none does."""
     if start is None:
         return F.lit(False)
-    if isinstance(start, datetime):
-        return F.col(column) < unfolded(F.timestamp_micros(F.lit((start - EPOCH) // MICROSECOND)), column)
-    return F.col(column) < unfolded(F.date_from_unix_date(F.lit((start - EPOCH.date()).days)), column)
+    return F.col(column) < unfolded(literal(start), column)
 
 
 def _newest(window: Window) -> Column:

@@ -182,6 +182,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.log_lines": (("include.errors",), "lines of a driver's log; knows nothing of what they say"),
     "spark_jobs.java_class": ((), "compiles Java for Spark's tasks; knows no class"),
+    "spark_jobs.literals": ((), "Python values as Spark's literals"),
     "spark_jobs.storage": (
         (
             *(*GROUND, "spark_jobs.log_lines", "spark_jobs.java_class"),
@@ -192,20 +193,25 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "tables and checkpoints; knows no layer or dataset",
     ),
     "spark_jobs.contract": (
-        ("include.catalog", "include.clients.schema_registry", "include.schemas", "spark_jobs.java_class"),
+        (
+            *("include.catalog", "include.clients.schema_registry", "include.schemas"),
+            *("spark_jobs.java_class", "spark_jobs.literals"),
+        ),
         "contract to Spark columns; knows neither tables nor stream",
     ),
     "spark_jobs.layers": (
         (
             *(*GROUND, "include.catalog", "include.clients", "include.reading", "include.reference"),
-            *("include.schemas", "include.state.json_file", "spark_jobs.contract", "spark_jobs.storage"),
+            *("include.schemas", "include.state.json_file", "spark_jobs.contract", "spark_jobs.literals"),
+            "spark_jobs.storage",
         ),
         "how a layer is written; knows neither where records come from nor when to stop",
     ),
     "spark_jobs.engine": (
         (
             *(*LOW, *READERS, "include.reference", "include.store"),
-            *("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.storage", "spark_jobs.log_lines"),
+            *("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.literals", "spark_jobs.storage"),
+            "spark_jobs.log_lines",
         ),
         "what the owner of the tables does: ingest, refine, patch, compact",
     ),
