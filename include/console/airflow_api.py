@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from include.audit.audit_outcome import counts, record_outcomes
 from include.audit.audit_run import requested_audits
@@ -58,27 +58,42 @@ Parameters = TypeVar("Parameters", bound=PlanParameters)
 Planner = Callable[[Settings, str, Parameters, str, datetime, str], PlanRecord]
 
 
-def require_token(request: Request) -> None:
-    """Refuse a request without the token; without a token file there is no API."""
+def token_refusal(request: Request) -> JSONResponse | None:
+    """Return the answer to a request without the token, None for one that has it; without a token file there is no API.
+
+    It is called before anything of the body is read.
+    """
     path = console_of(request).settings.api_token_file
     if path is None:
-        raise HTTPException(404, "there is no API: HEADRACE_API_TOKEN_FILE is not set")
-    token = read_password("HEADRACE_API_TOKEN_FILE", path)
+        return _refused(404, "there is no API: HEADRACE_API_TOKEN_FILE is not set")
+    try:
+        token = read_password("HEADRACE_API_TOKEN_FILE", path)
+    except Terminal as error:
+        return refusal(error, 409)
     if len(token) < LEAST_TOKEN:
-        raise Terminal(f"the token in {path} has fewer than {LEAST_TOKEN} characters; nobody may use the API")
+        return _refused(409, f"the token in {path} has fewer than {LEAST_TOKEN} characters; nobody may use the API")
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(given.encode(), token.encode()):
-        raise HTTPException(401, "the token is wrong")
+        return _refused(401, "the token is wrong")
+    return None
 
 
-routes = APIRouter(prefix=PREFIX, dependencies=[Depends(require_token)])
+def _refused(status: int, why: str) -> JSONResponse:
+    return JSONResponse({"error": why, "is_terminal": True}, status)
+
+
+routes = APIRouter(prefix=PREFIX)
+
+
+# A line of a log or a table, not an essay.
+Behalf = Annotated[str, StringConstraints(min_length=1, max_length=250, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
 class Body(BaseModel):
-    """What a request must contain: `by` is the run that sends it."""
+    """What a request must contain: `by` is the run or person for which the client acts, as it claims."""
 
     model_config = ConfigDict(extra="forbid")
-    by: str
+    by: Behalf
 
 
 class PlanBody(Body, Generic[Parameters]):
@@ -108,6 +123,18 @@ class AuditBody(Body):
     full: bool = False
 
 
+def actor(request: Request, claimed: str) -> str:
+    """Return who acts: the token, by its file's name, since a client may claim anything about itself."""
+    path = console_of(request).settings.api_token_file
+    return f"token {path.name if path else '?'} on behalf of {claimed}"
+
+
+def require_run(dataset: str, run: str) -> None:
+    """Refuse to request a stream in the name of anything but a run of its DAG. Raises HTTPException."""
+    if not run.startswith(f"stream__{dataset}/"):
+        raise HTTPException(422, f"{run[:80]!r} is no run of stream__{dataset}; nothing was done")
+
+
 def refusal(error: Any, status: int) -> JSONResponse:
     """Return an error of the platform; `is_terminal`: a retry cannot help."""
     content: dict[str, Any] = {"error": str(error), "is_terminal": isinstance(error, Terminal)}
@@ -120,15 +147,17 @@ def refusal(error: Any, status: int) -> JSONResponse:
 
 @routes.put("/streams/{dataset}")
 def put_stream(request: Request, dataset: str, body: Body) -> Mapping[str, Any]:
-    """Request a stream."""
+    """Request a stream for a run of its DAG."""
+    require_run(dataset, body.by)
     with _logged(request, "request", dataset, body.by):
         desired = request_stream(console_of(request).settings, dataset, body.by)
     return {"since": desired.since.isoformat()}
 
 
 @routes.delete("/streams/{dataset}")
-def delete_stream(request: Request, dataset: str, by: str, since: datetime) -> Mapping[str, Any]:
+def delete_stream(request: Request, dataset: str, by: Behalf, since: datetime) -> Mapping[str, Any]:
     """Release the stream that a run requested at `since`, unless a later run did."""
+    require_run(dataset, by)
     with _logged(request, "release", dataset, by):
         released = release_of_run(console_of(request).settings, dataset, by, since)
     return {"released": released}
@@ -169,7 +198,8 @@ def _planned(
 ) -> Mapping[str, Any]:
     settings = console_of(request).settings
     with _logged(request, what, body.dataset, body.by):
-        record = planner(settings, body.dataset, body.parameters, body.by, datetime.now(UTC), body.origin)
+        by = actor(request, body.by)
+        record = planner(settings, body.dataset, body.parameters, by, datetime.now(UTC), body.origin)
     plan = plan_json(settings, record, _work(request))
     return {**plan, "explanation": list(explanation(record))}
 
@@ -186,7 +216,7 @@ def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
     was_open = record is not None and record.is_open
     if record is not None and was_open:
         with _logged(request, "cancel", record.plan.id, body.by):
-            record = DECISIONS["cancel"].decide(settings, record.plan.id, body.by)
+            record = DECISIONS["cancel"].decide(settings, record.plan.id, actor(request, body.by))
     return {
         "plan": record.plan.id if record else None,
         "stage": record.stage if record else None,
@@ -209,7 +239,7 @@ def run(request: Request, plan: str, body: RunBody) -> Mapping[str, Any]:
 
     def execute_stages(report: Report) -> Mapping[str, Any]:
         with _logged(request, "run", plan, body.by):
-            return run_stages(settings, plan, body.upto, body.by, report)
+            return run_stages(settings, plan, body.upto, actor(request, body.by), report)
 
     work.begin(plan, execute_stages)
     return plan_json(settings, record, work)
@@ -222,7 +252,7 @@ def decide(request: Request, plan: str, decision: str, body: Body) -> Mapping[st
     if decision not in ("approve", "reject", "cancel"):
         raise HTTPException(404, f"there is no decision {decision[:40]!r}")
     with _logged(request, decision, plan, body.by):
-        record = DECISIONS[decision].decide(settings, plan, body.by)
+        record = DECISIONS[decision].decide(settings, plan, actor(request, body.by))
     return plan_json(settings, record, _work(request))
 
 
@@ -317,4 +347,4 @@ def _work(request: Request) -> RemoteWork:
 
 def _logged(request: Request, what: str, about: str, by: str) -> AbstractContextManager[None]:
     address = request.client.host if request.client else ""
-    return logged_action(console_of(request).settings, by, address, what, about)
+    return logged_action(console_of(request).settings, actor(request, by), address, what, about)

@@ -6,14 +6,13 @@ Guarantee: no page loads anything from elsewhere; requests with another host's n
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
@@ -29,20 +28,19 @@ from include.console import (
 )
 from include.console.live_observer import LiveObserver
 from include.console.log_in import Access
-from include.console.page_response import HEADERS, STATIC, Console, page, session_of
+from include.console.page_response import STATIC, Console, page
 from include.console.plan_decisions import DecisionUnknown
 from include.console.remote_work import RemoteWork
+from include.console.request_guard import RequestGuard
 from include.console.session_pages import FormRefused
 from include.errors import HeadraceError, Transient
+from include.host.source_network import is_loopback
 from include.paths import NotAFolderName
 from include.plans.plan_journal import PlanUnknown
 from include.reading.published_tables import TableUnknown
 from include.settings import Settings
 
 NOT_FOUND = (DatasetUnknown, PlanUnknown, TableUnknown, IsDerived, NotAFolderName, DecisionUnknown)
-# The API has tokens instead of log-ins.
-OPEN_TO_ALL = ("/static/", "/log-in", "/health", airflow_api.PREFIX)
-LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "testserver"}
 
 
 def console_app(settings: Settings, host: str) -> FastAPI:
@@ -57,13 +55,13 @@ def console_app(settings: Settings, host: str) -> FastAPI:
 
     app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=None, lifespan=observing)
     app.state.console = Console(settings, Access(settings.console_passwords), observer)
-    app.state.host = host
+    app.state.is_loopback = is_loopback(host)
     app.state.work = RemoteWork()
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     for module in (stream_pages, quality_routes, table_pages, plan_pages, session_pages, live_stream, airflow_api):
         app.include_router(module.routes)
     app.add_api_route("/health", healthy, methods=["GET"])
-    app.middleware("http")(guarded)
+    app.add_middleware(RequestGuard)
     app.add_exception_handler(HeadraceError, problem)
     app.add_exception_handler(HTTPException, unknown_page)
     app.add_exception_handler(RequestValidationError, wrong_value)
@@ -73,35 +71,6 @@ def console_app(settings: Settings, host: str) -> FastAPI:
 def healthy() -> Response:
     """Answer that the server works."""
     return PlainTextResponse("ok")
-
-
-async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Refuse other host names, and users who are not logged in if other machines can reach the server."""
-    host = request.app.state.host
-    if not is_own_name(request.url.hostname or "", host):
-        return PlainTextResponse("this console has another name", 421, headers=HEADERS)
-    needs_user = not is_loopback(host) and not request.url.path.startswith(OPEN_TO_ALL)
-    if needs_user and session_of(request) is None:
-        return RedirectResponse("/log-in", 303, headers=HEADERS)
-    answer = await call_next(request)
-    for name, value in HEADERS.items():
-        answer.headers.setdefault(name, value)
-    if request.url.path.startswith("/static/"):
-        answer.headers["Cache-Control"] = "max-age=31536000, immutable"
-    return answer
-
-
-def is_own_name(name: str, host: str) -> bool:
-    """Whether a request may use this host name: on loopback only names of this machine (DNS rebinding)."""
-    return name in LOCAL_NAMES or not is_loopback(host)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server at `host`."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def problem(request: Request, error: Any) -> Response:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sys
 
-import uvicorn
-
-from include.console.console_app import console_app, is_loopback
+from include.console.console_app import console_app
 from include.errors import Terminal
+from include.host.http_server import serve_application
+from include.host.source_network import is_loopback
+from include.reading.limited_query import QUERIES
 from include.settings import Settings, load_settings
-
-STOP_WITHIN = 1
 
 
 class ConsoleExposed(Terminal):
@@ -38,18 +37,8 @@ def refuse_exposed(settings: Settings, host: str) -> None:
 def serve(settings: Settings, host: str, port: int) -> None:
     """Serve the console until SIGTERM or SIGINT. Raises ConsoleExposed."""
     refuse_exposed(settings, host)
-    uvicorn.run(
-        console_app(settings, host),
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        # Its address is the client's: a header that anyone can send would evade the limit of guesses.
-        proxy_headers=False,
-        timeout_graceful_shutdown=STOP_WITHIN,
-        h11_max_incomplete_event_size=64_000,
-    )
+    QUERIES.start_one()
+    serve_application(console_app(settings, host), host, port)
 
 
 if __name__ == "__main__":

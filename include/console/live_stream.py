@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from include.console.live_observer import LiveObserver
 from include.console.overview_view import overview_view
-from include.console.page_response import chosen_range, console_of, part, session_of
+from include.console.page_response import chosen_range, console_of, may_read, part, session_of
 from include.console.plan_pages import desk_of, plan_part
 from include.console.stream_pages import dataset_part
 from include.errors import HeadraceError
@@ -75,7 +75,8 @@ async def _events(request: Request, version: Callable[[], object], render: Calla
     rendered: object = None
     last, quiet = "", 0.0
     try:
-        while not await request.is_disconnected():
+        # A user who is removed, or has another password, sees no more.
+        while may_read(request) and not await request.is_disconnected():
             if (now := version()) != rendered:
                 rendered = now
                 text = await run_in_threadpool(_rendered, render)

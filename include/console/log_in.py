@@ -1,7 +1,8 @@
 """Who may decide: users of a password file, sessions in memory, and tokens against forged requests.
 
-Reads: the password file, at each log-in.  Writes: the password file, for `headrace console --add-user`.
-Guarantee: without a password file nobody can log in, and the console only shows.
+Reads: the password file, when it has changed.  Writes: the password file, for `headrace console --add-user`.
+Guarantee: without a password file nobody can log in, and the console only shows. A session ends when the password file
+lacks its user or has another password.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import secrets
 import stat
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from include.console.guess_limits import GuessLimits
 from include.durable_files import write_atomically
 from include.errors import Terminal
+from include.host.source_network import source_network
 
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 LINE = re.compile(rf"({USER_NAME.pattern}):scrypt:([0-9a-f]{{32}}):([0-9a-f]{{64}})")
 LEAST_PASSWORD = 8
 SESSION_SECONDS = 8 * 3600.0
-TRIES, TRIES_WITHIN = 5, 60.0
 MOST_SESSIONS = 1000
 # 16 MB and some 50 ms for each guess.
 COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20}
@@ -69,8 +70,9 @@ class Access:
     passwords: Path | None
     clock: Callable[[], float] = time.monotonic
     sessions: dict[str, UserSession] = field(default_factory=dict)
-    failures: dict[str, deque[float]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    _limits: GuessLimits = field(default_factory=GuessLimits)
+    _read: tuple[tuple[int, ...], Mapping[str, tuple[str, str]]] = field(default_factory=lambda: ((), {}))
 
     @property
     def is_configured(self) -> bool:
@@ -80,67 +82,73 @@ class Access:
     def log_in(self, user: str, password: str, address: str) -> str | None:
         """Return the token of a new session, None for a wrong user or password.
 
-        Raises PasswordFileUnusable; TooManyAttempts after five failures of an address within a minute.
+        Raises PasswordFileUnusable; TooManyAttempts after too many failures (`GuessLimits`).
         """
         if self.passwords is None:
             return None
-        self._refuse_guessing(address)
-        known = read_passwords(self.passwords).get(user, ("00" * 16, ""))
-        if not hmac.compare_digest(password_hash(password, known[0]), known[1]):
-            self._count_failure(address)
+        attempt = self._limits.begin(user, source_network(address), self.clock())
+        try:
+            known = self._users().get(user, ("00" * 16, ""))
+            is_right = hmac.compare_digest(password_hash(password, known[0]), known[1])
+        except PasswordFileUnusable:
+            self._limits.withdraw(attempt)
+            raise
+        if not is_right:
             return None
+        self._limits.succeed(attempt)
         token = secrets.token_urlsafe(32)
         with self.lock:
             self._forget_old()
             self.sessions[token] = UserSession(user, secrets.token_urlsafe(32), self.clock() + SESSION_SECONDS, known)
-            self.failures.pop(address, None)
         return token
 
     def session(self, token: str) -> UserSession | None:
-        """Return the session of a token, None when there is none or it has ended."""
-        found = self.sessions.get(token)
-        return found if found is not None and found.until > self.clock() else None
+        """Return the session of a token, None when there is none or it has ended.
 
-    def may_decide(self, session: UserSession) -> bool:
-        """Whether the password file still has the user, with the same password. Raises PasswordFileUnusable."""
-        return self.passwords is not None and read_passwords(self.passwords).get(session.user) == session.known
+        It ends after some hours, and as soon as the password file lacks the user or has another password.
+        """
+        found = self.sessions.get(token)
+        if found is None or found.until <= self.clock():
+            return None
+        try:
+            return found if self._users().get(found.user) == found.known else None
+        except PasswordFileUnusable:
+            return None
 
     def log_out(self, token: str) -> None:
         """End a session."""
         with self.lock:
             self.sessions.pop(token, None)
 
-    def _refuse_guessing(self, address: str) -> None:
-        with self.lock:
-            recent = self.failures.setdefault(address, deque(maxlen=TRIES))
-            if len(recent) == TRIES and self.clock() - recent[0] < TRIES_WITHIN:
-                raise TooManyAttempts(TRIES_WITHIN - (self.clock() - recent[0]))
-
-    def _count_failure(self, address: str) -> None:
-        with self.lock:
-            self.failures.setdefault(address, deque(maxlen=TRIES)).append(self.clock())
+    def _users(self) -> Mapping[str, tuple[str, str]]:
+        """Return the users of the password file, which is read when it has changed. Raises PasswordFileUnusable."""
+        if self.passwords is None:
+            return {}
+        version = file_version(self.passwords)
+        if version != self._read[0]:
+            self._read = version, read_passwords(self.passwords)
+        return self._read[1]
 
     def _forget_old(self) -> None:
         now = self.clock()
         self.sessions = {token: each for token, each in self.sessions.items() if each.until > now}
         while len(self.sessions) >= MOST_SESSIONS:
             del self.sessions[next(iter(self.sessions))]
-        if len(self.failures) > MOST_SESSIONS:
-            self.failures.clear()
-
-
-class TooManyAttempts(Terminal):
-    """An address failed to log in too often; it may try again after `seconds`."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"too many failed log-ins; try again in {seconds:.0f} s")
-        self.seconds = seconds
 
 
 def password_hash(password: str, salt: str) -> str:
     """Return the hash of a password as 64 hex digits; `salt` is 32 of them."""
     data = password.encode("utf-8", "surrogatepass")
     return hashlib.scrypt(data, salt=bytes.fromhex(salt), dklen=32, **COST).hex()
+
+
+def file_version(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file is written or replaced, or its mode changes. Raises PasswordFileUnusable."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise PasswordFileUnusable(path, error.strerror or "it cannot be read") from error
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_mode
 
 
 def read_passwords(path: Path) -> Mapping[str, tuple[str, str]]:

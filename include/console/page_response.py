@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 
 from include.console.live_observer import RANGES, LiveObserver, TimeRange
 from include.console.log_in import Access, UserSession
+from include.host.source_network import source_network
 from include.rendering.render_template import render_html
 from include.settings import Settings
 
@@ -71,6 +72,17 @@ def console_of(request: Request) -> Console:
 def session_of(request: Request) -> UserSession | None:
     """Return the session of who is logged in, None for everybody else."""
     return console_of(request).access.session(request.cookies.get(Access.COOKIE, ""))
+
+
+def may_read(request: Request) -> bool:
+    """Whether the request may see tables: from this machine if no other reaches the server, else who is logged in."""
+    return request.app.state.is_loopback or session_of(request) is not None
+
+
+def asker(request: Request) -> str:
+    """Return who asks: the user who is logged in, else the network of the request."""
+    session = session_of(request)
+    return session.user if session else source_network(request.client.host if request.client else "")
 
 
 def chosen_range(request: Request) -> TimeRange:

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import Any
 
-from include.errors import HeadraceError, Transient
+from include.errors import HeadraceError
+from include.reading.limited_query import QueriesBusy, QueryLimits, limited_query
 from include.reading.plain_values import is_numeric, text_value
-from include.reading.published_sql import QueryLimits, limited_query
 from include.reading.published_tables import PinnedTables, layer_order, pinned
 from include.settings import Settings
 
 LIMITS = QueryLimits(seconds=10.0)
 MOST_ROWS, MOST_TEXT, MOST_SQL = 500, 1_000, 20_000
-AT_A_TIME, WAIT_SECONDS = 2, 5.0
-_running = threading.BoundedSemaphore(AT_A_TIME)
-
-
-class QueriesBusy(Transient):
-    """Other queries of the console have not ended."""
-
-    def __init__(self) -> None:
-        super().__init__(f"{AT_A_TIME} other queries are running; this one was not started", "try again in a moment")
 
 
 @dataclass(frozen=True)
@@ -42,42 +31,44 @@ class QueryRows:
 
 @dataclass(frozen=True)
 class QueryView:
-    """The SQL box: the text, its rows or the problem with its remedy, and the tables that exist."""
+    """The SQL box: the text, its rows or the problem with its remedy, the tables that exist, the status of HTTP."""
 
     sql: str
     found: QueryRows | None
     problem: str
     remedy: str
     tables: Sequence[str]
+    status: int = 200
 
 
-def query_view(settings: Settings, sql: str) -> QueryView:
-    """Return the box, with the result of the text unless it is empty."""
+def query_view(settings: Settings, sql: str, who: str = "") -> QueryView:
+    """Return the box, with the result of the text unless it is empty; `who` asks."""
     reading = pinned(settings)
     tables = sorted(reading.tables, key=layer_order)
     if not sql.strip():
         return QueryView(sql, None, "", "", tables)
     if len(sql) > MOST_SQL:
-        return QueryView("", None, f"the query has more than {MOST_SQL:,} characters; it was not run", "", tables)
+        problem = f"the query has more than {MOST_SQL:,} characters; it was not run"
+        return QueryView("", None, problem, "", tables, status=400)
     try:
-        return QueryView(sql, limited_rows(reading, sql), "", "", tables)
+        return QueryView(sql, limited_rows(reading, sql, who=who), "", "", tables)
+    except QueriesBusy as error:
+        return QueryView(sql, None, error.what, error.remedy, tables, status=429 if error.is_own else 503)
     except HeadraceError as error:
-        return QueryView(sql, None, error.what, error.remedy, tables)
+        return QueryView(sql, None, error.what, error.remedy, tables, status=400)
 
 
-def limited_rows(reading: PinnedTables, sql: str, most: int = MOST_ROWS) -> QueryRows:
-    """Run one statement within the limits and return its first rows. Raises as `limited_query`, and QueriesBusy."""
-    if not _running.acquire(timeout=WAIT_SECONDS):
-        raise QueriesBusy
-    try:
-        began = time.monotonic()
-        with limited_query(reading, sql, LIMITS) as found:
-            rows = [[_cell(value) for value in row] for row in islice(found.rows, most + 1)]
-            numbers = [n for n, kind in enumerate(found.types) if is_numeric(kind)]
-            types = [str(kind) for kind in found.types]
-            return QueryRows(found.columns, types, rows[:most], numbers, len(rows) > most, time.monotonic() - began)
-    finally:
-        _running.release()
+def limited_rows(reading: PinnedTables, sql: str, most: int = MOST_ROWS, who: str = "") -> QueryRows:
+    """Run one statement within the limits and return its first rows. Raises as `limited_query`.
+
+    `who` is whose statement it is, "" for those of the console's own pages.
+    """
+    began = time.monotonic()
+    found = limited_query(reading, sql, replace(LIMITS, rows=most), who)
+    rows = [[_cell(value) for value in row] for row in found.rows]
+    numbers = [n for n, kind in enumerate(found.types) if is_numeric(kind)]
+    types = [str(kind) for kind in found.types]
+    return QueryRows(found.columns, types, rows, numbers, found.is_cut, time.monotonic() - began)
 
 
 def _cell(value: Any) -> str:

@@ -11,12 +11,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from include.console.action_log import log_action
-from include.console.log_in import SESSION_SECONDS, Access, PasswordFileUnusable, TooManyAttempts, UserSession
+from include.console.guess_limits import TooManyAttempts
+from include.console.log_in import SESSION_SECONDS, Access, PasswordFileUnusable, UserSession
 from include.console.page_response import console_of, page, session_of
 from include.errors import Terminal
 
 routes = APIRouter()
-MOST_FORM_BYTES = 64_000
 
 
 class FormRefused(Terminal):
@@ -27,15 +27,11 @@ class FormRefused(Terminal):
 
 
 async def form_fields(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form. Raises FormRefused when it is too large, or comes from another site."""
+    """Return the fields of a form. Raises FormRefused when it comes from another site."""
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
         raise FormRefused(f"the form comes from {origin[:80]!r}")
-    data = b""
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MOST_FORM_BYTES:
-            raise FormRefused(f"the form has more than {MOST_FORM_BYTES} bytes")
+    data = await request.body()
     return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
 
 
@@ -43,9 +39,7 @@ async def checked_form(request: Request) -> tuple[UserSession, Mapping[str, str]
     """Return session and fields of a form that changes something. Raises FormRefused."""
     session = session_of(request)
     if session is None:
-        raise FormRefused("nobody is logged in, or the session has ended")
-    if not await run_in_threadpool(console_of(request).access.may_decide, session):
-        raise FormRefused(f"{session.user} is not in the password file any more, or has another password")
+        raise FormRefused("nobody is logged in, or the session has ended, as it does with another password")
     fields = await form_fields(request)
     if not hmac.compare_digest(fields.get("csrf", "").encode(), session.csrf.encode()):
         raise FormRefused("the form does not have the token of this session")

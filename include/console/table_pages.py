@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from include.console.display_values import moment
 from include.console.lineage_view import lineage_view
-from include.console.page_response import Console, console_of, page
+from include.console.page_response import Console, asker, console_of, page
 from include.console.query_view import query_view
 from include.console.storage_view import StorageCount
 from include.console.tables_view import VersionMemory, table_view, tables_view
@@ -42,9 +42,9 @@ def table(request: Request, name: str, measure: str = "") -> HTMLResponse:
 
 @routes.get("/sql", response_class=HTMLResponse)
 def sql(request: Request, q: str = "") -> HTMLResponse:
-    """Return the SQL box with the result of `q`; 400 when it cannot be run."""
-    view = query_view(console_of(request).settings, q)
-    return page(request, "sql", "SQL", "SQL over the published tables", status=400 if view.problem else 200, view=view)
+    """Return the SQL box with the result of `q`; 400 when it cannot be run, 429 and 503 when too many others run."""
+    view = query_view(console_of(request).settings, q, asker(request))
+    return page(request, "sql", "SQL", "SQL over the published tables", status=view.status, view=view)
 
 
 @routes.get("/lineage", response_class=HTMLResponse)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from asyncio import to_thread
 from collections.abc import Sequence
+from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 
-from include.host.stop_signals import stop_on
+from include.host.http_server import serve_application
 from include.metrics.dataset_metrics import HeadraceCollector
 from include.settings import Settings, load_settings
 
@@ -33,15 +36,29 @@ class OneAtATime(HeadraceCollector):
             return list(super().collect())
 
 
+def metrics_application(registry: CollectorRegistry) -> Any:
+    """Return the application that answers each request with all figures, without waiting for the others' requests."""
+
+    async def answer(scope: Any, _: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        accepted = ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
+        encode, kind = choose_encoder(accepted)
+        body = await to_thread(encode, registry)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode())]})
+        await send({"type": "http.response.body", "body": body})
+
+    return answer
+
+
 def serve(settings: Settings, host: str, port: int) -> None:
     """Answer scrapes until SIGTERM or Ctrl-C."""
-    ended = stop_on(signal.SIGTERM, signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # The server stops at it, then sends it to this process once more.
+        signal.signal(number, lambda *_: None)
     registry = CollectorRegistry()
     registry.register(OneAtATime(settings))
-    server, thread = start_http_server(port, host, registry)
-    ended.wait()
-    server.shutdown()
-    thread.join()
+    serve_application(metrics_application(registry), host, port)
 
 
 def main(arguments: Sequence[str]) -> int:

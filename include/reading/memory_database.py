@@ -20,10 +20,10 @@ from include.settings import load_settings
 MEMORY = "2GB"
 
 
-def memory_database(memory: str = MEMORY) -> Any:
+def memory_database(memory: str = MEMORY, *, spills: bool = True) -> Any:
     """Return a DuckDB connection in memory, in UTC, that never loads anything and sees no Python variable.
 
-    Beyond `memory` it spills to the disk; what cannot be spilled fails the query.
+    Beyond `memory` it spills to the disk, if it may; what cannot be spilled fails the query.
     """
     import duckdb
 
@@ -32,7 +32,8 @@ def memory_database(memory: str = MEMORY) -> Any:
     connection.execute("set global TimeZone = 'UTC'; set global python_enable_replacements = false")
     connection.execute("set memory_limit = ?", [memory])
     # Two connections that spill into one folder take and remove each other's files.
-    connection.execute("set temp_directory = ?", [str(spill_folder(getpid()) / uuid4().hex[:8])])
+    folder = str(spill_folder(getpid()) / uuid4().hex[:8]) if spills else ""
+    connection.execute("set temp_directory = ?", [folder])
     connection.execute("set autoinstall_known_extensions = false; set autoload_known_extensions = false")
     # It never forgets a file that was read, some 800 bytes each, and keeps no content of local files.
     connection.execute("set enable_external_file_cache = false")

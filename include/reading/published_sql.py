@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,12 @@ from include.reading.published_tables import LAYERS, PinnedTables
 
 TABLE_NAME = re.compile(rf'\b({"|".join(LAYERS)})"?\s*\.\s*"?(\w+)', re.IGNORECASE)
 ROWS_AT_A_TIME = 10_000
+COMMENT = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+# With options in parentheses, what follows the word is no statement, so that it is refused.
+EXPLAIN = re.compile(rf"{COMMENT}*explain(?:{COMMENT}+analy[sz]e)?\b", re.IGNORECASE | re.DOTALL)
+WORD = re.compile(r"\w+")
+WRITING = {"copy", "insert", "update", "delete", "merge", "create", "attach", "export"}
+READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 # DuckDB has only the published tables that a text names, so for a misspelt one it suggests a table of its own.
 SUGGESTION = re.compile(r'(Table with name \S+ does not exist!)\nDid you mean "[^"]*"\?')
 
@@ -24,6 +30,7 @@ class QueryRefused(Terminal):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the query was refused: {why}", 'headrace query "SELECT …"   (one statement that reads)')
+        self.reason = why
 
 
 class QueryFailed(Terminal):
@@ -32,24 +39,6 @@ class QueryFailed(Terminal):
     def __init__(self, reason: str, known: list[str]) -> None:
         tables, self.reason = ", ".join(known) or "none yet: headrace up", SUGGESTION.sub(r"\1", reason)
         super().__init__(f"the query failed: {self.reason}", f"published tables: {tables}")
-
-
-class QueryTimedOut(Terminal):
-    """The statement ran longer than its limit and was ended."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"the query ran longer than {seconds:g} s and was ended", "headrace query has no time limit")
-        self.seconds = seconds
-
-
-@dataclass(frozen=True)
-class QueryLimits:
-    """What a statement of another user may use: seconds, memory and temporary files (DuckDB's notation), threads."""
-
-    seconds: float
-    memory: str = "512MB"
-    spill: str = "1GB"
-    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -88,70 +77,61 @@ def open_query(reading: PinnedTables, sql: str) -> tuple[Any, Any]:
     known = sorted(reading.tables)
     try:
         validate_reading(sql)
-        connection = _database_of(reading, tables_mentioned(sql, known))
+        connection = database_of(reading, tables_mentioned(sql, known))
         return connection, connection.sql(sql).to_arrow_reader(ROWS_AT_A_TIME)
     except duckdb.Error as error:
         raise QueryFailed(str(error), known) from error
 
 
-@contextmanager
-def limited_query(reading: PinnedTables, sql: str, limits: QueryLimits) -> Iterator[QueryResult]:
-    """Run one reading statement within limits; the rows are gone after the context.
-
-    Raises as `open_query`, and QueryTimedOut, also while rows are read.
-    """
-    import duckdb
-
-    known, connection, ended = sorted(reading.tables), None, threading.Event()
-    try:
-        validate_reading(sql)
-        connection = _database_of(reading, tables_mentioned(sql, known), limits)
-        with _ended_after(limits.seconds, connection, ended):
-            reader = connection.sql(sql).to_arrow_reader(ROWS_AT_A_TIME)
-            schema = reader.schema
-            yield QueryResult(tuple(schema.names), tuple(schema.types), _rows(connection, reader, known))
-    except (duckdb.Error, QueryFailed, RuntimeError) as error:
-        if ended.is_set():
-            raise QueryTimedOut(limits.seconds) from error
-        raise error if isinstance(error, QueryFailed) else QueryFailed(str(error), known) from error
-    finally:
-        if connection is not None:
-            connection.close()
-
-
-@contextmanager
-def _ended_after(seconds: float, connection: Any, ended: threading.Event) -> Iterator[None]:
-    def end() -> None:
-        ended.set()
-        connection.interrupt()
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 def validate_reading(sql: str) -> None:
-    """Raise QueryRefused unless the text is exactly one statement that reads."""
+    """Raise QueryRefused unless the text is exactly one statement that reads, in each of its parts."""
+    kind, read = _only_statement(sql), sql
+    if kind.name != "SELECT" and (match := EXPLAIN.match(sql)):
+        read = sql[match.end() :]
+        kind = _only_statement(read)
+    # A PIVOT whose columns depend on the rows is MULTI to DuckDB.
+    if kind.name not in ("SELECT", "MULTI"):
+        raise QueryRefused(f"{kind.name} does not read, and published tables are read-only")
+    if writing := _writing_part(read):
+        raise QueryRefused(f"it contains {writing}, which does not read, and published tables are read-only")
+
+
+def _only_statement(sql: str) -> Any:
     import duckdb
 
-    kinds = duckdb.StatementType
     statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
         raise QueryRefused(f"it holds {len(statements)} statements, not one")
-    # A PIVOT is MULTI to DuckDB. EXPLAIN ANALYZE of a write would change this connection's memory and nothing else.
-    if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.MULTI):
-        raise QueryRefused(f"{statements[0].type.name} does not read, and published tables are read-only")
+    return statements[0].type
 
 
-def _database_of(reading: PinnedTables, names: list[str], limits: QueryLimits | None = None) -> Any:
-    connection = memory_database(limits.memory if limits else MEMORY)
-    if limits is not None:
-        connection.execute(f"set threads = {limits.threads}")
-        connection.execute("set max_temp_directory_size = ?", [limits.spill])
+def _writing_part(sql: str) -> str:
+    """Return what a part of the statement would write, such as a COPY in its WITH; "" when all parts read."""
+    with closing(memory_database(spills=False)) as database:
+        ((text,),) = database.execute("select json_serialize_sql(?)", [sql]).fetchall()
+    tree = json.loads(text)
+    if tree["error"]:
+        # A PIVOT of this kind has no tree.
+        return next((word.upper() for word in WORD.findall(sql) if word.lower() in WRITING), "")
+    return next((kind for kind in _nodes(tree) if kind not in READING_NODES), "")
+
+
+def _nodes(tree: Any) -> Iterator[str]:
+    """Yield the kinds of all queries in a statement's tree."""
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    if isinstance(tree, dict) and str(tree.get("type")).endswith("_NODE"):
+        yield tree["type"]
+    for each in inner:
+        yield from _nodes(each)
+
+
+def database_of(
+    reading: PinnedTables, names: list[str], *, memory: str = MEMORY, threads: int = 0, spills: bool = True
+) -> Any:
+    """Return a database that has these tables as views and reads nothing else; `threads` 0: one for each core."""
+    connection = memory_database(memory, spills=spills)
+    if threads:
+        connection.execute(f"set threads = {threads}")
     for layer in LAYERS:
         connection.execute(f"create schema {layer}")
     for number, name in enumerate(names):

@@ -229,7 +229,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
 OUTSIDE = {
     "jinja2": (("include.rendering",), "templates are rendered in one place, which escapes every value"),
     "fastapi": (("include.console", "include.operators"), "web pages are the console's, and Airflow's plugin's"),
-    "uvicorn": (("include.console",), "the only web server of our own is the console"),
+    "uvicorn": (("include.host.http_server",), "a server of our own bounds its clients: serve_application()"),
     "pyspark": (
         ("spark_jobs", "include.datasets", "include.workloads.datasets", "include.bench.peers"),
         "Spark is the data plane's; ask a driver, or read with polars",

@@ -92,7 +92,7 @@ def test_run_does_not_release_a_later_runs_stream(client: TestClient, given: Set
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
-        ("/api/v1/streams/fligths", {"by": RUN}, 404),
+        ("/api/v1/streams/fligths", {"by": "stream__fligths/1"}, 404),
         ("/api/v1/streams/flights", {}, 422),
         ("/api/v1/streams/flights", {"by": RUN, "more": 1}, 422),
     ],
@@ -100,6 +100,14 @@ def test_run_does_not_release_a_later_runs_stream(client: TestClient, given: Set
 def test_wrong_requests_are_refused_as_json(client: TestClient, path: str, body: dict[str, Any], status: int) -> None:
     answer = client.put(path, json=body, headers=BEARER)
     assert (answer.status_code, answer.json()["is_terminal"]) == (status, True)
+
+
+@pytest.mark.parametrize("by", ["alice", "stream__weather/scheduled__1", "a\nb", "", "x" * 1000, f"{RUN}\0"])
+def test_stream_is_requested_in_the_name_of_its_run_alone(client: TestClient, given: Settings, by: str) -> None:
+    assert client.put(STREAM, json={"by": by}, headers=BEARER).status_code == 422
+    since = "2026-01-01T00:00:00Z"
+    assert client.delete(STREAM, params={"by": by, "since": since}, headers=BEARER).status_code == 422
+    assert desired_stream(given, "flights") is None
 
 
 @pytest.mark.parametrize("path", ["plans/backfill-flights-1", "audits/audit-1", "nothing"])
@@ -120,7 +128,7 @@ def test_backfill_of_a_dataset_without_events_there_is_refused(client: TestClien
 
 def test_log_of_actions_names_each_request_and_how_it_ended(client: TestClient, given: Settings) -> None:
     client.put(STREAM, json={"by": RUN}, headers=BEARER)
-    client.put("/api/v1/streams/fligths", json={"by": RUN}, headers=BEARER)
+    client.put("/api/v1/streams/fligths", json={"by": "stream__fligths/1"}, headers=BEARER)
     client.post(f"/api/v1/plans/{UNKNOWN}/approve", json={"by": RUN}, headers=BEARER)
     audit = client.post("/api/v1/audits", json={"by": RUN, "datasets": ["fligths"]}, headers=BEARER).json()["audit"]
     awaited(work_of(client), audit)
@@ -134,7 +142,7 @@ def test_log_of_actions_names_each_request_and_how_it_ended(client: TestClient, 
         *(("request", "flights", True), ("request", "fligths", False), ("approve", UNKNOWN, False)),
         *(("audit", audit, False), ("reject", plan, True), ("run", plan, False)),
     ]
-    assert {user for user, *_ in logged} == {RUN}
+    assert {user for user, *_ in logged} == {f"token token on behalf of {by}" for by in (RUN, "stream__fligths/1")}
 
 
 def work_of(client: TestClient) -> RemoteWork:
@@ -178,7 +186,7 @@ def test_plan_of_an_ended_run_is_cancelled_once(client: TestClient, given: Setti
         answer = client.post("/api/v1/ended-runs", json=body, headers=BEARER)
         assert answer.json() == {"plan": plan.id, "stage": "cancelled", "was_open": was_open}
     record = load_plan(given, plan.id)
-    assert [(event.stage, event.by) for event in record.events][-1] == (Stage.CANCELLED, "ann")
+    assert [(event.stage, event.by) for event in record.events][-1] == (Stage.CANCELLED, "token token on behalf of ann")
 
 
 def test_plan_that_is_created_while_its_run_is_ended_is_cancelled(client: TestClient, given: Settings) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
 from include.console.query_view import MOST_ROWS, query_view
-from include.reading.published_sql import QueryFailed, QueryLimits, QueryTimedOut, limited_query
+from include.reading.limited_query import QueryLimits, QueryTimedOut, limited_query
+from include.reading.published_sql import QueryFailed
 from include.reading.published_tables import pinned
 from include.settings import Settings
 
@@ -70,21 +70,15 @@ def test_settings_of_the_database_cannot_be_changed_in_a_query(published: Settin
 
 
 def test_long_query_is_ended(published: Settings) -> None:
-    began, endless = time.monotonic(), "select count(*) from range(100000000000) a, range(1000) b"
-    with (
-        pytest.raises(QueryTimedOut, match="ran longer than 0.3 s"),
-        limited_query(pinned(published), endless, QueryLimits(0.3)) as found,
-    ):
-        list(found.rows)
-    assert time.monotonic() - began < 20
+    endless = "select count(*) from range(100000000000) a, range(1000) b"
+    with pytest.raises(QueryTimedOut, match="ran longer than 0.3 s"):
+        limited_query(pinned(published), endless, QueryLimits(0.3))
 
 
 def test_query_that_needs_too_much_memory_fails(published: Settings) -> None:
-    limits = QueryLimits(60.0, memory="50MB", spill="10MB")
     sql = "select string_agg(a.range::varchar || repeat('x', 1000), '') from range(2000000) a"
-    refused = pytest.raises(QueryFailed, match="(?i)memory|limit|offload")
-    with refused, limited_query(pinned(published), sql, limits) as found:
-        list(found.rows)
+    with pytest.raises(QueryFailed, match="more memory than its limit, 50MB"):
+        limited_query(pinned(published), sql, QueryLimits(60.0, memory="50MB"))
 
 
 def test_shortened_result_is_marked_as_shortened(published: Settings) -> None:
