@@ -1,11 +1,23 @@
 """App ids: the names of the platform's transactions in Delta logs. `include/ledger/commit_rows.py` reads them."""
 
 _REFRESH = "/refresh"
+_QUIET = "/quiet"
 
 
 def bronze_app_id(dataset: str, generation: int) -> str:
     """Return the app id of a checkpoint generation's commits to bronze; versions are numbers of micro-batches."""
     return f"{dataset}/bronze/{generation}"
+
+
+def quiet_app_id(app_id: str) -> str:
+    """Return the app id of the batches without records that follow those of a generation with this one; versions are
+    batches."""
+    return app_id + _QUIET
+
+
+def generation_app_id(app_id: str) -> str:
+    """Return the app id of the generation to which a commit to bronze belongs."""
+    return app_id.removesuffix(_QUIET)
 
 
 def release_app_id(dataset: str, release: str, table: str) -> str:

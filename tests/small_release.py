@@ -29,8 +29,9 @@ from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.jobs.sample_job import SOURCE
-from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
+from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze, commit_quiet_batch
 from spark_jobs.layers.gold_files import PiecePolicy
+from spark_jobs.layers.idle_set import IdleSet, idle_set_at
 from spark_jobs.layers.release_tables import Release, open_release
 from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.storage.delta_table import Table
@@ -85,9 +86,21 @@ class SmallRelease:
         source, ends = self._next_records(records)
         ranges = {partition: (starts[partition], ends[partition]) for partition in ends}
         app_id = f"{self.dataset.name}/bronze/1"
-        commit_bronze(self.bronze, source, BronzeBatch(number, app_id, number, ranges, self._facts()))
+        commit_bronze(self.bronze, source, BronzeBatch(number, app_id, number, ranges, self._facts(), self._idle()))
         self.ends, self.batches = ends, number + 1
         return number
+
+    def ingest_quiet(self, *partitions: int) -> int:
+        """Commit a bronze batch without records, after which these partitions are idle; return its number."""
+        number, app_id = self.batches, f"{self.dataset.name}/bronze/1"
+        ranges = {partition: (end, end) for partition, end in self.ends.items()}
+        batch = BronzeBatch(number, app_id, number, ranges, self._facts(), self._idle(), frozenset(partitions))
+        commit_quiet_batch(self.bronze, batch)
+        self.batches = number + 1
+        return number
+
+    def _idle(self) -> IdleSet:
+        return idle_set_at(self.bronze, self.batches - 1) if self.batches else IdleSet()
 
     def source(self, records: Sequence[Record]) -> DataFrame:
         """Return the records as the Kafka source's next batch, without a commit."""

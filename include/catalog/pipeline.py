@@ -19,9 +19,11 @@ from pydantic.dataclasses import dataclass
 from include.catalog.gold_refresh import EVERY_RUN, ON_CLOSE, Refresh
 from include.catalog.measures import Measure, ordered_by_time, parsed_measures
 from include.catalog.windows import Session, Window
-from include.catalog.yaml_declarations import Document, Duration, raise_problems
+from include.catalog.yaml_declarations import Document, Duration, parsed_duration, raise_problems, shown
 
 ColumnType = Literal["string", "integer", "long", "double", "boolean", "date"]
+NEVER = "never"
+IDLE_AFTER = timedelta(minutes=5)
 CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
 
 
@@ -30,6 +32,19 @@ def named_items(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return [{"name": name, **item} if isinstance(item, dict) else item for name, item in value.items()]
+
+
+def _parsed_idle(value: Any) -> Any:
+    """Return a duration such as `5 minutes`; None for `never`."""
+    if value == NEVER:
+        return None
+    try:
+        found = parsed_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or '{NEVER}'") from error
+    if not found:
+        raise ValueError(f"must be at least '1 second', or '{NEVER}', is {shown(value)}")
+    return found
 
 
 def _pairs(value: Any) -> Any:
@@ -155,6 +170,7 @@ class _PipelineFile:
     reference: Annotated[tuple[ReferenceTable, ...], BeforeValidator(named_items)] = ()
     partitions: StrictInt = 2
     retention: Retention = Retention()
+    idle: Annotated[timedelta | None, BeforeValidator(_parsed_idle)] = IDLE_AFTER
 
 
 @plain_dataclass(frozen=True)
@@ -170,6 +186,8 @@ class Pipeline:
     gold: tuple[Gold, ...]
     reference: tuple[ReferenceTable, ...] = ()
     retention: Retention = Retention()
+    idle: timedelta | None = IDLE_AFTER
+    """A partition without records for so long does not hold the watermark back; None: it does."""
 
 
 def load_pipeline(folder: Path) -> Pipeline:
@@ -200,6 +218,7 @@ def read_pipeline(document: Document) -> Pipeline | None:
         gold=tuple(_timed(gold, found.event_time) for gold in found.gold),
         reference=found.reference,
         retention=found.retention,
+        idle=found.idle,
     )
 
 

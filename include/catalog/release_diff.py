@@ -9,7 +9,7 @@ from pathlib import Path
 
 from include.catalog.contract_changes import contract_changes
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, grain_columns, row_columns
+from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, closes, grain_columns, row_columns
 from include.errors import HeadraceError
 from include.settings import Settings
 
@@ -33,8 +33,22 @@ def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
     if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
         found.append(TableChange("silver and rejected", "changed", "other records may be duplicates"))
     found += gold_changes(base.pipeline.gold, fresh.pipeline.gold)
+    found += _watermark_changes(base.pipeline, fresh.pipeline)
     rest = [TableChange("all", "changed", "a file differs in another way")] if base.code != fresh.code else []
     return found or rest
+
+
+def _watermark_changes(base: Pipeline, fresh: Pipeline) -> list[TableChange]:
+    """Return what another lateness or another time until a partition is idle means for tables that wait for it."""
+    if base.lateness != fresh.lateness:
+        why = "lateness differs: its windows close at another watermark"
+    elif base.idle != fresh.idle:
+        why = "idle differs: from now on a quiet partition holds its windows open for another time"
+    else:
+        return []
+    before = {gold.name for gold in base.gold if closes(gold)}
+    waiting = [f"gold.{gold.name}" for gold in fresh.gold if closes(gold) and gold.name in before]
+    return [TableChange(", ".join(waiting) or "all", "changed", why)]
 
 
 def _contract_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Table
 
+from include.catalog.watermark import watermark_facts
 from include.clients.delta_log import Commit
 from include.ledger.ledger_errors import CommitMetadataInvalid
 from include.ledger.ledger_schema import (
@@ -52,7 +53,7 @@ def rows_of_commit(commit: Commit) -> list[Row]:
 def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | None:
     """Return how commits of an app id (include/app_ids.py) become rows; None for those that are not counted."""
     match app_id.split("/"):
-        case [_, "bronze", _]:
+        case [_, "bronze", _] | [_, "bronze", _, "quiet"]:
             return _bronze
         case [_, _, "silver"]:
             return _silver
@@ -100,7 +101,7 @@ def _silver(commit: Commit, meta: Metadata) -> list[Row]:
         "epoch": int(meta["epoch"]),
         "silver_version": commit.version,
         "silver_committed_at_ms": commit.timestamp_ms,
-        "event_time_max": canonical(meta["event_time_max"]),
+        "event_time_max": canonical(watermark_facts(meta)),
         "code": _text(meta["code"]),
     }
     return [Row(runs, _run(meta) | values)]

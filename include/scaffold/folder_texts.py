@@ -140,6 +140,8 @@ partitions: 2
 # The record's own time{converted}. Records older than the newest minus `lateness` are late; they still count.
 event_time: {event_time}
 lateness: 1 day
+# A partition without records for so long holds nothing back that waits for late records; never: it does.
+idle: 5 minutes
 
 # The first record of an identity wins; a later one within the horizon (event time) is a duplicate.
 identity:

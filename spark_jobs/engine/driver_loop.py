@@ -31,6 +31,7 @@ from spark_jobs.engine.ingest_supervisor import IngestSupervisor
 from spark_jobs.engine.ledger_projection import LedgerProjection
 from spark_jobs.engine.next_run import BronzeEnd, refined_batch
 from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
+from spark_jobs.engine.quiet_commits import QuietCommits
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.request_exchange import receive_request, send_response
 from spark_jobs.engine.status_reporter import StatusReporter
@@ -55,6 +56,7 @@ class DriverLoop:
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
     expiry: AutomaticExpiry = field(default_factory=AutomaticExpiry)
     history: AutomaticHistory = field(default_factory=AutomaticHistory)
+    quiet: QuietCommits = field(default_factory=QuietCommits)
     pacing: BronzePacing = field(default_factory=BronzePacing)
     back_off: BackOff = field(default_factory=BackOff)
 
@@ -82,7 +84,7 @@ class DriverLoop:
                 raise LeaseLost(self.dataset, self.lease.location)
             self.supervisor.restart_ended()
             self._execute_request()
-            worked = self._refine_next() or self._refresh() or self._advance_shadow()
+            worked = self._refine_next() or self._refresh() or self._advance_shadow() or self._commit_quiet()
             if worked:
                 self.compaction.note_run()
             if not self._compact() and not self._clean_up() and not worked:
@@ -132,6 +134,12 @@ class DriverLoop:
         if worked:
             self.projection.begin()
         return worked
+
+    def _commit_quiet(self) -> bool:
+        """Commit a batch that says that partitions are idle, if a table waits for it; return whether there is one."""
+        if self.back_off.is_pausing or self.active.is_patching:
+            return False
+        return self.quiet.step(self.supervisor.ingest, [each.release for each in self.active.all_releases])
 
     def _compact(self) -> bool:
         """Compact one group of small files, if there is one; not while a patch must be finished first."""

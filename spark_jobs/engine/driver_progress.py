@@ -35,9 +35,11 @@ def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveRel
     except HeadraceError as error:
         reporter.waiting_for, status.lag_seconds = error.what, None
         ingest.progress = time.monotonic()
+        ingest.quiet.forget()
         return
     reporter.waiting_for = None
     status.log_end = dict(ends)
+    ingest.quiet.look(ingest.ingested, ends)
     status.lag_seconds = lag_seconds(ingest, refined, ends, time.time())
     if not has_records(ingest, ends):
         ingest.progress = time.monotonic()

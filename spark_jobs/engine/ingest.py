@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,11 +34,14 @@ from include.state.file_locks import is_free
 from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
 from spark_jobs.engine.bronze_pacing import FULL, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import least_ahead
-from spark_jobs.engine.preflight import refuse_replaced_topic
+from spark_jobs.engine.preflight import BronzeHead, refuse_replaced_topic
+from spark_jobs.engine.quiet_partitions import QuietPartitions
 from spark_jobs.layers.bronze_files import ArrowRecords
-from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze
+from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze, commit_quiet_batch
+from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.kafka_source import complete_source_options, fetch_options
 from spark_jobs.storage.checkpoint_generation import Generation
+from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.kafka_ranges import KafkaRanges
 from spark_jobs.storage.offset_log import planned_ranges
@@ -72,6 +75,13 @@ class Ingest:
     reader: KafkaRanges | None = field(default=None, init=False)
     """None on a cluster, whose executors read Kafka."""
     limit: BatchLimit = field(init=False)
+    quiet: QuietPartitions = field(default_factory=QuietPartitions)
+    idle: IdleSet = IdleSet()
+    """The idle partitions at the end of the last batch."""
+    transaction: int = -1
+    """Spark's number of the last batch that it planned in this generation, -1 before the first."""
+    quiet_batches: int = 0
+    """Batches of this generation that Spark did not plan."""
     last_batch: int = -1
     ingested: dict[int, int] = field(default_factory=dict)
     rows: int = 0
@@ -79,9 +89,22 @@ class Ingest:
     has_backlog: bool = False
     progress: float = field(default_factory=time.monotonic)
     """When it last committed, started, or had nothing to read (monotonic seconds)."""
+    committed: float = field(default_factory=time.monotonic)
+    """When it last committed a batch, or was created (monotonic seconds)."""
+
+    _committing: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Two threads commit batches of bronze, one at a time: each continues the other's numbers."""
 
     def __post_init__(self) -> None:
         self.limit = BatchLimit(self.settings.batch_records, self.settings.batch_bytes)
+        self.quiet.idle_after = self.dataset.pipeline.idle
+
+    def continue_after(self, head: BronzeHead) -> None:
+        """Continue after the last batch of bronze."""
+        self.last_batch, self.ingested, self.idle = head.batch, dict(head.ends), head.idle
+        if head.app_id == self.generation.app_id(self.dataset.name):
+            self.transaction = head.transaction
+            self.quiet_batches = head.batch - self.generation.base - head.transaction
 
     def start(self, bootstrap: str) -> StreamingQuery:
         """Start the query against the broker at `bootstrap` (host:port)."""
@@ -148,9 +171,11 @@ class Ingest:
         begun = time.monotonic()
         try:
             self.limit.refuse_outdated()
-            batch = self._batch(number)
-            self._sync_plan(number)
-            files = commit_bronze(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
+            with self._committing:
+                batch = self._batch(number)
+                self._sync_plan(number)
+                files = commit_bronze(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
+                self._note_batch(batch, files)
         except Exception as error:
             self.failure = error
             if isinstance(error, BatchLimitChanged):
@@ -158,12 +183,41 @@ class Ingest:
             raise
         self.rows, self.seconds = sum(file.rows for file in files), time.monotonic() - begun
         self.limit.measure(*size_in_bronze(self.bronze, files))
-        self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
-        offsets = sum(end - start for start, end in batch.offsets.values())
-        self.has_backlog = offsets >= FULL * self.limit.offsets
-        self.last_batch, self.progress = batch.number, time.monotonic()
+        self.has_backlog = self._fills(batch.offsets)
+        self.progress = time.monotonic()
         if not self.has_backlog:
             self.wait_for_next(batch.number, begun)
+
+    def _note_batch(self, batch: BronzeBatch, files: Sequence[DataFile]) -> None:
+        brought = {int(str(file.low["partition"])) for file in files}
+        self.quiet.bring(brought)
+        self.idle = batch.idle_set(brought)
+        self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
+        self.last_batch, self.transaction, self.committed = batch.number, batch.transaction, time.monotonic()
+
+    def _fills(self, offsets: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether a batch has about as many offsets as it may have: then Kafka probably has more."""
+        return sum(end - start for start, end in offsets.values()) >= FULL * self.limit.offsets
+
+    def commit_quiet(self, quiet: frozenset[int]) -> bool:
+        """Commit a batch without records, after which these partitions are idle; return whether there is one.
+
+        There is none while Spark commits a batch, which says it as well, or before this generation's first. Raises
+        TopicReplaced, TopicMissing, BrokerUnreachable, OwnershipLost.
+        """
+        if self.transaction < 0 or not self._committing.acquire(blocking=False):
+            return False
+        try:
+            self._refuse_replaced_topic()
+            ends = {partition: (end, end) for partition, end in self.ingested.items()}
+            app_id, number = self.generation.app_id(self.dataset.name), self.last_batch + 1
+            batch = BronzeBatch(number, app_id, self.transaction, ends, self._facts(), self.idle, quiet)
+            commit_quiet_batch(self.bronze, batch)
+            self.quiet_batches += 1
+            self._note_batch(batch, [])
+        finally:
+            self._committing.release()
+        return True
 
     def _rows(self, records: DataFrame, batch: BronzeBatch) -> DataFrame | ArrowRecords:
         """Return the rows of a batch; the query's frame is not executed where this process reads Kafka itself."""
@@ -204,7 +258,11 @@ class Ingest:
         facts = self._facts()
         if number == 0 and generation.lost:
             facts["lost"] = {str(p): list(span) for p, span in generation.lost.items()}
-        return BronzeBatch(generation.base + number, generation.app_id(name), number, ranges, facts)
+        fresh = frozenset(ranges) - self.ingested.keys()
+        quiet = frozenset[int]() if self._fills(ranges) else self.quiet.quiet()
+        before = self.idle if self.last_batch < 0 else self.idle.with_new(fresh)
+        numbered = generation.base + number + self.quiet_batches
+        return BronzeBatch(numbered, generation.app_id(name), number, ranges, facts, before, quiet | fresh)
 
     def _facts(self) -> dict[str, Any]:
         return {

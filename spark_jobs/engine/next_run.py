@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from include.errors import Terminal
+from spark_jobs.layers.idle_set import last_before_waking
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.storage.batch_rows import batch_rows, first_batch
 from spark_jobs.storage.delta_table import Table
@@ -92,7 +93,8 @@ def run_from(release: Release, first: int, last: int, most_rows: int) -> tuple[i
     inheritance = release.writer.inheritance
     if inheritance is not None and first < inheritance.until:
         last = min(last, inheritance.until - 1)
-    return first, last_of_run(release.writer.bronze, first, last, most_rows)
+    bronze = release.writer.bronze
+    return first, last_before_waking(bronze, first, last_of_run(bronze, first, last, most_rows))
 
 
 def large_run(release: Release, first: int, end: BronzeEnd, most_rows: int) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from include.app_ids import generation_app_id
 from include.catalog.dataset import Dataset
 from include.clients.delta_log import LOG, commits_descending
 from include.clients.kafka import is_compacted, log_end_offsets, log_start_offsets, topic_id
@@ -23,6 +24,8 @@ from include.errors import Terminal
 from include.paths import bronze_path, checkpoint_path, silver_path
 from include.settings import Settings
 from spark_jobs.engine.bronze_tail import last_records
+from spark_jobs.layers.bronze_layer import FOLLOWS
+from spark_jobs.layers.idle_set import IdleSet, read_idle_set
 from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, read_generation
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.offset_log import OffsetLogDamaged, logged_batches, planned_ends, validate_log
@@ -110,7 +113,10 @@ def _written(record: KafkaRecord) -> str:
 
 @dataclass(frozen=True)
 class BronzeHead:
-    """The last batch of bronze; `ends`: next offset per partition, `transaction`: version of its app id."""
+    """The last batch of bronze; `ends`: next offset per partition.
+
+    `transaction`: version of its app id, of a batch that Spark did not plan that of the one before.
+    """
 
     batch: int
     epoch: int
@@ -119,6 +125,7 @@ class BronzeHead:
     ends: Mapping[int, int]
     query_id: str
     topic_id: str
+    idle: IdleSet = IdleSet()
 
 
 def bronze_head(bronze: Table) -> BronzeHead | None:
@@ -134,11 +141,12 @@ def bronze_head_at(path: Path, version: int | None = None) -> BronzeHead | None:
             return BronzeHead(
                 batch=meta["batches"][1],
                 epoch=meta["epoch"],
-                app_id=commit.app_id,
-                transaction=commit.app_version,
+                app_id=generation_app_id(commit.app_id),
+                transaction=int(meta.get(FOLLOWS, commit.app_version)),
                 ends={int(p): int(span[1]) for p, span in meta["offsets"].items()},
                 query_id=meta["query_id"],
                 topic_id=meta["topic_id"],
+                idle=read_idle_set(meta),
             )
     return None
 

@@ -147,7 +147,7 @@ def prepare_stream(
     spark = opened()
     ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
     if head is not None:
-        ingest.last_batch, ingest.ingested = head.batch, dict(head.ends)
+        ingest.continue_after(head)
     supervisor, found_version = IngestSupervisor(ingest, reporter), bronze.version
     # The first batch's commit names the versions of the reference tables.
     create_reference_tables(settings, dataset)

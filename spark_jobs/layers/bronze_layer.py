@@ -8,7 +8,7 @@ Does not: parse a key or a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -26,9 +26,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from include.app_ids import quiet_app_id
 from include.paths import bronze_path
 from include.settings import Settings
 from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
+from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.storage.arrow_files import write_arrow
 from spark_jobs.storage.data_files import DataFile, TableSpec
@@ -51,6 +53,8 @@ SCHEMA = (
     .add("_batch_id", LongType())
     .add("_date", StringType())
 )
+FOLLOWS = "follows"
+"""In the commit of a batch that Spark did not plan: the number of the last one that it had."""
 BOUNDED = ("partition", "offset", "timestamp", "_batch_id")
 KAFKA_COLUMNS = [name for name in SCHEMA.fieldNames() if not name.startswith("_")]
 # Nearly every payload and offset is different: a dictionary of them is built and discarded, and nothing reads the
@@ -68,6 +72,14 @@ class BronzeBatch:
     offsets: Mapping[int, tuple[int, int]]
     facts: Mapping[str, Any]
     """dataset, topic, topic_id, query_id, epoch, code: go into the commit as they are."""
+    before: IdleSet = IdleSet()
+    """The idle partitions at the end of the batch before."""
+    quiet: frozenset[int] = frozenset()
+    """Partitions that are idle at the end of this batch unless it has records of them."""
+
+    def idle_set(self, brought: Collection[int]) -> IdleSet:
+        """Return the idle partitions at the end of the batch, which has records of the partitions `brought`."""
+        return self.before.after(self.number, (self.before.partitions | self.quiet) - set(brought))
 
 
 def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
@@ -98,6 +110,17 @@ def commit_bronze(
     table.commit(batch.app_id, batch.transaction, _metadata(table, files, batch), files)
     pass_step(Step.BRONZE_COMMITTED, batch.number)
     return files
+
+
+def commit_quiet_batch(table: Table, batch: BronzeBatch) -> None:
+    """Commit a batch without records, which says that partitions are idle. Raises OwnershipLost.
+
+    Spark has not planned it: `batch.transaction` is the last one that it has, after which its next one follows.
+    """
+    app_id = quiet_app_id(batch.app_id)
+    metadata = {**_metadata(table, [], batch), "app_id": app_id, FOLLOWS: batch.transaction}
+    table.commit(app_id, batch.number, metadata, [])
+    pass_step(Step.BRONZE_COMMITTED, batch.number)
 
 
 def fill_gaps(
@@ -170,4 +193,5 @@ def _metadata(table: Table, files: list[DataFile], batch: BronzeBatch) -> dict[s
         "rows_by_partition": rows,
         "offsets": {str(partition): list(span) for partition, span in batch.offsets.items()},
         "timestamps": [min(times), max(times)] if times else None,
+        **batch.idle_set([int(partition) for partition, count in rows.items() if count]).metadata,
     }

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from include.catalog.event_times import FIRST, LAST
 from include.catalog.gold_refresh import EVERY_RUN, SessionClosing, closing
 from include.catalog.pipeline import Gold, closes, gold_session, gold_window, refresh_interval, timed_by
-from include.catalog.watermark import WatermarkProgress
+from include.catalog.watermark import WatermarkProgress, watermark_facts
 from include.catalog.windows import Session, Start, Window, window_begin
 from include.reading.refresh_state import REFRESH_KEY, RefreshState, stored_refresh_state
 from spark_jobs.layers.gold_files import GoldTable, files_within
@@ -167,7 +167,7 @@ def _advanced(old: RefreshState, writer: SilverTables, run: RefineRun) -> Refres
     """Return the state after a run, with the watermark from the event times in silver's commit."""
     commit = commit_of(writer.silver, writer.app_id("silver"), run.last)
     progress = WatermarkProgress(writer.dataset.pipeline.lateness, old.batch, old.watermark, dict(old.event_times))
-    reached = progress.advance(run.last, json.dumps(metadata_of(commit)["event_time_max"]))
+    reached = progress.advance(run.last, json.dumps(watermark_facts(metadata_of(commit))))
     return RefreshState(run.last, watermark=reached.after, event_times=progress.max_event_times)
 
 

@@ -8,6 +8,7 @@ After a crash: the same [a, b] is validated again against silver as it was befor
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from include.catalog.watermark import IDLE, PROGRESS, WatermarkProgress, read_progress, watermark_facts
+from include.clients.delta_log import commits
 from include.reading.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.find_duplicates import rank_copies
 from spark_jobs.layers.identified_rows import IdentifiedRows
+from spark_jobs.layers.idle_set import idle_set_at
 from spark_jobs.layers.original_rows import originals_in_memory, places_of, write_originals
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_counts_of_files, rejected_rows_sql
@@ -237,6 +241,10 @@ def validate_balance(name: str, batches: tuple[int, int], validated: ValidatedBa
 
 def _silver_metadata(writer: SilverTables, run: RefineRun, batch: ValidatedBatch) -> dict[str, Any]:
     times = _latest_events(writer.silver, batch.silver, writer.dataset.pipeline.event_time)
+    idle = sorted(idle_set_at(writer.bronze, run.last).partitions)
+    reached = {"event_time_max": {p: iso_time(t) for p, t in times.items()}, IDLE: idle}
+    progress = _progress(writer)
+    progress.advance(run.last, json.dumps(watermark_facts(reached)))
     return {
         **run.facts(writer.dataset),
         "table": writer.silver.spec.name,
@@ -245,8 +253,25 @@ def _silver_metadata(writer: SilverTables, run: RefineRun, batch: ValidatedBatch
         "rows_in": batch.rows_in,
         "decided_until": batch.decided_until,
         "schemas_until": batch.schemas_until,
-        "event_time_max": {p: iso_time(t) for p, t in times.items()},
+        **reached,
+        PROGRESS: progress.as_json(),
     }
+
+
+def _progress(writer: SilverTables) -> WatermarkProgress:
+    """Return the progress of the watermark after the last commit to silver; after an upgrade, from all commits."""
+    silver, app_id, lateness = writer.silver, writer.app_id("silver"), writer.dataset.pipeline.lateness
+    last = silver.committed(app_id)
+    if last < 0:
+        return WatermarkProgress(lateness)
+    known = read_progress(lateness, metadata_of(commit_of(silver, app_id, last)))
+    if known is not None:
+        return known
+    progress = WatermarkProgress(lateness)
+    for commit in commits(silver.spec.path):
+        if commit.app_id == app_id:
+            progress.advance(commit.app_version or 0, json.dumps(watermark_facts(metadata_of(commit))))
+    return progress
 
 
 def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dict[str, datetime]:

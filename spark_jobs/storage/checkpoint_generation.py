@@ -35,7 +35,8 @@ class GenerationDamaged(CheckpointUnusable):
 
 @dataclass(frozen=True)
 class Generation:
-    """`number` of the generation; bronze batch = `base` + Spark's batch; `start` are its first offsets.
+    """`number` of the generation; bronze batch = `base` + Spark's batch + quiet batches before it, which Spark does not
+    plan; `start` are its first offsets.
 
     `lost`: offsets [bronze's end, start) by partition that Kafka had expired, accepted by `headrace repair`.
     """

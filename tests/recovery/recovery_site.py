@@ -87,10 +87,10 @@ class Site:
     drivers: list[Driver] = field(default_factory=list)
     sent_count: int = 0
 
-    def prepare(self) -> None:
+    def prepare(self, partitions: int = 2) -> None:
         """Create the dataset's folder and topic."""
         copy_dataset(TEMPLATE, self.settings.datasets / self.dataset, self.dataset)
-        ensure_topic(self.bootstrap, self.dataset, 2)
+        ensure_topic(self.bootstrap, self.dataset, partitions)
 
     @property
     def bootstrap(self) -> str:

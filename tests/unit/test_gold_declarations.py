@@ -120,6 +120,33 @@ def test_wrong_refresh_is_refused_with_line_and_key(settings: Settings, flights:
     assert words in problem.why
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", timedelta(minutes=5)),
+        ("idle: 90 seconds", timedelta(seconds=90)),
+        ("idle: 2 hours", timedelta(hours=2)),
+        ("idle: never", None),
+    ],
+)
+def test_idle_is_a_duration_or_never(settings: Settings, flights: Path, text: str, expected: timedelta | None) -> None:
+    path = flights / "pipeline.yaml"
+    path.write_text(f"{path.read_text()}\n{text}\n")
+    assert dataset_problems(settings, "flights") == []
+    assert declared_dataset(settings, "flights").pipeline.idle == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["no", "5", "5 minute s", "0 seconds", "-1 hours", "'Never'", "[never]", "", "1 month"]
+)
+def test_wrong_idle_is_refused_with_line_and_key(settings: Settings, flights: Path, value: str) -> None:
+    path = flights / "pipeline.yaml"
+    path.write_text(f"{path.read_text().rstrip()}\nidle: {value}\n")
+    (problem,) = dataset_problems(settings, "flights")
+    assert (problem.line, problem.key) == (len(path.read_text().splitlines()), "idle")
+    assert "never" in problem.why
+
+
 def test_table_of_keys_alone_never_closes(settings: Settings, flights: Path) -> None:
     path, keys = flights / "pipeline.yaml", "    keys: [flight_id]\n"
     path.write_text(path.read_text().replace(keys, f"{keys}    {CLOSING}\n"))

@@ -247,6 +247,27 @@ def test_other_changes_of_the_folder_affect_all_tables(tmp_path: Path) -> None:
     assert [(change.table, change.kind) for change in found] == [("all", "changed")]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("lateness: 2 days", "lateness: 1 days", "lateness"),
+        ("lateness: 2 days", "lateness: 2 days\nidle: never", "idle"),
+    ],
+)
+def test_change_of_the_watermark_names_the_tables_that_wait_for_it(
+    tmp_path: Path, old: str, new: str, why: str
+) -> None:
+    hours = "    window: {column: scheduled_departure, size: 1 hour, as: hour}\n"
+    closing = hours.replace("scheduled_departure", "occurred_at") + "    refresh: on_close\n"
+    base = changed(tmp_path / "base", "pipeline.yaml", hours, closing)
+    fresh = changed(tmp_path / "fresh", "pipeline.yaml", hours, closing)
+    path = fresh.folder / "pipeline.yaml"
+    path.write_text(path.read_text().replace(old, new))
+    (change,) = release_changes(base, load_dataset("flights", fresh.folder))
+    assert (change.table, change.kind) == ("gold.carrier_hours", "changed")
+    assert change.why.startswith(f"{why} differs")
+
+
 def test_published_plan_cannot_be_cancelled(settings: Settings) -> None:
     record = save_plan(settings, plan(settings))
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))

@@ -1,0 +1,110 @@
+"""A partition that goes quiet: gold on close closes without it, and a rebuild over larger runs gives the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from declared_gold import audited, meter_release, reading
+from pyspark.sql import SparkSession
+from small_release import Record, SmallRelease
+
+from include.reading.publication import published_tables
+from include.reading.refresh_state import RefreshState, stored_refresh_state
+from spark_jobs.engine.next_run import next_run
+from spark_jobs.engine.quiet_commits import is_awaited
+
+TABLES = """
+  closed_hours:
+    kind: additive
+    window: {column: read_at, size: 1 hour, as: hour}
+    keys: [device]
+    refresh: on_close
+    measures: {litres: {sum: litres}, readings: {count: "*"}}
+  closed_visits:
+    kind: additive
+    session: {column: read_at, gap: 3 hours}
+    keys: [device]
+    refresh: on_close
+    measures: {readings: {count: "*"}}
+"""
+DAY = 24 * 60
+
+
+def meter(spark: SparkSession, folder: Path) -> SmallRelease:
+    """Return a release whose lateness is a day and whose first partition is 0."""
+    return meter_release(spark, folder, TABLES)
+
+
+def read_in(partition: int, device: str, day: float) -> Record:
+    return replace(reading(device, round(day * DAY), 1), partition=partition)
+
+
+def state(release: SmallRelease, table: str) -> RefreshState:
+    published = published_tables(release.settings)[f"gold.{table}"]
+    return stored_refresh_state(published.path, published.version)
+
+
+def content(release: SmallRelease, table: str) -> list[tuple[object, ...]]:
+    found = release.read(f"gold.{table}")
+    return sorted(found.select(name for name in found.columns if not name.startswith("_")).rows())
+
+
+def bring(release: SmallRelease) -> list[int]:
+    """Ingest the batches of a topic of which partition 1 goes quiet, wakes with old records, and then all is quiet."""
+    release.ingest([read_in(0, "d1", 0), read_in(1, "d2", 0)])
+    release.ingest([read_in(0, "d1", 10)])
+    release.ingest_quiet(1)
+    release.ingest([read_in(0, "d1", 20)])
+    release.ingest([read_in(1, "d2", 1), read_in(0, "d1", 20.5)])
+    release.ingest([read_in(1, "d2", 12), read_in(0, "d1", 30)])
+    release.ingest_quiet(0, 1)
+    return list(range(release.batches))
+
+
+@pytest.fixture(scope="module")
+def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
+    """Return a release that a stream refined batch by batch."""
+    release = meter(spark, tmp_path_factory.mktemp("live"))
+    for batch in bring(release):
+        release.refine(batch, batch)
+    return release
+
+
+def test_windows_close_without_the_quiet_partition_and_late_rows_correct_them(live: SmallRelease) -> None:
+    lateness = live.dataset.pipeline.lateness
+    assert state(live, "closed_hours").watermark == max(state(live, "closed_hours").event_times.values()) - lateness
+    devices = [row[1:] for row in content(live, "closed_hours")]
+    assert devices == [("d1", 1, 1), ("d2", 1, 1), ("d2", 1, 1), ("d1", 1, 1), ("d2", 1, 1), ("d1", 1, 1), ("d1", 1, 1)]
+    assert len(live.silver()) == 8, "the last one is within the lateness"
+
+
+def test_what_is_published_balances(live: SmallRelease) -> None:
+    assert [*audited(live, "closed_hours"), *audited(live, "closed_visits")] == []
+
+
+def test_a_rebuild_over_larger_runs_has_the_same_watermark_and_rows(
+    spark: SparkSession, tmp_path: Path, live: SmallRelease
+) -> None:
+    again = meter(spark, tmp_path)
+    bring(again)
+    runs = []
+    while (bounds := next_run(again.release, again.batches - 1, most_rows=1_000)) is not None:
+        again.refine(*bounds)
+        runs.append(bounds)
+    assert runs == [(0, 3), (4, 6)], "a run ends before the batch with which partition 1 wakes"
+    for table in ("closed_hours", "closed_visits"):
+        assert content(again, table) == content(live, table)
+        assert state(again, table) == replace(state(live, table), since=state(again, table).since)
+
+
+def test_an_idle_partition_is_awaited_only_while_it_would_close_something(spark: SparkSession, tmp_path: Path) -> None:
+    release = meter(spark, tmp_path)
+    release.take([read_in(0, "d1", 5), read_in(1, "d2", 0)])
+    assert is_awaited(release.release, {1})
+    assert is_awaited(release.release, {0, 1})
+    assert not is_awaited(release.release, {0}), "partition 1 holds it"
+    release.refine(number := release.ingest_quiet(1), number)
+    assert not is_awaited(release.release, {1})
+    assert not is_awaited(release.release, {0, 1})
