@@ -5,6 +5,7 @@ No Kafka and no Spark: rows come from pyarrow; everything else is the product's 
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 
 from include.catalog.dataset import Dataset, declared_dataset
 from include.catalog.pipeline import AdditiveGold
+from include.catalog.watermark import PROGRESS, WatermarkProgress
 from include.clients.commit_history import history_end
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
@@ -93,6 +95,7 @@ class GrownHistory:
     seconds: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     moved: dict[int, int] = field(default_factory=dict)
     batches: int = 0
+    progress: WatermarkProgress = field(default_factory=lambda: WatermarkProgress(timedelta()))
 
     def __post_init__(self) -> None:
         self.dataset = declared_dataset(self.settings, "flights")
@@ -224,7 +227,8 @@ class GrownHistory:
         }
         added = [_write(writer.silver, number, f"{at:%Y-%m}", pa.table(columns, SILVER_FILE))]
         times = {"0": at.isoformat().replace("+00:00", "Z")}
-        facts = {"rows": count, "rows_in": count, "event_time_max": times}
+        self.progress.advance(number, json.dumps(times))
+        facts = {"rows": count, "rows_in": count, "event_time_max": times, PROGRESS: self.progress.as_json()}
         self._commit(writer.silver, writer.app_id("silver"), run, facts, added)
         nothing: dict[str, Any] = {"rows": 0, "reasons": {}, "dispositions": {}, "warnings": {}}
         self._commit(writer.rejected, writer.app_id("rejected"), run, nothing, [])

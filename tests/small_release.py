@@ -31,7 +31,7 @@ from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.jobs.sample_job import SOURCE
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze, commit_quiet_batch
 from spark_jobs.layers.gold_files import PiecePolicy
-from spark_jobs.layers.idle_set import IdleSet, idle_set_at
+from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.release_tables import Release, open_release
 from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.storage.delta_table import Table
@@ -64,6 +64,8 @@ class SmallRelease:
     ends: dict[int, int] = field(default_factory=lambda: {0: 100, 1: 5_000})
     """Next offset by partition: not 0, and far apart, so that no count is taken for an offset."""
     batches: int = 0
+    idle: IdleSet = IdleSet()
+    """The partitions that are idle after the last batch."""
 
     def __post_init__(self) -> None:
         self.restart()
@@ -86,7 +88,9 @@ class SmallRelease:
         source, ends = self._next_records(records)
         ranges = {partition: (starts[partition], ends[partition]) for partition in ends}
         app_id = f"{self.dataset.name}/bronze/1"
-        commit_bronze(self.bronze, source, BronzeBatch(number, app_id, number, ranges, self._facts(), self._idle()))
+        batch = BronzeBatch(number, app_id, number, ranges, self._facts(), self.idle)
+        commit_bronze(self.bronze, source, batch)
+        self.idle = batch.idle_set([record.partition for record in records])
         self.ends, self.batches = ends, number + 1
         return number
 
@@ -94,13 +98,10 @@ class SmallRelease:
         """Commit a bronze batch without records, after which these partitions are idle; return its number."""
         number, app_id = self.batches, f"{self.dataset.name}/bronze/1"
         ranges = {partition: (end, end) for partition, end in self.ends.items()}
-        batch = BronzeBatch(number, app_id, number, ranges, self._facts(), self._idle(), frozenset(partitions))
+        batch = BronzeBatch(number, app_id, number, ranges, self._facts(), self.idle, frozenset(partitions))
         commit_quiet_batch(self.bronze, batch)
-        self.batches = number + 1
+        self.idle, self.batches = batch.idle_set([]), number + 1
         return number
-
-    def _idle(self) -> IdleSet:
-        return idle_set_at(self.bronze, self.batches - 1) if self.batches else IdleSet()
 
     def source(self, records: Sequence[Record]) -> DataFrame:
         """Return the records as the Kafka source's next batch, without a commit."""

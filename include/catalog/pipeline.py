@@ -254,6 +254,14 @@ def timed_by(gold: Gold) -> Window | Session | None:
     return gold_window(gold) or gold_session(gold)
 
 
+def described_refresh(gold: Gold) -> str:
+    """Return when a gold table gets its rows, in words."""
+    interval = refresh_interval(gold)
+    if interval is None:
+        return str(gold.refresh).replace("_", " ")
+    return f"every {interval.total_seconds():g} s"
+
+
 def closes(gold: Gold) -> bool:
     """Whether rows appear when the watermark has passed them."""
     return gold.refresh == ON_CLOSE

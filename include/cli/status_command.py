@@ -33,6 +33,7 @@ from include.status.stream_progress import (
     observe_catch_up,
     observe_progress,
 )
+from include.status.watermark_status import WatermarkStatus, moment, watermark_json
 
 POLL_SECONDS = 1.0
 COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim"}
@@ -126,6 +127,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "batches": {"ingested": batches.ingested, "refined": batches.refined, "published": batches.published},
         "rates": dict(dataset.rates),
         "lag": {"offsets": lag.offsets, "seconds": lag.seconds, "in_open_transactions": lag.uncommitted},
+        "watermark": watermark_json(dataset.watermark),
         "event": dataset.event,
         "rows": dict(dataset.rows),
         "rejected": dict(dataset.rejected),
@@ -160,9 +162,12 @@ def progress_table(progress: Progress) -> Group:
     events = [f"[yellow]{d.dataset}:[/] {escape(d.event)}" for d in progress.datasets if d.event]
     derived = [derived_table(progress)] if progress.derived else []
     datasets = [dataset_table(progress), *derived, rows] if progress.datasets or progress.derived else derived
+    waiting = waiting_lines(progress)
     hint = [f"never started: {', '.join(idle)}   (headrace up {idle[0]})"] if idle else []
     leases = [lease_lines(progress)] if progress.leases else []
-    return Group(process_table(progress), *leases, *datasets, *changed_lines(progress), *events, *notes, *hint)
+    return Group(
+        process_table(progress), *leases, *datasets, *changed_lines(progress), *waiting, *events, *notes, *hint
+    )
 
 
 def without_idle(progress: Progress) -> tuple[Progress, list[str]]:
@@ -245,7 +250,31 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
         "offsets behind": number(lag.offsets),
         "in open transactions": number(lag.uncommitted),
         "seconds behind": UNKNOWN if lag.seconds is None else f"{lag.seconds:,.1f}",
+        "complete up to": watermark_text(dataset.watermark),
+        "held by": holder_text(dataset.watermark),
     }
+
+
+def watermark_text(found: WatermarkStatus | None) -> str:
+    """Return up to which event time a dataset is complete."""
+    return "-" if found is None or found.watermark is None else moment(found.watermark)
+
+
+def holder_text(found: WatermarkStatus | None) -> str:
+    """Return which partition decides the watermark, and what it does."""
+    holder = found.holder if found else None
+    return "-" if holder is None else f"partition {holder.partition}, {holder.state}"
+
+
+def waiting_lines(progress: Progress) -> list[str]:
+    """Return what tables with `on_close` wait for, and which partition holds the watermark."""
+    lines = []
+    for dataset in progress.datasets:
+        found = dataset.watermark
+        if found is not None and found.waits:
+            lines += [f"{dataset.dataset}: {escape(each.sentence)}" for each in found.waits]
+            lines += [f"  {found.holder.sentence}"] if found.holder else []
+    return lines
 
 
 def derived_table(progress: Progress) -> Table:

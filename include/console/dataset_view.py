@@ -19,10 +19,10 @@ from include.catalog.derived_dataset import (
     released_derived,
 )
 from include.catalog.lineage_graph import described_gold
-from include.catalog.pipeline import gold_window
+from include.catalog.pipeline import described_refresh, timed_by
 from include.catalog.row_expectations import PAIR
 from include.console.chart_shapes import BarChart, bar_chart
-from include.console.display_values import moment, percent, short, whole
+from include.console.display_values import UNKNOWN, duration, moment, percent, short, whole
 from include.console.live_observer import LiveObserver, LiveSnapshot, TimeRange
 from include.console.overview_view import StreamCard, derived_card, stream_card
 from include.paths import snapshot_path
@@ -35,6 +35,7 @@ from include.schemas.writer_schemas import known_schemas
 from include.settings import Settings
 from include.status.derived_progress import DerivedProgress
 from include.status.stream_progress import DatasetProgress
+from include.status.watermark_status import WatermarkStatus
 
 NAMES_OF_COLUMNS = ("column", *PAIR, *LISTS)
 """Arguments of rules; their values are in a rule's `columns`."""
@@ -55,13 +56,26 @@ class LayerStep:
 
 @dataclass(frozen=True)
 class GoldLine:
-    """A gold table: `complete` is the watermark: windows that end before it are closed."""
+    """A gold table: `complete` is the watermark: windows that end before it are closed.
+
+    `refresh`: when it gets its rows, and what it waits for.
+    """
 
     name: str
     how: str
     rows: str
     complete: str
     is_published: bool
+    refresh: str = ""
+
+
+@dataclass(frozen=True)
+class WatermarkView:
+    """The watermark, in a sentence what holds it, and each partition as cells: number, latest row, state, since."""
+
+    complete: str
+    held: str
+    partitions: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,7 @@ class DatasetView:
     reasons: Sequence[ReasonLine]
     rejected: BarChart
     gold: Sequence[GoldLine]
+    watermark: WatermarkView
     changes: Sequence[str]
     at: str
     notes: Sequence[str]
@@ -159,6 +174,7 @@ def dataset_view(observer: LiveObserver, each: DatasetProgress, chosen: TimeRang
         reasons=list(_reasons(each)),
         rejected=rejected_chart(observer, each.dataset, chosen, now.at),
         gold=[_gold_line(now, each, declared, n) for n in range(len(declared.pipeline.gold))],
+        watermark=watermark_view(now.watermarks.get(each.dataset)),
         changes=[f"{change.kind} {change.table}: {change.why}" for change in each.changes],
         at=moment(now.at),
         notes=now.notes,
@@ -206,9 +222,25 @@ def _reasons(each: DatasetProgress) -> Iterator[ReasonLine]:
 def _gold_line(now: LiveSnapshot, each: DatasetProgress, declared: Dataset, number: int) -> GoldLine:
     gold = declared.pipeline.gold[number]
     name, publication = f"gold.{gold.name}", now.published.get(each.dataset)
-    complete = moment(now.watermarks.get(each.dataset)) if gold_window(gold) else "newest row per key"
+    found = now.watermarks.get(each.dataset)
+    complete = moment(found.watermark if found else None) if timed_by(gold) else "newest row per key"
     published = publication is not None and name in publication.tables
-    return GoldLine(name, described_gold(gold), whole(each.rows.get(name)), complete, published)
+    wait = next((wait for wait in found.waits if wait.table == name), None) if found else None
+    refresh = described_refresh(gold) if wait is None else f"on close: {wait.sentence.removeprefix(name).lstrip(': ')}"
+    return GoldLine(name, described_gold(gold), whole(each.rows.get(name)), complete, published, refresh)
+
+
+def watermark_view(found: WatermarkStatus | None) -> WatermarkView:
+    """Return the watermark as text."""
+    if found is None or found.holder is None:
+        return WatermarkView(UNKNOWN, "No row of silver has moved it yet.", ())
+    after = "never" if found.idle_after is None else f"after {duration(found.idle_after.total_seconds())}"
+    held = f"{found.holder.sentence}. A partition that was read to its end and brings nothing is idle {after}."
+    cells = [
+        (str(each.partition), moment(each.latest), str(each.state), moment(each.since), "holds it" * each.holds)
+        for each in found.partitions
+    ]
+    return WatermarkView(moment(found.watermark), held[0].upper() + held[1:], cells)
 
 
 def derived_view(observer: LiveObserver, each: DerivedProgress) -> DerivedView:

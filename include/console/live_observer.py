@@ -12,20 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from importlib import import_module
 
 from include.audit.audit_outcome import AuditOutcome, last_outcome
 from include.catalog.dataset import released_dataset
-from include.catalog.watermark import WatermarkProgress
 from include.errors import HeadraceError, Transient
 from include.ledger.ledger_reader import LedgerReader, open_reader
 from include.plans.plan import PlanRecord
 from include.plans.plan_lookup import open_plans
 from include.reading.publication import Publication, publications
 from include.settings import Settings
-from include.status.stream_history import Interval, StreamHistory, WatermarkHistory
+from include.status.stream_history import Interval, StreamHistory
 from include.status.stream_progress import Progress, observe_progress, value_or_note
+from include.status.watermark_status import WatermarkStatus
 
 PAUSE, IDLE_PAUSE, IDLE_AFTER = 2.0, 10.0, 30.0
 FIRST_WITHIN = 15.0
@@ -68,7 +67,7 @@ class LiveSnapshot:
     progress: Progress
     plans: Sequence[PlanRecord]
     published: Mapping[str, Publication]
-    watermarks: Mapping[str, datetime | None]
+    watermarks: Mapping[str, WatermarkStatus | None]
     audits: Mapping[str, AuditOutcome | None]
     latencies: Mapping[str, float]
     """Seconds that the published contract promises, by dataset."""
@@ -88,7 +87,6 @@ class LiveObserver:
     clock: Callable[[], float] = time.monotonic
     ledger: LedgerReader = field(init=False)
     _histories: dict[str, StreamHistory] = field(default_factory=dict)
-    _watermarks: dict[str, WatermarkHistory] = field(default_factory=dict)
     _latencies: dict[tuple[str, str], float | None] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -135,13 +133,12 @@ class LiveObserver:
         progress = observe_progress(settings, self.ledger)
         published = value_or_note(notes, lambda: publications(settings)) or {}
         value_or_note(notes, self._advance_histories)
-        watermarks = {name: value_or_note(notes, partial(self._watermark, each)) for name, each in published.items()}
         snapshot = LiveSnapshot(
             number=(self._snapshot.number if self._snapshot else 0) + 1,
             progress=progress,
             plans=value_or_note(notes, lambda: open_plans(settings)) or [],
             published=published,
-            watermarks=watermarks,
+            watermarks={each.dataset: each.watermark for each in progress.datasets},
             audits={name: last_outcome(settings, name) for name in published},
             latencies={name: found for name, each in published.items() if (found := self._latency(each)) is not None},
             notes=tuple(dict.fromkeys((*progress.notes, *notes))),
@@ -174,18 +171,6 @@ class LiveObserver:
                 if more and time.monotonic() > until:
                     self._behind = True
                     break
-
-    def _watermark(self, publication: Publication) -> datetime | None:
-        """Return the watermark of the published release. Raises the errors of ledger and catalog."""
-        if publication.is_derived:
-            return None
-        known = self._watermarks.get(publication.dataset)
-        if known is None or known.release != publication.release:
-            declared = released_dataset(self.settings, publication.dataset, publication.release)
-            progress = WatermarkProgress(declared.pipeline.lateness)
-            known = WatermarkHistory(publication.dataset, publication.release, progress)
-            self._watermarks[publication.dataset] = known
-        return known.advance(self.ledger)
 
     def _latency(self, publication: Publication) -> float | None:
         key = (publication.dataset, publication.release)

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from include.audit.audit_outcome import AuditOutcome
 from include.console.chart_shapes import LineChart, line_chart
-from include.console.display_values import duration, moment, percent, short, whole
+from include.console.display_values import UNKNOWN, duration, moment, percent, short, whole
 from include.console.live_observer import LiveObserver, LiveSnapshot, TimeRange
 from include.plans.plan import PlanRecord
 from include.state.process_states import ProcessState, ProcessStatus
 from include.status.derived_progress import DerivedProgress
 from include.status.stream_history import Interval
 from include.status.stream_progress import DatasetProgress
+from include.status.watermark_status import WatermarkStatus
 
 GOOD, WARNING, BAD, IDLE = "good", "warning", "bad", "idle"
 TONES = {
@@ -142,11 +143,18 @@ def stream_facts(now: LiveSnapshot, each: DatasetProgress) -> list[tuple[str, st
     return [
         ("not published yet", f"{whole(each.lag.offsets)} records"),
         ("oldest of them", duration(each.lag.seconds)),
-        ("complete up to", moment(watermark)),
+        ("complete up to", moment(watermark.watermark if watermark else None)),
+        ("held by", held_by(watermark)),
         ("published batch", whole(each.batches.published)),
         ("in silver", whole(silver)),
         ("rejected", f"{whole(rejected)} ({percent(rejected / total if total and rejected is not None else 0.0)})"),
     ]
+
+
+def held_by(found: WatermarkStatus | None) -> str:
+    """Return which partition holds the watermark, in a few words."""
+    holder = found.holder if found else None
+    return UNKNOWN if holder is None else f"partition {holder.partition}, {holder.state}"
 
 
 def stream_charts(intervals: Sequence[Interval], chosen: TimeRange) -> list[LineChart]:

@@ -12,6 +12,7 @@ from include.console.query_view import query_view
 from include.console.storage_view import StorageCount
 from include.console.tables_view import VersionMemory, table_view, tables_view
 from include.reading.published_tables import pinned
+from include.status.watermark_status import WatermarkStatus
 
 routes = APIRouter()
 EXAMPLE = "select * from {} limit 20"
@@ -36,8 +37,18 @@ def table(request: Request, name: str, measure: str = "") -> HTMLResponse:
     """Return a table's first rows, and a chart of a gold table. Raises TableUnknown."""
     console = console_of(request)
     view = table_view(console.settings, name, measure, memory_of(console))
-    complete = moment(console.observer.snapshot().watermarks.get(view.line.dataset)) if view.has_watermark else None
-    return page(request, "table", "Tables", name, view=view, complete=complete, sql=EXAMPLE.format(name))
+    found = console.observer.snapshot().watermarks.get(view.line.dataset) if view.has_watermark else None
+    shown = table_watermark(name, found)
+    return page(request, "table", "Tables", name, view=view, watermark=shown, sql=EXAMPLE.format(name))
+
+
+def table_watermark(name: str, found: WatermarkStatus | None) -> list[tuple[str, str]]:
+    """Return the watermark of a gold table as labels and values: up to when it is complete, and what it waits for."""
+    if found is None:
+        return []
+    waits = [("waits for", each.sentence) for each in found.waits if each.table == name]
+    held = [("held by", found.holder.sentence)] if found.holder and waits else []
+    return [("complete up to (UTC)", moment(found.watermark)), *waits, *held]
 
 
 @routes.get("/sql", response_class=HTMLResponse)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -145,6 +145,14 @@ class LedgerReader:
             ours &= c.last_batch > after
             found = connection.execute(select(c.last_batch, c.event_time_max).where(ours).order_by(c.last_batch))
             return [(int(batch), str(text)) for batch, text in found.tuples()], _verified(connection, dataset, release)
+
+    def commit_times(self, dataset: str, release: str, runs_: Sequence[int]) -> dict[int, datetime]:
+        """Return when silver got these runs of a release, by last batch."""
+        with self._question() as connection:
+            c = runs.c
+            ours = (c.dataset == dataset) & (c.release == release) & c.last_batch.in_(runs_)
+            found = connection.execute(select(c.last_batch, c.silver_committed_at_ms).where(ours))
+            return {int(batch): _utc(int(at)) for batch, at in found.tuples() if at is not None}
 
     def publication_times(self, dataset: str, release: str) -> list[tuple[int, int]]:
         """Return each published batch of a release, ascending, and when it was published, in milliseconds."""

@@ -37,6 +37,8 @@ class AlertCondition:
         return value < self.bound if self.operator == "<" else value > self.bound
 
 
+HELD_SECONDS = 900
+"""For so long a partition may hold the watermark while others go on; a quiet one is idle after 5 minutes by default."""
 CONDITIONS = (
     AlertCondition(
         *("HeadraceProcessFailed", "headrace_process_failed", ">", 0, 0, "page"),
@@ -69,9 +71,9 @@ CONDITIONS = (
         "headrace storage",
     ),
     AlertCondition(
-        *("HeadraceWatermarkStuck", "headrace_watermark_stuck_seconds", ">", 3600, 0, "ticket"),
-        "{dataset}: batches were published for {value:.0f} s and the watermark did not move",
-        "headrace grains",
+        *("HeadraceWatermarkStuck", "headrace_watermark_stuck_seconds", ">", HELD_SECONDS, 0, "ticket"),
+        "{dataset}: partition {partition} has held the watermark for {value:.0f} s while records were published",
+        "headrace status",
     ),
 )
 
@@ -97,4 +99,6 @@ def _template(summary: str) -> str:
     """Return a summary in Prometheus' template language."""
     text = summary.replace("{value:.0f}", '{{ printf "%.0f" $value }}')
     text = text.replace("{value:.1%}", "{{ humanizePercentage $value }}")
-    return text.replace("{dataset}", "{{ $labels.dataset }}").replace("{process}", "{{ $labels.process }}")
+    for label in ("dataset", "process", "partition"):
+        text = text.replace(f"{{{label}}}", f"{{{{ $labels.{label} }}}}")
+    return text

@@ -124,6 +124,8 @@ def _samples(families: Iterable[Metric]) -> dict[str, list[tuple[Labels, float]]
 
 
 def _change(status: str, state: AlertState, condition: AlertCondition) -> AlertChange:
-    summary = condition.summary.format(**{"dataset": "", "process": "", **state.labels, "value": state.value})
+    summary = condition.summary.format(
+        **{"dataset": "", "process": "", "partition": "?", **state.labels, "value": state.value}
+    )
     facts = (state.name, condition.severity, state.labels, state.value, state.since)
     return AlertChange(status, *facts, summary, condition.remedy)

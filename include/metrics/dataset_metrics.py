@@ -26,6 +26,7 @@ from include.settings import Settings
 from include.state.driver_status import stream_status
 from include.state.process_states import ProcessState, ProcessStatus
 from include.status.stream_progress import DatasetProgress, Progress, observe_progress
+from include.status.watermark_status import PartitionState, WatermarkStatus
 
 RECENT_RUNS = 20
 """Runs over which the share of rejected records is taken."""
@@ -45,7 +46,9 @@ HELP = {
     "published_batch": "the last published batch",
     "freshness_seconds": "seconds since the last publication",
     "watermark_timestamp_seconds": "event time up to which records count as complete",
-    "watermark_stuck_seconds": "for how long batches were published that did not move the watermark",
+    "watermark_stuck_seconds": "for how long batches were published while this partition held the watermark",
+    "partition_event_timestamp_seconds": "the greatest event time of a partition",
+    "partition_idle": "whether a partition is idle, so that it holds no watermark back",
     "plans": "open plans by stage",
     "audit_balanced": "whether the last audit was balanced",
     "audit_timestamp_seconds": "when the last audit ended",
@@ -150,28 +153,34 @@ class _Scrape:
             self._add("stalled_seconds", max(0.0, (self.now - reported.progress_at).total_seconds()), **labels)
         publication = find_publication(self.settings, each.dataset)
         if publication is not None:
-            self._published(publication)
+            self._published(publication, each.watermark)
 
-    def _published(self, publication: Publication) -> None:
+    def _published(self, publication: Publication, watermark: WatermarkStatus | None) -> None:
         dataset, release, batch = publication.dataset, publication.release, publication.batch
         labels = {"dataset": dataset, "release": release}
         self._add("published_batch", batch, **labels)
         self._add("freshness_seconds", max(0.0, (self.now - publication.published_at).total_seconds()), **labels)
         self._known(self._audit, dataset)
         self._known(self._recent_runs, publication, labels)
-        self._known(self._watermark, publication, labels)
+        if watermark is not None and watermark.holder is not None:
+            self._watermark(publication, watermark, labels)
 
     def _recent_runs(self, publication: Publication, labels: dict[str, str]) -> None:
         runs = self.moving.ledger.runs_before(publication.dataset, publication.release, None, RECENT_RUNS)
         if came := sum(run.rows_in for run in runs):
             self._add("rejected_share", sum(run.rejected for run in runs) / came, **labels)
 
-    def _watermark(self, publication: Publication, labels: dict[str, str]) -> None:
-        batch = publication.batch
-        moving = self.moving.watermark(publication.dataset, publication.release, batch, self.now)
-        if moving.progress.watermark is not None:
-            self._add("watermark_timestamp_seconds", moving.progress.watermark.timestamp(), **labels)
-            self._add("watermark_stuck_seconds", moving.stuck_seconds(batch, self.now), **labels)
+    def _watermark(self, publication: Publication, found: WatermarkStatus, labels: dict[str, str]) -> None:
+        assert found.watermark is not None
+        assert found.holder is not None
+        self._add("watermark_timestamp_seconds", found.watermark.timestamp(), **labels)
+        held = self.moving.held_seconds(publication, found, self.now)
+        for each in found.partitions:
+            one = {**labels, "partition": str(each.partition)}
+            # Of all partitions: without a sample the alert of one that holds it no longer would never resolve.
+            self._add("watermark_stuck_seconds", held if each.holds else 0.0, **one)
+            self._add("partition_event_timestamp_seconds", each.latest.timestamp(), **one)
+            self._add("partition_idle", each.state is PartitionState.IDLE, **one)
 
     def _audit(self, dataset: str) -> None:
         outcome = last_outcome(self.settings, dataset)

@@ -1,6 +1,6 @@
-"""Figures that an exporter keeps between scrapes: watermarks, how long they have not moved, sizes of tables.
+"""Figures that an exporter keeps between scrapes: for how long watermarks have not moved, sizes of tables.
 
-Each scrape reads only the runs since the last one, and a table's log only when its version has changed.
+Each scrape reads a table's log only when its version has changed.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from include.catalog.dataset import released_dataset
-from include.catalog.watermark import WatermarkProgress
 from include.ledger.ledger_reader import LedgerReader
-from include.reading.publication import PublishedTable
+from include.reading.publication import Publication, PublishedTable
 from include.reading.published_tables import TableStats, table_stats
 from include.settings import Settings
+from include.status.watermark_status import WatermarkStatus
 
 TABLES_EVERY = timedelta(seconds=30)
 """How long the size of a table counts as current although newer versions exist."""
@@ -22,16 +21,25 @@ TABLES_EVERY = timedelta(seconds=30)
 
 @dataclass
 class WatermarkFigures:
-    """A release's watermark; `moved_at` is when it, or the last batch without a newer one, was observed first."""
+    """A release's watermark; `moved_at` is when it was observed first, `arrived_at` when batch `batch` was."""
 
     release: str
-    progress: WatermarkProgress
+    batch: int
+    watermark: datetime | None
     moved_at: datetime
-    batch_when_moved: int
+    arrived_at: datetime
 
-    def stuck_seconds(self, batch: int, now: datetime) -> float:
-        """Return for how long batches have been published without moving the watermark; 0 without such batches."""
-        return (now - self.moved_at).total_seconds() if batch > self.batch_when_moved else 0.0
+    def observe(self, batch: int, status: WatermarkStatus, now: datetime) -> None:
+        """Note the watermark as of a published batch."""
+        if batch > self.batch:
+            self.batch, self.arrived_at = batch, now
+        if status.watermark != self.watermark or not status.is_held:
+            self.watermark, self.moved_at = status.watermark, now
+
+    @property
+    def held_seconds(self) -> float:
+        """For how long batches have been published while a partition held the watermark and others were ahead."""
+        return max(0.0, (self.arrived_at - self.moved_at).total_seconds())
 
 
 @dataclass
@@ -43,18 +51,14 @@ class MovingFigures:
     watermarks: dict[str, WatermarkFigures] = field(default_factory=dict)
     sizes: dict[str, tuple[datetime, TableStats]] = field(default_factory=dict)
 
-    def watermark(self, dataset: str, release: str, batch: int, now: datetime) -> WatermarkFigures:
-        """Return the watermark of a release after its runs up to now. Raises the errors of ledger and catalog."""
-        known = self.watermarks.get(dataset)
+    def held_seconds(self, publication: Publication, status: WatermarkStatus, now: datetime) -> float:
+        """Return for how long a partition has held the watermark of a publication while records came."""
+        name, release, batch = publication.dataset, publication.release, publication.batch
+        known = self.watermarks.get(name)
         if known is None or known.release != release:
-            lateness = released_dataset(self.settings, dataset, release).pipeline.lateness
-            known = self.watermarks[dataset] = WatermarkFigures(release, WatermarkProgress(lateness), now, batch)
-        before = known.progress.watermark
-        for last, text in self.ledger.event_times(dataset, release, after=known.progress.batch)[0]:
-            known.progress.advance(last, text)
-        if known.progress.watermark != before or batch <= known.batch_when_moved:
-            known.moved_at, known.batch_when_moved = now, batch
-        return known
+            known = self.watermarks[name] = WatermarkFigures(release, batch, status.watermark, now, now)
+        known.observe(batch, status, now)
+        return known.held_seconds
 
     def table_sizes(self, tables: Iterator[PublishedTable], now: datetime) -> Iterator[TableStats]:
         """Yield the sizes of tables. Raises PublishedVersionGone and errors of delta-rs."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
-from include.catalog.dataset import DatasetUnknown, released_dataset
+from include.catalog.dataset import DatasetUnknown
 from include.catalog.derived_dataset import all_dataset_names, derived_names
-from include.catalog.watermark import WatermarkProgress
 from include.ledger.ledger_reader import DatasetTotals, open_reader
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
@@ -17,7 +16,7 @@ from include.state.desired_streams import desired_stream
 from include.state.process_states import ProcessState
 from include.status.derived_progress import derived_progress
 from include.status.process_status import observe_runner, observe_stream
-from include.status.stream_progress import DatasetProgress, observe_dataset, totals_of, value_or_note
+from include.status.stream_progress import observe_dataset, totals_of, value_or_note
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,6 @@ class StreamObserver:
     def __init__(self, settings: Settings, dataset: str) -> None:
         self.settings, self.dataset = settings, dataset
         self._ledger = open_reader(settings)
-        self._release = ""
-        self._progress = WatermarkProgress(timedelta())
 
     def observe(self) -> StreamHealth:
         """Return the stream's current health."""
@@ -113,7 +110,7 @@ class StreamObserver:
         totals = totals_of(value_or_note(notes, self._ledger.totals), dataset)
         bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
         process = observe_stream(settings, dataset)
-        progress = observe_dataset(settings, dataset, process, totals, bootstrap, notes)
+        progress = observe_dataset(settings, dataset, process, totals, bootstrap, notes, self._ledger)
         return StreamHealth(
             dataset=dataset,
             desired=desired is not None and desired.desired,
@@ -122,24 +119,12 @@ class StreamObserver:
             batch=progress.batches.published,
             lag_records=progress.lag.offsets,
             lag_seconds=progress.lag.seconds,
-            watermark=value_or_note(notes, lambda: self._watermark(progress)),
+            watermark=progress.watermark.watermark if progress.watermark else None,
             rejected_share=rejected_share(progress.release, totals),
             reason=process.detail,
             runner=observe_runner(settings).state,
             notes=tuple(dict.fromkeys(notes)),
         )
-
-    def _watermark(self, progress: DatasetProgress) -> datetime | None:
-        """Return the watermark of the running release. Raises the errors of ledger and catalog."""
-        if progress.release is None or progress.batches.published is None:
-            return None
-        if progress.release != self._release:
-            declared = released_dataset(self.settings, self.dataset, progress.release)
-            self._release, self._progress = progress.release, WatermarkProgress(declared.pipeline.lateness)
-        runs, _ = self._ledger.event_times(self.dataset, progress.release, after=self._progress.batch)
-        for batch, text in runs:
-            self._progress.advance(batch, text)
-        return self._progress.watermark
 
 
 def rejected_share(release: str | None, totals: DatasetTotals | None) -> float | None:

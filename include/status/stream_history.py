@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from include.catalog.watermark import WatermarkProgress
 from include.ledger.ledger_reader import LedgerReader
 from include.ledger.run_history import BatchTimes, RecordedRun
 
@@ -164,19 +163,3 @@ def _intervals(by_start: dict[int, Minute], newest: int | None, size: int, until
         lag = None if minute.lag_ms is None else max(minute.lag_ms / 1000, 0.0)
         freshness = None if newest is None else max(end - newest / 1000, 0.0)
         yield Interval(datetime.fromtimestamp(start * 60, until.tzinfo), seconds, minute, lag, freshness)
-
-
-@dataclass
-class WatermarkHistory:
-    """The watermark of one release of a dataset; each poll reads only new runs."""
-
-    dataset: str
-    release: str
-    progress: WatermarkProgress
-
-    def advance(self, ledger: LedgerReader) -> datetime | None:
-        """Return the watermark after the last run that the ledger has. Raises the ledger's errors."""
-        runs, _ = ledger.event_times(self.dataset, self.release, after=self.progress.batch)
-        for batch, text in runs:
-            self.progress.advance(batch, text)
-        return self.progress.watermark

@@ -38,6 +38,7 @@ from include.status.process_status import (
     observe_processes,
     started_datasets,
 )
+from include.status.watermark_status import WatermarkStatus, watermark_status
 
 KAFKA_SECONDS = 3.0
 Answer = TypeVar("Answer")
@@ -103,6 +104,8 @@ class DatasetProgress:
     """Records that broke a rule which only warns, by rule."""
     event: str | None = None
     """What the driver changed at its start, for people to know."""
+    watermark: WatermarkStatus | None = None
+    """None before the first publication, and when it is not known."""
 
 
 @dataclass(frozen=True)
@@ -124,15 +127,15 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     The error of one source becomes a note.
     """
     notes: list[str] = []
-    names = dataset_names(settings)
+    names, ledger = dataset_names(settings), ledger or open_reader(settings)
     known = sorted({*all_dataset_names(settings), *started_datasets(settings)})
     pages = [each for each in (*observe_optional(settings), *observe_airflow(settings)) if is_started(each)]
     processes = (*observe_processes(settings, known), *pages, *observe_jobs(settings))
-    totals = value_or_note(notes, (ledger or open_reader(settings)).totals)
+    totals = value_or_note(notes, ledger.totals)
     bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
     by_name = {process.name: process for process in processes}
     datasets = tuple(
-        observe_dataset(settings, name, by_name[stream_name(name)], totals_of(totals, name), bootstrap, notes)
+        observe_dataset(settings, name, by_name[stream_name(name)], totals_of(totals, name), bootstrap, notes, ledger)
         for name in names
     )
     derived = observe_derived(settings, {name: by_name[stream_name(name)] for name in known}, notes)
@@ -161,6 +164,7 @@ def observe_dataset(
     totals: DatasetTotals | None,
     bootstrap: str | None,
     notes: list[str],
+    ledger: LedgerReader,
 ) -> DatasetProgress:
     """Return the progress of one dataset; `totals` and `bootstrap` are None when ledger or broker do not answer."""
     reported = stream_status(settings, dataset)
@@ -186,7 +190,18 @@ def observe_dataset(
         warned=dict(refined.warned) if refined else {},
         last_batch=reported.last_batch,
         event=reported.event,
+        watermark=value_or_note(notes, lambda: current_watermark(settings, publication, extent, ledger)),
     )
+
+
+def current_watermark(
+    settings: Settings, publication: Publication | None, extent: TopicExtent | None, ledger: LedgerReader
+) -> WatermarkStatus | None:
+    """Return the watermark of what is published. Raises the errors of catalog, ledger and tables."""
+    if publication is None:
+        return None
+    behind = None if extent is None else offsets_behind(extent, publication)
+    return watermark_status(settings, publication, ledger, behind, extent.uncommitted if extent else {})
 
 
 def running_release(reported: DriverStatus, publication: Publication | None) -> str | None:

@@ -112,8 +112,8 @@ def test_record_outside_offset_range_is_refused(
     release = small_release(spark, settings, "flights")
     original = bronze_layer.BronzeBatch
 
-    def shorter(number: int, app_id: str, transaction: int, offsets: Any, facts: Any) -> bronze_layer.BronzeBatch:
-        return original(number, app_id, transaction, {p: (a, b - (p == 0)) for p, (a, b) in offsets.items()}, facts)
+    def shorter(number: int, app_id: str, transaction: int, offsets: Any, *rest: Any) -> bronze_layer.BronzeBatch:
+        return original(number, app_id, transaction, {p: (a, b - (p == 0)) for p, (a, b) in offsets.items()}, *rest)
 
     monkeypatch.setattr("small_release.BronzeBatch", shorter)
     with pytest.raises(RowsUnaccounted, match=r"partition 0 has offsets 100 to 101, not \[100, 101\)"):

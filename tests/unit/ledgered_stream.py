@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
+from include.catalog.watermark import PROGRESS, WatermarkProgress
 from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
 from include.reading.publication import Publication, TableVersion, publish
 from include.settings import Settings
@@ -31,6 +32,9 @@ class Stream:
     release: str = RELEASE
     gold: tuple[str, ...] = ("carrier_hours", "route_days")
     tables: dict[str, TableVersion] = field(default_factory=dict)
+    is_old: bool = False
+    """Whether its commits are those of an earlier version, without the progress of the watermark."""
+    progress: WatermarkProgress = field(default_factory=lambda: WatermarkProgress(timedelta(days=2)))
 
     def bronze(self, batch: int, generation: str = "g1", reference: dict[str, int] | None = None) -> None:
         start, end = batch * (RECORDS + 1), (batch + 1) * (RECORDS + 1)
@@ -49,7 +53,11 @@ class Stream:
 
     def silver(self, first: int, last: int) -> None:
         batches = last - first + 1
-        extra = {"rows_in": 20 * batches, "event_time_max": {"0": "2013-01-01T00:00:00Z"}}
+        latest = {"0": "2013-01-01T00:00:00Z"}
+        self.progress.advance(last, json.dumps(latest))
+        extra = {"rows_in": 20 * batches, "event_time_max": latest}
+        if not self.is_old:
+            extra |= {PROGRESS: self.progress.as_json()}
         path = silver_path(self.settings, self.dataset, self.release)
         self._refined(path, "silver", (first, last), 17 * batches, extra)
 

@@ -23,13 +23,13 @@ from sqlalchemy import Engine, event
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
 from include.catalog.dataset import snapshot_dataset
-from include.catalog.watermark import WatermarkProgress
 from include.clients import delta_log
 from include.host.ports import free_ports
 from include.metrics.alert_states import state_key
 from include.metrics.dataset_metrics import HELP, HeadraceCollector
 from include.metrics.moving_figures import WatermarkFigures
 from include.settings import CLONE, Settings
+from include.status.watermark_status import PartitionState, PartitionTime, WatermarkStatus
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -130,10 +130,21 @@ def test_scrape_after_five_times_the_history_does_the_same_work(work: Counter[st
 
 
 def test_watermark_is_stuck_while_batches_pass_it() -> None:
-    figures = WatermarkFigures("r", WatermarkProgress(timedelta()), NOW, 5)
-    later = NOW + timedelta(hours=2)
-    assert figures.stuck_seconds(5, later) == 0
-    assert figures.stuck_seconds(6, later) == 7200
+    figures = WatermarkFigures("r", 5, NOW, NOW, NOW)
+    hours = [NOW + timedelta(hours=number) for number in range(6)]
+
+    def observed(batch: int, at: datetime, *latest: datetime) -> float:
+        waiting = PartitionState.WAITING
+        partitions = tuple(PartitionTime(n, each, waiting, None, each == min(latest)) for n, each in enumerate(latest))
+        figures.observe(batch, WatermarkStatus(min(latest), None, partitions, ()), at)
+        return figures.held_seconds
+
+    ahead = NOW + timedelta(days=1)
+    assert observed(5, hours[1], NOW, ahead) == 0, "no batch came"
+    assert observed(6, hours[2], NOW, ahead) == 7200
+    assert observed(6, hours[3], NOW, ahead) == 7200, "and none comes"
+    assert observed(7, hours[4], NOW, NOW) == 0, "no partition is ahead"
+    assert observed(8, hours[5], hours[1], ahead) == 0, "it moved"
 
 
 def test_endpoint_answers_scrapes_until_it_is_ended(tmp_path: Path) -> None:

@@ -57,31 +57,34 @@ def test_health_of_a_running_stream_is_complete(settings: Settings, kafka: dict[
     assert found.notes == ()
 
 
-def test_observer_reads_only_new_runs(
-    settings: Settings, kafka: dict[int, int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_old", [False, True])
+def test_observer_reads_no_run_of_the_ledger_but_those_of_an_earlier_version(
+    settings: Settings, kafka: dict[int, int], monkeypatch: pytest.MonkeyPatch, is_old: bool
 ) -> None:
     dataset = snapshot_dataset(settings, "flights")
-    stream = Stream(settings, release=dataset.release)
+    stream = Stream(settings, release=dataset.release, is_old=is_old)
     stream.run(0, 1)
     project_dataset(open_writer(settings), settings, "flights")
     watch, read = StreamObserver(settings, "flights"), list[int]()
     ask = watch._ledger.event_times
 
-    def counted(name: str, release: str, after: int) -> object:
-        answer = ask(name, release, after)
+    def counted(name: str, release: str) -> object:
+        answer = ask(name, release)
         read.append(len(answer[0]))
         return answer
 
     monkeypatch.setattr(watch._ledger, "event_times", counted)
     first = watch.observe()
     assert watch.observe() == first
+    stream.is_old = False
     for batch in (2, 3):
         stream.run(batch, batch)
         project_dataset(open_writer(settings), settings, "flights")
     later = watch.observe()
-    assert read == [1, 0, 2]
+    assert read == ([1, 1] if is_old else [])
     assert later == stream_health(settings, "flights")
     assert (first.batch, later.batch) == (1, 3)
+    assert first.watermark == later.watermark == datetime(2013, 1, 1, tzinfo=UTC) - dataset.pipeline.lateness
 
 
 def test_health_without_data_is_unknown(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,8 @@ def test_missing_broker_and_ledger_leave_gaps_and_notes(settings: Settings, brok
     flights = observed.datasets[0]
     assert (flights.lag.offsets, flights.rows["kafka"], flights.rows["bronze"]) == (None, None, None)
     assert flights.batches.published == 0
-    assert len(observed.notes) == 2
+    assert len(observed.notes) == 3
+    assert any("has no snapshot" in note for note in observed.notes), "so its watermark is not known"
     assert any("no Kafka broker answers" in note for note in observed.notes)
     assert any("no ledger exists" in note for note in observed.notes)
 
