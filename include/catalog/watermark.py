@@ -18,7 +18,7 @@ from typing import Any
 from include.catalog import event_times
 
 IDLE = "idle"
-"""The key of the idle partitions beside the greatest event times, whose keys are numbers of partitions."""
+"""The key of the idle partitions; those of the greatest event times are numbers of partitions."""
 
 
 PROGRESS = "watermark"
