@@ -6,21 +6,27 @@ import json
 import re
 
 MASK = "***"
-SECRET_NAME = re.compile(
-    r"passw(or)?d|passphrase|secret|token|jaas|credential|(access|private|api|keystore)[._-]?key$", re.IGNORECASE
+WORDS = (
+    r"(?:passw(?:or)?d|passphrase|\bpwd\b|secret|token|jaas|credential|fernet|signature|"
+    r"(?:access|private|api|keystore)[._-]?key\b)"
 )
-URL_CREDENTIALS = re.compile(r"(\w://[^/:@\s]*):[^\s\"']*@")
-# name=value and "name": "value"; the quotes may be escaped, as in JSON within JSON.
-ASSIGNMENT = re.compile(
-    rf"""([\w.-]*(?:{SECRET_NAME.pattern.replace("$", "")})[\w.-]*\\*["']?\s*[=:]\s*)"""
-    r"""(\\*"(?:[^"\\]|\\[^"])*\\*"|'[^']*'|[^\s&;,"'})\]]+)""",
-    re.IGNORECASE,
-)
+SECRET_NAME = re.compile(rf"(?!.*(?:file|location|path)$).*{WORDS}", re.IGNORECASE | re.DOTALL)
+# A file that holds a secret is none itself.
+NAME = rf"(?<![\w.-])(?=[\w.-]*{WORDS})(?![\w.-]*(?:file|location|path)\\*[\"']?\s*[=:])[\w.-]+"
+# A text in quotes, which may be escaped, as in JSON within JSON, or may lack its end. Otherwise all up to a space.
+VALUE = r"""(?:\\*"(?:[^"\\]|\\[^"])*(?:\\*"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|(?:\\.|[^\s&"'\\])+)"""
+EQUATION = re.compile(rf"""({NAME}\\*["']?\s*=\s*){VALUE}""", re.IGNORECASE)
+ASSIGNMENT = re.compile(rf"""({NAME}\\*["']?\s*[=:]\s*){VALUE}""", re.IGNORECASE)
+# All before the last @: a token may be the user, and a password may contain any character.
+USER_INFO = re.compile(r"(\w://)(?:[^/:@\s\"']*:[^\s\"']*|[^\s\"'/?#]*)@")
+# Names that say nothing outside of a URL.
+PARAMETER = re.compile(r"([?&;](?:key|pass|pin|auth|sig|code|sas|session|jwt)=)[^\s&;#\"']+", re.IGNORECASE)
+BEARER = re.compile(r"\b((?:bearer|basic)\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
     """Return whether the value of an option of this name is a secret."""
-    return SECRET_NAME.search(name) is not None
+    return SECRET_NAME.match(name) is not None
 
 
 def holds_secret(name: str, value: str) -> bool:
@@ -37,7 +43,17 @@ def mask_secrets(text: str) -> str:
     if isinstance(content, dict):
         masked = mask_value(content)
         return text if masked == content else json.dumps(masked)
-    return ASSIGNMENT.sub(rf"\1{MASK}", URL_CREDENTIALS.sub(rf"\1:{MASK}@", text))
+    return ASSIGNMENT.sub(rf"\1{MASK}", mask_addresses(text))
+
+
+def mask_addresses(text: str) -> str:
+    """Return the text with the secrets of URLs, of `name=value` and of headers replaced by ***.
+
+    It keeps `name: value`, which in a sentence is an explanation of a name.
+    """
+    for pattern, kept in ((USER_INFO, rf"\1{MASK}@"), (PARAMETER, rf"\1{MASK}"), (BEARER, rf"\1{MASK}")):
+        text = pattern.sub(kept, text)
+    return EQUATION.sub(rf"\1{MASK}", text)
 
 
 def mask_value(value: object, name: str = "") -> object:

@@ -28,7 +28,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.app_ids": ((), "names transactions of Delta logs; knows no table"),
     "include.commit_guard": ((), "what a process must still own to commit; knows no lease"),
     "include.durable_files": ((), "forces files to disk; knows no file's meaning"),
-    "include.errors": ((), "the two ways to fail; knows nothing"),
+    "include.errors": (("include.secret_masking",), "the two ways to fail; knows nothing else"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
     "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),
     "include.password_file": (("include.errors",), "reads passwords; knows no setting's value"),

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from include.errors import Terminal
 from include.process_control.child_process import launch
 from include.process_control.runner import environment_settings, settings_fingerprints
 from include.process_control.start_stop import settings_difference
-from include.secret_masking import mask_secrets
+from include.secret_masking import mask_secrets, mask_value
 from include.settings import Settings, load_settings
 from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.run_files import RunFile, write_run_file
@@ -63,7 +64,97 @@ def test_secret_is_masked(text: str) -> None:
     assert "***" in mask_secrets(text)
 
 
-@pytest.mark.parametrize("text", ["", "/a/path", "sqlite:////a/path", '{"kafka.ssl.truststore.location": "/a"}', "3g"])
+SCHEMES = ("http", "https", "postgresql", "postgresql+psycopg", "jdbc:postgresql", "mysql", "s3", "amqp", "mongodb+srv")
+USERS = ("", "me:{}@", "{}@", "{}:@", "{}:x-oauth-basic@", "me:a@{}:b/c@", "me:%40{}%2F@", "me@corp:{}@", ":{}@")
+PARAMETERS = (
+    *("password", "passwd", "pwd", "token", "access_token", "secret", "key", "apikey", "api_key", "sslpassword", "sig"),
+    *(
+        "X-Amz-Signature",
+        "X-Amz-Security-Token",
+        "auth",
+        "client_secret",
+        "passphrase",
+        "Password",
+        "SECRET_KEY_secret",
+    ),
+)
+KEYWORDS = (
+    "host=h dbname=d user=u password={}",
+    "host=h password = {} user=u",
+    "password='{}' host=h",
+    "password='a {} b\\' {}' host=h",
+    "password=a\\ {} host=h",
+    "password=a,b;{} host=h",
+    "password=a){} host=h",
+    "sslpassword={} sslkey=/a/b",
+    'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="{}";',
+    "sasl.jaas.config=org.x.Module required username='u' password='{} x';",
+    'OAuthBearerLoginModule required clientId="a" clientSecret="{}" scope="s";',
+    "-Djavax.net.ssl.trustStorePassword={}",
+    "Authorization: Bearer {}{}",
+    "Authorization: Basic {}{}",
+    '{{"authorization": "Bearer {}{}"}}',
+    "jdbc:sqlserver://h;user=u;password={}",
+    '"password": "unfinished {}',
+    "spark.authenticate.secret={}",
+    "{{'kafka.sasl.password': '{}', 'n': 1}}",
+)
+
+
+def urls_with_a_secret() -> list[str]:
+    """URLs of every scheme with the secret in every place."""
+    users = [f"{scheme}://{user}host:1/db" for scheme in SCHEMES for user in USERS if user]
+    places = [
+        f"{scheme}://{user}host/db?a=b&{name}={{}}&c=d" for scheme in SCHEMES for user in USERS for name in PARAMETERS
+    ]
+    return [text.replace("{}", CANARY) for text in (*users, *places)]
+
+
+@pytest.mark.parametrize("around", ["{}", "ledger {} is unavailable (why)", '["{}"]', "'{}': no", "a\n{}\nb"])
+def test_no_form_of_a_secret_is_shown(around: str) -> None:
+    texts = [*urls_with_a_secret(), *(text.format(CANARY, CANARY) for text in KEYWORDS)]
+    assert len(texts) > 1000
+    for text in texts:
+        assert CANARY not in mask_secrets(around.replace("{}", text)), text
+        assert CANARY not in str(mask_value({"a": [around.replace("{}", text)]})), text
+
+
+@pytest.mark.parametrize("around", ["{}", "ledger {} is unavailable (why)", "{}: refused"])
+def test_no_error_shows_the_secret_of_an_address(around: str) -> None:
+    for text in urls_with_a_secret():
+        error = Terminal(around.replace("{}", text), f"headrace x --url {text}")
+        assert CANARY not in f"{error} {error.what} {error.remedy} {error!r}", text
+
+
+@pytest.mark.parametrize("name", ["LEDGER_URL", "LEASE_URL", "AIRFLOW_DATABASE"])
+@pytest.mark.parametrize("place", ["me:{}@127.0.0.1:1/db", "{}@127.0.0.1:1/db", "127.0.0.1:1/db?user=u&password={}"])
+def test_commands_print_no_secret_of_a_database(name: str, place: str, tmp_path: Path) -> None:
+    url = f"postgresql+psycopg://{place.format(CANARY)}"
+    known = {**os.environ, "HEADRACE_STATE": str(tmp_path), f"HEADRACE_{name}": url}
+    known |= {"HEADRACE_RUNNER": "service", "HEADRACE_KAFKA_BOOTSTRAP": "127.0.0.1:1"} if name == "LEASE_URL" else {}
+    for command in (["settings"], ["status"], ["status", "--json"], ["ledger", "rebuild"]):
+        argv = [sys.executable, "-m", "include.cli.main", *command]
+        done = subprocess.run(argv, env=known, capture_output=True, text=True, timeout=120, check=False)
+        assert CANARY not in done.stdout + done.stderr, command
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/a/path",
+        "sqlite:////a/path",
+        '{"kafka.ssl.truststore.location": "/a"}',
+        "3g",
+        "HEADRACE_DATABASE_PASSWORD_FILE: /run/secrets/p",
+        "http://host:80/a?b=c",
+        "a@b.example",
+        "kafka:9092",
+        "password file /a/b: nobody can log in",
+        "spark://host:7077",
+        "key: value",
+    ],
+)
 def test_text_without_a_secret_is_unchanged(text: str) -> None:
     assert mask_secrets(text) == text
 

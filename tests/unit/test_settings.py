@@ -170,8 +170,8 @@ def test_settings_lists_and_marks_refused_values(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("postgresql://me:secret@host/db", "postgresql://me:***@host/db"),
-        ("postgresql://me:a:b/c@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:secret@host/db", "postgresql://***@host/db"),
+        ("postgresql://me:a:b/c@host/db", "postgresql://***@host/db"),
         ("sqlite:////a/path", "sqlite:////a/path"),
         ("/a/path", "/a/path"),
     ],
