@@ -12,7 +12,7 @@ LONGEST_NAME = 200
 
 
 class NotAFolderName(Terminal):
-    """`name` would lead out of the state folder, or no file system takes it; `kind` is dataset or release."""
+    """`name` would lead out of the state folder, or no file system takes it; `kind` is dataset, plan …"""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(
@@ -29,6 +29,10 @@ def folder_name(kind: str, name: str) -> str:
     return name
 
 
+def _process_name(process: str) -> str:
+    return folder_name("process", process.replace(":", "-"))
+
+
 def warehouse(settings: Settings) -> Path:
     """Folder of all tables; paths in a publication are relative to it."""
     return settings.state / "warehouse"
@@ -41,7 +45,7 @@ def bronze_path(settings: Settings, dataset: str) -> Path:
 
 def reference_path(settings: Settings, dataset: str, table: str) -> Path:
     """Reference table `table` of a dataset, shared by all releases."""
-    return warehouse(settings) / folder_name("dataset", dataset) / "reference" / table
+    return warehouse(settings) / folder_name("dataset", dataset) / "reference" / folder_name("table", table)
 
 
 def release_path(settings: Settings, dataset: str, release: str) -> Path:
@@ -66,7 +70,7 @@ def identities_path(settings: Settings, dataset: str, release: str) -> Path:
 
 def gold_path(settings: Settings, dataset: str, release: str, table: str) -> Path:
     """Table `gold.<table>` of a release."""
-    return release_path(settings, dataset, release) / "gold" / table
+    return release_path(settings, dataset, release) / "gold" / folder_name("table", table)
 
 
 def table_path(settings: Settings, dataset: str, release: str, table: str) -> Path:
@@ -75,12 +79,12 @@ def table_path(settings: Settings, dataset: str, release: str, table: str) -> Pa
     if layer == "bronze":
         return bronze_path(settings, dataset)
     root = release_path(settings, dataset, release)
-    return root / layer / name if layer == "gold" else root / layer
+    return root / "gold" / folder_name("table", name) if layer == "gold" else root / folder_name("layer", layer)
 
 
 def patch_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
     """Rows that a plan rebuilt, next to the release's tables and invisible to readers."""
-    return release_path(settings, dataset, release) / "plans" / plan
+    return release_path(settings, dataset, release) / "plans" / folder_name("plan", plan)
 
 
 def patch_in_progress_path(settings: Settings, dataset: str, release: str) -> Path:
@@ -100,7 +104,7 @@ def shadow_publication_path(settings: Settings, dataset: str, release: str) -> P
 
 def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
     """The range that a plan recomputed and found equal."""
-    return release_path(settings, dataset, release) / "verified" / f"{plan}.json"
+    return release_path(settings, dataset, release) / "verified" / f"{folder_name('plan', plan)}.json"
 
 
 def decision_log_path(settings: Settings, dataset: str) -> Path:
@@ -191,7 +195,7 @@ def console_path(settings: Settings) -> Path:
 
 def lease_path(settings: Settings, dataset: str) -> Path:
     """The file whose OS lock makes a process the owner of a dataset's tables."""
-    return settings.state / "leases" / f"{dataset}.lock"
+    return settings.state / "leases" / f"{folder_name('dataset', dataset)}.lock"
 
 
 def lease_domain_path(settings: Settings) -> Path:
@@ -221,12 +225,12 @@ def openlineage_path(settings: Settings) -> Path:
 
 def reading_lock_path(settings: Settings, dataset: str) -> Path:
     """The file that jobs lock while they read versions of a dataset's tables that must not be deleted."""
-    return settings.state / "leases" / f"{dataset}.reading"
+    return settings.state / "leases" / f"{folder_name('dataset', dataset)}.reading"
 
 
 def release_lease_path(settings: Settings, dataset: str, release: str) -> Path:
     """The file whose OS lock makes a process the owner of one release's tables."""
-    return settings.state / "leases" / f"{dataset}-{release}.lock"
+    return settings.state / "leases" / f"{folder_name('dataset', dataset)}-{folder_name('release', release)}.lock"
 
 
 def active_releases_path(settings: Settings, dataset: str) -> Path:
@@ -236,27 +240,27 @@ def active_releases_path(settings: Settings, dataset: str) -> Path:
 
 def request_path(settings: Settings, dataset: str) -> Path:
     """The pending request to a dataset's owner; the response is the file next to it."""
-    return settings.state / "requests" / f"{dataset}.json"
+    return settings.state / "requests" / f"{folder_name('dataset', dataset)}.json"
 
 
 def analyses_path(settings: Settings, dataset: str) -> Path:
     """The published analyses of a dataset, and the folder of each."""
-    return settings.state / "analyses" / dataset
+    return settings.state / "analyses" / folder_name("dataset", dataset)
 
 
 def analysis_table_path(settings: Settings, dataset: str, name: str) -> Path:
     """Table `analysis.<name>`."""
-    return analyses_path(settings, dataset) / name / "table"
+    return analyses_path(settings, dataset) / folder_name("analysis", name) / "table"
 
 
 def analysis_run_path(settings: Settings, dataset: str, name: str) -> Path:
     """Rows and iterations of the run that is not finished."""
-    return analyses_path(settings, dataset) / name / "run"
+    return analyses_path(settings, dataset) / folder_name("analysis", name) / "run"
 
 
 def plan_path(settings: Settings, plan: str) -> Path:
     """The folder of one plan."""
-    return settings.state / "plans" / plan
+    return settings.state / "plans" / folder_name("plan", plan)
 
 
 def ended_runs_path(settings: Settings) -> Path:
@@ -266,27 +270,27 @@ def ended_runs_path(settings: Settings) -> Path:
 
 def desired_path(settings: Settings, dataset: str) -> Path:
     """The last request to run or stop a dataset's stream."""
-    return settings.state / "desired" / f"{dataset}.json"
+    return settings.state / "desired" / f"{folder_name('dataset', dataset)}.json"
 
 
 def run_path(settings: Settings, process: str) -> Path:
     """Record of a started process; `process` is `runner`, `broker` or `stream:<dataset>`."""
-    return settings.state / "run" / f"{process.replace(':', '-')}.json"
+    return settings.state / "run" / f"{_process_name(process)}.json"
 
 
 def status_path(settings: Settings, process: str) -> Path:
     """A driver's status, written about once a second."""
-    return settings.state / "run" / f"{process.replace(':', '-')}.status.json"
+    return settings.state / "run" / f"{_process_name(process)}.status.json"
 
 
 def log_path(settings: Settings, process: str) -> Path:
     """Output of a process."""
-    return settings.state / "logs" / f"{process.replace(':', '-')}.log"
+    return settings.state / "logs" / f"{_process_name(process)}.log"
 
 
 def spill_path(settings: Settings, process: str) -> Path:
     """Temporary files of a process; they do not outlive it."""
-    return settings.state / "spill" / str(process)
+    return settings.state / "spill" / folder_name("process", str(process))
 
 
 def benchmarks_path(settings: Settings) -> Path:

@@ -34,7 +34,7 @@ from include.planning.derived_backfill_plan import plan_any_backfill
 from include.planning.derived_recomputation import recompute_derived
 from include.planning.derived_release_plan import plan_any_release
 from include.planning.explain_plan import explanation
-from include.planning.plan_parameters import PlanParameters
+from include.planning.plan_parameters import DatasetName, PlanParameters
 from include.planning.plan_preconditions import PlanConflict
 from include.planning.plan_stages import PlanStage, needs_approval, run_plan
 from include.planning.release_plan import ReleaseParameters
@@ -99,15 +99,15 @@ class Body(BaseModel):
 class PlanBody(Body, Generic[Parameters]):
     """A plan's parameters; a second request by the same `origin` gets the first one's plan."""
 
-    dataset: str
+    dataset: DatasetName
     parameters: Parameters
-    origin: str
+    origin: Behalf
 
 
 class EndedRunBody(Body):
     """The origin of a run that has ended."""
 
-    origin: str
+    origin: Behalf
 
 
 class RunBody(Body):
@@ -119,7 +119,7 @@ class RunBody(Body):
 class AuditBody(Body):
     """The datasets to audit (none: all), and whether also what an audit before verified."""
 
-    datasets: Sequence[str] = ()
+    datasets: Sequence[DatasetName] = ()
     full: bool = False
 
 
@@ -146,7 +146,7 @@ def refusal(error: Any, status: int) -> JSONResponse:
 
 
 @routes.put("/streams/{dataset}")
-def put_stream(request: Request, dataset: str, body: Body) -> Mapping[str, Any]:
+def put_stream(request: Request, dataset: DatasetName, body: Body) -> Mapping[str, Any]:
     """Request a stream for a run of its DAG."""
     require_run(dataset, body.by)
     with _logged(request, "request", dataset, body.by):
@@ -155,7 +155,7 @@ def put_stream(request: Request, dataset: str, body: Body) -> Mapping[str, Any]:
 
 
 @routes.delete("/streams/{dataset}")
-def delete_stream(request: Request, dataset: str, by: Behalf, since: datetime) -> Mapping[str, Any]:
+def delete_stream(request: Request, dataset: DatasetName, by: Behalf, since: datetime) -> Mapping[str, Any]:
     """Release the stream that a run requested at `since`, unless a later run did."""
     require_run(dataset, by)
     with _logged(request, "release", dataset, by):
@@ -164,7 +164,7 @@ def delete_stream(request: Request, dataset: str, by: Behalf, since: datetime) -
 
 
 @routes.get("/streams/{dataset}")
-def get_stream(request: Request, dataset: str, lag_seconds: float) -> Mapping[str, Any]:
+def get_stream(request: Request, dataset: DatasetName, lag_seconds: float) -> Mapping[str, Any]:
     """Return a stream's health as a line, what breaches the level now, and what ends a watch at once."""
     health = stream_health(console_of(request).settings, dataset)
     ended = end_of_watch(health)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from include.catalog.yaml_declarations import NAME
 from include.plans.plan import PLAN_ID_OR_EMPTY
 from include.strict_values import LAG_SECONDS, LONGEST_LAG, MAX_OFFSET
 
@@ -120,7 +121,12 @@ def audit_form(datasets: list[str]) -> Form:
     """Return the fields of an audit: the datasets, and whether everything is compared again."""
     return {
         "datasets": Param(
-            [], type="array", items={"type": "string"}, examples=datasets, title="Datasets", description="Empty: all."
+            [],
+            type="array",
+            items={"type": "string", "pattern": f"^{NAME.pattern}$"},
+            examples=datasets,
+            title="Datasets",
+            description="Empty: all.",
         ),
         "full": Param(
             False,

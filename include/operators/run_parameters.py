@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from include.errors import Terminal
 from include.planning.backfill_plan import BackfillParameters
-from include.planning.plan_parameters import Parameters, PlanParameters, SliceParameters
+from include.planning.plan_parameters import DatasetName, Parameters, PlanParameters, SliceParameters
 from include.planning.release_plan import ReleaseParameters
 from include.plans.plan import PLAN_ID_OR_EMPTY
 from include.strict_values import LONGEST_LAG
@@ -67,7 +67,7 @@ class RollbackParameters(Parameters):
 class AuditParameters(Parameters):
     """`datasets`: the ones to audit; none named: all. `full`: also what an audit before verified."""
 
-    datasets: Sequence[str]
+    datasets: Sequence[DatasetName]
     full: bool
 
 

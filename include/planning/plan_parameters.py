@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from include.catalog.yaml_declarations import NAME
 from include.strict_values import MAX_OFFSET
 
 WRITTEN_OUT = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
@@ -30,6 +31,8 @@ UtcTime = Annotated[AwareDatetime, BeforeValidator(_utc)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number = Annotated[int, Field(ge=0, le=MAX_OFFSET)]
 Reference = Literal["as-of", "today"]
+DatasetName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+"""A dataset's name from outside; whether the dataset exists is another question."""
 
 
 class Parameters(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -49,6 +50,7 @@ class Cluster:
     """A master and its workers, below `folder`."""
 
     folder: Path
+    secret: str = ""
     master: str = ""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -72,11 +74,21 @@ class Cluster:
         return Worker(process, folder)
 
     def settings(self) -> dict[str, str]:
-        """Return the variables of a stream on this cluster."""
+        """Return the variables of a stream on this cluster, with the secret if it has one."""
         return {
+            **({"HEADRACE_SPARK_CONF": json.dumps(self.security())} if self.secret else {}),
             "HEADRACE_SPARK_MASTER": self.master,
             "HEADRACE_DRIVER_HOST": "127.0.0.1",
             "HEADRACE_EXECUTOR_MEMORY": "700m",
+        }
+
+    def security(self) -> dict[str, str]:
+        """Return Spark's options of a cluster that only who has the secret may use."""
+        return {
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": self.secret,
+            "spark.network.crypto.enabled": "true",
+            "spark.io.encryption.enabled": "true",
         }
 
     def end(self) -> None:
@@ -98,6 +110,11 @@ class Cluster:
             "TZ": ZONE,
         }
         command = [str(SPARK_HOME / "bin" / "spark-class"), name, "--host", "127.0.0.1", "--webui-port", "0"]
+        if self.secret:
+            # A file: command lines and their options are readable for every user of the machine.
+            file = self.folder / "spark.properties"
+            file.write_text("".join(f"{name}={value}\n" for name, value in self.security().items()))
+            arguments = ("--properties-file", str(file), *arguments)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, *arguments],
@@ -113,9 +130,9 @@ class Cluster:
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[Cluster]:
-    """Yield a cluster without workers; end it afterwards."""
-    cluster = Cluster(folder)
+def standalone_cluster(folder: Path, secret: str = "") -> Iterator[Cluster]:
+    """Yield a cluster without workers; end it afterwards. With a secret it refuses who does not have it."""
+    cluster = Cluster(folder, secret)
     try:
         cluster.start_master()
         yield cluster

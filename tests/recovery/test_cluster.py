@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pytest
 from recovery_site import Site, close_broker, open_broker, wait_until
 from standalone_cluster import Cluster, Worker, standalone_cluster
@@ -18,6 +20,7 @@ from infra.stack_oracle import departures_by_carrier
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]
 WITHIN = 900.0
+SECRET = "canary7731-of-the-cluster"
 DAYS = ("2013-01-01", "2013-01-03")
 MOST = ("--corrupt", "0.3%", "--duplicates", "1%", "--late", "1%")
 DEPARTED = "select carrier, sum(departed)::int as flights from gold.carrier_hours group by carrier"
@@ -131,3 +134,33 @@ def test_python_function_of_silver_runs_on_executors_with_our_code_in_utc(cluste
     time, module = found["described"].rsplit("'", 1)
     assert time == f"'{first.astimezone(UTC):%H:%M}"
     assert ".zip/include/" in module, "the driver's own code, not what is installed on the worker"
+
+
+def test_cluster_with_authentication_runs_a_stream_and_refuses_who_lacks_the_secret(tmp_path: Path, site: Site) -> None:
+    (tmp_path / "cluster").mkdir()
+    with standalone_cluster(tmp_path / "cluster", SECRET) as cluster:
+        cluster.add_worker()
+        driver = site.start_driver(**cluster.settings(), HEADRACE_SPARK_CORES="1")
+        site.wait_state("running", driver, WITHIN)
+        site.send(300)
+        site.wait_published(driver, WITHIN)
+        site.assert_nothing_lost()
+        assert command_lines_with(SECRET) == []
+        driver.send(signal.SIGTERM)
+        assert driver.wait() == 0
+        assert SECRET not in driver.log_text()
+
+        without = {**cluster.settings(), "HEADRACE_SPARK_CORES": "1"}
+        del without["HEADRACE_SPARK_CONF"]
+        refused = site.start_driver(**without)
+        assert refused.wait() != 0
+        assert (cluster.folder / "master.log").read_text("utf-8", "replace").count("Registering app") == 1
+
+
+def command_lines_with(text: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if text in (line := " ".join(process.cmdline())):
+                found.append(line)
+    return found
