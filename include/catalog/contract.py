@@ -9,9 +9,9 @@ from decimal import Decimal
 
 from include.catalog.contract_rules import Rule
 from include.catalog.payload_format import JSON
+from include.catalog.portable_regex import DEFAULT_STRING_BYTES
 
 CLOCK_SKEW = timedelta(minutes=10)
-DEFAULT_STRING_BYTES = 65_536
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from include.catalog.contract import DEFAULT_STRING_BYTES, Column, Contract, ServiceLevel
+from include.catalog.contract import Column, Contract, ServiceLevel
 from include.catalog.contract_rules import Rule, RuleModel, rule_findings, typed_rule
 from include.catalog.payload_format import JSON, DeclaredFormat
-from include.catalog.portable_regex import pattern_fault
+from include.catalog.portable_regex import DEFAULT_STRING_BYTES, pattern_fault
 from include.catalog.row_conditions import zoned_time
 from include.catalog.yaml_declarations import (
     Declared,
@@ -173,6 +173,7 @@ def read_contract(document: Document) -> Contract | None:
     base: Key = ("schema", 0, "properties")
     columns = [_column(document, (*base, n), found) for n, found in enumerate(record.properties)]
     types = {found.name: found.logicalType for found in record.properties}
+    lengths = {column.name: column.max_length for column in columns}
     rules = [
         *(((*base, n, "quality", m), r, types, c.name) for n, c in enumerate(record.properties) for m, r in _models(c)),
         *((("schema", 0, "quality", n), rule, types, None) for n, rule in enumerate(record.quality)),
@@ -188,7 +189,7 @@ def read_contract(document: Document) -> Contract | None:
         dataset=file.name,
         version=file.version,
         columns=tuple(columns),
-        rules=_rules(document, rules),
+        rules=_rules(document, rules, lengths),
         identity=tuple(found.name for found in record.properties if found.primaryKey),
         gold=gold,
         levels=tuple(ServiceLevel(level.property, float(level.value * SECONDS[level.unit])) for level in levels),
@@ -204,12 +205,14 @@ def _models(found: _Property) -> list[tuple[int, RuleModel]]:
 
 
 def _rules(
-    document: Document, models: Iterable[tuple[Key, RuleModel, Mapping[str, str] | None, str | None]]
+    document: Document,
+    models: Iterable[tuple[Key, RuleModel, Mapping[str, str] | None, str | None]],
+    lengths: Mapping[str, int] | None = None,
 ) -> tuple[Rule, ...]:
     found = []
     for key, model, types, column in models:
         with document.problem_at(*key):
-            found.append((key, typed_rule(model, types, column=column, strict=document.strict)))
+            found.append((key, typed_rule(model, types, column=column, lengths=lengths, strict=document.strict)))
     document.check(rule_findings(found))
     return tuple(rule for _, rule in found)
 
@@ -314,7 +317,7 @@ def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Fin
             yield (*options, name), f"must be 0 or more, is {length}"
     if column.min_length > column.max_length:
         yield (*options, "minLength"), f"{column.min_length} is greater than maxLength {column.max_length}"
-    if column.pattern is not None and (why := pattern_fault(column.pattern, java_only=True)):
+    if column.pattern is not None and (why := pattern_fault(column.pattern, java_only=True, longest=column.max_length)):
         yield (*options, "pattern"), why
     if not 1 <= column.precision <= MAX_PRECISION or column.scale > column.precision:
         why = f"must be decimal(p,s) with 1 <= p <= {MAX_PRECISION} and s <= p, is {found.physicalType!r}"

@@ -13,14 +13,14 @@ Actions and where they apply: adr-0001.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from include.catalog.portable_regex import pattern_fault
+from include.catalog.portable_regex import DEFAULT_STRING_BYTES, pattern_fault, time_fault
 from include.catalog.row_conditions import Condition, RowCondition, condition_columns, known_column, typed_condition
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS, TABLE_EXPECTATIONS, why_not_per_record
 from include.catalog.yaml_declarations import (
@@ -107,12 +107,17 @@ class RuleModel(Declared):
 
 
 def typed_rule(
-    model: RuleModel, types: Mapping[str, str] | None, *, column: str | None = None, strict: bool = True
+    model: RuleModel,
+    types: Mapping[str, str] | None,
+    *,
+    column: str | None = None,
+    lengths: Mapping[str, int] | None = None,
+    strict: bool = True,
 ) -> Rule:
     """Return a rule over columns of these types; raises InvalidValue.
 
     `column` is the property whose rule it is, if any. `types` is None for a gold table, whose columns the contract
-    does not know: checkpoints alone evaluate its rules.
+    does not know: checkpoints alone evaluate its rules. `lengths` are the longest texts of the columns.
     """
     expectation, written = model.implementation.type, dict(model.implementation.kwargs)
     if column is not None:
@@ -133,9 +138,11 @@ def typed_rule(
             facts["condition"] = typed_condition(shared.row_condition, types)
     if expectation in ROW_EXPECTATIONS and types is not None:
         with inside("implementation", "kwargs"):
-            return _row_rule(facts, own, types, strict)
+            return _accepted(_row_rule(facts, own, types), pattern_fault, lengths or {}, strict)
     with inside("implementation"):
-        return _table_rule(facts, own, types)
+        rule = _table_rule(facts, own, types)
+        with inside("kwargs"):
+            return _accepted(rule, time_fault, lengths or {}, strict)
 
 
 def rule_findings(rules: Iterable[tuple[Key, Rule]]) -> Iterator[Finding]:
@@ -158,7 +165,7 @@ def _shared_arguments(written: Mapping[str, Any]) -> _Kwargs:
         raise InvalidValue(why, *key) from error
 
 
-def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, str], strict: bool) -> Rule:
+def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, str]) -> Rule:
     spec = ROW_EXPECTATIONS[facts["expectation"]]
     columns = tuple(known_column(own.pop(key, None), types, key) for key in spec.columns)
     kinds = {types[column] for column in columns}
@@ -169,9 +176,6 @@ def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, st
         why = f"a record is rejected or not, so `reject` needs mostly: 1, is {facts['mostly']:g}"
         raise InvalidValue(why, "mostly")
     arguments = spec.read(own, types[columns[0]])
-    patterns = arguments.get("regex_list", (arguments["regex"],) if "regex" in arguments else ())
-    for why in filter(None, map(pattern_fault, patterns if strict else ())):
-        raise InvalidValue(why, "regex_list" if "regex_list" in arguments else "regex")
     return Rule(columns=columns, arguments=arguments, **{"condition": None, **facts})
 
 
@@ -188,6 +192,17 @@ def _table_rule(facts: dict[str, Any], own: Mapping[str, Any], types: Mapping[st
     named += [(key, name) for key in LISTS for name in own.get(key, ())]
     columns = tuple(name if types is None else known_column(name, types, "kwargs", key) for key, name in named)
     return Rule(columns=columns, arguments=own, **{"condition": None, **facts})
+
+
+def _accepted(rule: Rule, fault: Callable[..., str | None], lengths: Mapping[str, int], strict: bool) -> Rule:
+    """Return the rule; raises InvalidValue for a pattern that is refused."""
+    longest = max((lengths.get(column, DEFAULT_STRING_BYTES) for column in rule.columns), default=DEFAULT_STRING_BYTES)
+    for key, value in rule.arguments.items() if strict else ():
+        patterns = {"regex": [value], "regex_list": value}.get(key, ())
+        for pattern in patterns if isinstance(patterns, list | tuple) else ():
+            if isinstance(pattern, str) and (why := fault(pattern, longest=longest)):
+                raise InvalidValue(why, key)
+    return rule
 
 
 KWARGS = TypeAdapter(_Kwargs)

@@ -2,19 +2,21 @@ r"""Regular expressions that Java, which validates records, and Python, which ch
 
 The two agree on characters, classes that are spelled out, groups, alternatives, quantifiers, `.`, `^` and `$` (with
 Java's UNIX_LINES). They differ on `\d`, `\w`, `\s` and `\b` outside ASCII, on classes within classes, and on flags.
-A pattern that can backtrack with the third power of a text, or that recurses deeply, is refused: whoever may write to
-the topic could stop the stream with it.
+Both backtrack. A pattern that may take them too many steps for the longest text of its column (`regex_steps.py`), or
+that recurses deeply, is refused: whoever may write to the topic could stop the stream with it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from collections.abc import Iterator
+from functools import lru_cache
+from math import inf, isqrt
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
+from include.catalog.regex_steps import REPEATS, SINGLE, most_steps, parts_of
 from include.catalog.yaml_declarations import shown
 
 SHARED = r"""
@@ -29,176 +31,96 @@ PORTABLE = re.compile(f"(?:{SHARED})*", re.VERBOSE)
 ASCII_CLASSES = re.compile(rf"(?:{SHARED}|\\[dws]|\[\^?(?:[^][\\&^]|\\[][\\^&dws.-])+\])*", re.VERBOSE)
 r"""Also `\d`, `\w`, `\s`, for a pattern that Java alone evaluates, where they are ASCII."""
 UNBOUNDED_GROUP = re.compile(r"(?<!\\)\)(?:[*+]|\{\d+,\})(?!\+)")
-FEW = 9
-"""Up to this many repetitions of an ambiguous item are harmless."""
-MANY = 255
-"""A quantifier with a greater bound counts as unbounded: three of them try 16 million ways."""
 DEEPEST = 1_000
 """Java recurses once for each repetition of a group; 5,000 overflow the stack of a thread."""
-EVERYTHING = frozenset(range(129))
-"""The ASCII characters; 128 represents all others."""
-CATEGORIES = {
-    op.CATEGORY_DIGIT: frozenset(map(ord, "0123456789")),
-    op.CATEGORY_SPACE: frozenset(map(ord, " \t\n\r\f\v")),
-    op.CATEGORY_WORD: frozenset(n for n in range(128) if chr(n).isalnum() or n == ord("_")),
-}
-SINGLE = (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY)
-REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
-Chars = frozenset[int]
+DEFAULT_STRING_BYTES = 65_536
+"""The longest text of a column that declares no maxLength."""
+ALWAYS_ALLOWED = 20_000_000
+"""Steps that take a fraction of a second."""
+QUADRATIC = 5
+"""Steps for each square of a text's length: `.*name`, with one unbounded quantifier and without ^, takes up to 4."""
+MOST_STEPS = 22_000_000_000
+"""Java takes seconds for them, and only for a text of 65,536 characters that was made for the pattern."""
+QUANTIFIER = re.compile(r"[*+?]\+?|\{\d+(?:,\d*)?\}\+?")
 
 
-def pattern_fault(pattern: str, *, java_only: bool = False) -> str | None:
+@lru_cache(maxsize=4096)
+def pattern_fault(pattern: str, *, java_only: bool = False, longest: int = DEFAULT_STRING_BYTES) -> str | None:
     r"""Return why a pattern is refused, and how to write it instead; None when it can be used.
 
-    `java_only`: Python never evaluates it, so that `\d`, `\w` and `\s` have one meaning.
+    `longest` is the length of the longest text. `java_only`: Python never evaluates the pattern, so that `\d`, `\w`
+    and `\s` have one meaning.
     """
     if (ASCII_CLASSES if java_only else PORTABLE).fullmatch(pattern) is None:
         allowed = r"\d, \w, \s, " if java_only else ""
         without = "" if java_only else r" (no \d, \w, \s, \b)"
         why = f"only plain characters, {allowed}classes like [0-9]{without}, groups and quantifiers"
         return f"{shown(pattern)}: {why} mean the same in Java and Python"
+    if UNBOUNDED_GROUP.search(pattern):
+        why = f"{shown(pattern)} repeats a group without bound; Java recurses there, and a long text ends the driver"
+        return f"{why}: give it an upper bound, {{0,99}}, or make it possessive, )*+"
+    return time_fault(pattern, longest=longest, deepest=DEEPEST)
+
+
+@lru_cache(maxsize=4096)
+def time_fault(pattern: str, *, longest: int = DEFAULT_STRING_BYTES, deepest: float = inf) -> str | None:
+    """Return why a pattern that need not be portable is refused: it is none, or takes too long."""
     try:
         tree = _parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         return f"{shown(pattern)} is not a regular expression: {error}"
-    if UNBOUNDED_GROUP.search(pattern):
-        why = f"{shown(pattern)} repeats a group without bound; Java recurses there, and a long text ends the driver"
-        return f"{why}: give it an upper bound, {{0,99}}, or make it possessive, )*+"
-    if _depth(tree) > DEEPEST:
-        why = f"repeats groups {_depth(tree):,} times; Java recurses there, at most {DEEPEST:,} times"
+    if _depth(tree) > deepest:
+        why = f"repeats groups {_depth(tree):,} times; Java recurses there, at most {deepest:,} times"
         return f"{shown(pattern)} {why}: give them lower bounds, or make them possessive, {{0,9999}}+"
-    return next((f"{shown(pattern)} {why}" for why in (*_ambiguous(tree), *_ambiguous_chain(list(_flat(tree))))), None)
+    return None if _is_quick(tree, longest) else _too_slow(pattern, longest)
 
 
-def _depth(items: Any) -> int:
+def _is_quick(tree: Any, longest: int) -> bool:
+    """Whether a text of n characters takes at most the steps that are always allowed, or QUADRATIC * n²."""
+    medium = min(longest, isqrt(ALWAYS_ALLOWED // QUADRATIC))
+    steps = most_steps(tree, longest)
+    is_allowed = steps <= min(QUADRATIC * longest**2, MOST_STEPS) and most_steps(tree, medium) <= ALWAYS_ALLOWED
+    return steps <= ALWAYS_ALLOWED or is_allowed
+
+
+def _too_slow(pattern: str, longest: int) -> str:
+    slow = (part for part in _groups(pattern) if not _is_quick(_parser.parse(f"^{part}$"), longest))
+    part = next(slow, pattern)
+    where = "" if part == pattern else f"{shown(part)} in "
+    return (
+        f"{where}{shown(pattern)} can match in so many ways that a text of up to {longest:,} characters "
+        "holds up the stream: "
+        "begin each repeated group with a character that the rest of it cannot match, as in (-[a-z]+){0,99}; join "
+        "quantifiers that can match the same characters; begin with ^; or declare a shorter maxLength"
+    )
+
+
+def _groups(pattern: str) -> Iterator[str]:
+    """Yield the groups of a pattern with their quantifiers, inner ones first."""
+    opened, is_class, at = list[int](), False, 0
+    while at < len(pattern):
+        sign = pattern[at]
+        if sign == "\\":
+            at += 1
+        elif sign == "[" or is_class:
+            is_class = sign != "]"
+        elif sign == "(":
+            opened.append(at)
+        elif sign == ")":
+            times = QUANTIFIER.match(pattern, at + 1)
+            yield pattern[opened.pop() : times.end() if times else at + 1]
+        at += 1
+
+
+def _depth(items: Any) -> float:
     """Return how deep Java recurses in the groups of a sequence at most."""
     return sum(_item_depth(kind, value) for kind, value in items)
 
 
-def _item_depth(kind: Any, value: Any) -> int:
-    inner = max((_depth(part) for part in _parts(kind, value)), default=0)
+def _item_depth(kind: Any, value: Any) -> float:
+    inner = max((_depth(part) for part in parts_of(kind, value)), default=0)
     if kind not in REPEATS:
         return inner
     is_group = any(each not in SINGLE for each, _ in value[2])
-    return int(value[1]) * (1 + inner) if is_group and kind is not op.POSSESSIVE_REPEAT else inner
-
-
-def _ambiguous_chain(items: Sequence[Any]) -> Iterator[str]:
-    """Yield a reason when three quantifiers of a sequence can match one text, whatever is between them.
-
-    A pattern that does not begin with ^ is tried at each place of the text, as if it began with a quantifier. What
-    the sequence ends with cannot fail, so it is not tried again.
-    """
-    length, shared = (0, EVERYTHING) if items and items[0] == (op.AT, op.AT_BEGINNING) else (1, EVERYTHING)
-    for kind, value in items[: -1 if items and items[-1][0] in REPEATS else None]:
-        chars = _chars([(kind, value)])
-        if kind in REPEATS[:2] and value[1] > MANY:
-            length, shared = (length + 1, shared & chars) if length and shared & chars else (1, chars)
-        elif kind not in (op.ASSERT, op.ASSERT_NOT) and not shared & chars:
-            length = 0
-        if length == 3:
-            yield (
-                "has three unbounded quantifiers (where it may begin counts as one, without ^) that can share a text, "
-                "which backtracks with its third power: separate them by a character that none of them matches"
-            )
-            return
-
-
-def _ambiguous(items: Any) -> Iterator[str]:
-    """Yield where one text can match in so many ways that a mismatch is found after trying them all."""
-    for (one, one_value), (other, other_value) in pairwise(_flat(items)):
-        both = _is_unbounded(one, one_value) and _is_unbounded(other, other_value)
-        if both and _chars(one_value[2]) & _chars(other_value[2]):
-            yield "has two unbounded quantifiers side by side for the same characters: join them into one"
-    for kind, value in items:
-        if kind in REPEATS:
-            yield from _ambiguous_repeat(value[1], value[2], kind is op.POSSESSIVE_REPEAT)
-        for part in _parts(kind, value):
-            yield from _ambiguous(part)
-
-
-def _ambiguous_repeat(most: Any, body: Any, is_possessive: bool) -> Iterator[str]:
-    flat = list(_flat(body))
-    inner = [value for kind, value in _all_items(flat) if kind in REPEATS[:2] and value[0] != value[1]]
-    if not is_possessive and most > 1 and inner and (most > FEW or any(value[1] > FEW for value in inner)):
-        first, rest = flat[0], flat[1:]
-        if first[0] not in (op.LITERAL, op.IN) or _chars([first]) & _chars(rest):
-            yield (
-                "has a quantifier inside a repeated group, which can backtrack without bound: begin the group with a "
-                "character that the rest of it cannot match, as in (-[a-z]+){0,99}, or make it possessive, )*+"
-            )
-    if not is_possessive and most > FEW:
-        for kind, value in _all_items(flat):
-            if kind is op.BRANCH and any(not a or not b or _first(a) & _first(b) for a, b in combinations(value[1], 2)):
-                yield (
-                    "repeats alternatives that can begin with the same character, which can backtrack without bound: "
-                    "let each alternative begin with another character, or make the group possessive, )*+"
-                )
-
-
-def _is_unbounded(kind: Any, value: Any) -> bool:
-    return kind in REPEATS[:2] and value[1] is op.MAXREPEAT
-
-
-def _parts(kind: Any, value: Any) -> Sequence[Any]:
-    """Return the sequences that an item consists of."""
-    if kind in REPEATS:
-        return [value[2]]
-    if kind is op.SUBPATTERN:
-        return [value[3]]
-    if kind is op.BRANCH:
-        return list(value[1])
-    return [value[1]] if kind in (op.ASSERT, op.ASSERT_NOT) else []
-
-
-def _flat(items: Any) -> Iterator[Any]:
-    """Yield items with groups replaced by what they hold."""
-    for kind, value in items:
-        if kind is op.SUBPATTERN:
-            yield from _flat(value[3])
-        else:
-            yield kind, value
-
-
-def _all_items(items: Any) -> Iterator[Any]:
-    for kind, value in items:
-        yield kind, value
-        for part in _parts(kind, value):
-            yield from _all_items(part)
-
-
-def _chars(items: Any) -> Chars:
-    """Return all characters that items can match."""
-    return frozenset().union(*(_char(kind, value) for kind, value in _all_items(items)))
-
-
-def _first(items: Any) -> Chars:
-    """Return the characters that a match can begin with; all of them when an item can be empty."""
-    kind, value = next(iter(_flat(items)))
-    if kind in SINGLE:
-        return _char(kind, value)
-    if kind in REPEATS and value[0] > 0:
-        return _first(value[2])
-    return EVERYTHING
-
-
-def _char(kind: Any, value: Any) -> Chars:
-    """Return the characters that a single item matches; none for an item that contains others."""
-    if kind is op.LITERAL:
-        return frozenset([min(value, 128)])
-    if kind is op.NOT_LITERAL:
-        return EVERYTHING - {value}
-    if kind is op.ANY:
-        return EVERYTHING
-    if kind is not op.IN:
-        return frozenset()
-    found: set[int] = set()
-    for each, what in value:
-        if each is op.RANGE:
-            found.update(range(min(what[0], 128), min(what[1], 128) + 1))
-        elif each is op.CATEGORY:
-            found |= CATEGORIES.get(what, EVERYTHING)
-        elif each is op.LITERAL:
-            found.add(min(what, 128))
-    negated = value[0][0] is op.NEGATE
-    return (EVERYTHING - found) | {128} if negated else frozenset(found)
+    times = inf if value[1] is op.MAXREPEAT else int(value[1])
+    return times * (1 + inner) if is_group and kind is not op.POSSESSIVE_REPEAT else inner

@@ -15,8 +15,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from include.catalog.contract import DEFAULT_STRING_BYTES
 from include.catalog.contract_file import MAX_PRECISION, MEMBER
+from include.catalog.portable_regex import DEFAULT_STRING_BYTES
 from include.catalog.yaml_declarations import NAME
 from include.scaffold.sample_records import Fields
 from include.scaffold.time_forms import is_day, is_local, is_zoned, moment

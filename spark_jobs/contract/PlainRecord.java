@@ -18,9 +18,12 @@ import org.apache.spark.unsafe.types.UTF8String;
 public final class PlainRecord implements UDF1, Serializable {
     private final List fields = new ArrayList();
 
-    /** Adds the next field of the record; without a restriction `values`, `pattern` and `positions` are null. */
+    /**
+     * Adds the next field of the record; without a restriction `values`, `pattern` and `positions` are null. The
+     * pattern is matched with texts of at most `longest` bytes: for these its steps are bounded (portable_regex.py).
+     */
     public void add(String member, String type, boolean required, int whole, int scale, List values, String pattern,
-            String positions) {
+            int longest, String positions) {
         PlainField field = new PlainField();
         field.key = bytes("\"" + member + "\":");
         field.type = type.charAt(0);
@@ -32,6 +35,7 @@ public final class PlainRecord implements UDF1, Serializable {
             field.values[number] = bytes((String) values.get(number));
         }
         field.pattern = pattern == null ? null : Pattern.compile(pattern);
+        field.longest = longest;
         field.positions = positions == null ? null : masks(positions);
         fields.add(field);
     }
@@ -106,6 +110,7 @@ final class PlainField implements Serializable {
     int scale;
     byte[][] values;
     Pattern pattern;
+    int longest;
     long[] positions;
 
     /** Returns where the value begins, after the key at `at`. */
@@ -216,7 +221,8 @@ final class PlainField implements Serializable {
             return -1;
         }
         boolean isOne = pattern == null
-            || pattern.matcher(new String(record, at, end - at, StandardCharsets.UTF_8)).matches();
+            || end - at <= longest
+                && pattern.matcher(new String(record, at, end - at, StandardCharsets.UTF_8)).matches();
         return isOne ? end : -1;
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DecimalType, IntegerType, StringType, TimestampType
 
 from include.catalog.contract import Column, Contract
-from include.catalog.contract_rules import REJECT
+from include.catalog.contract_rules import REJECT, Rule
 from spark_jobs.contract.compiled_rules import compiled_rule
 from spark_jobs.contract.json_record import BOOLEAN, NUMBER, TEXT, JsonValue
 from spark_jobs.contract.plain_form import is_proven_by_plain_form
@@ -79,11 +80,21 @@ def value_rules(column: Column, contract: Contract, arrived: Expression) -> list
 
 def rejecting_rules(contract: Contract) -> list[FieldRule]:
     """Return the contract's own rules that reject a record."""
+    lengths = {column.name: column.max_length for column in contract.columns}
     return [
-        FieldRule(rule.name, rule.columns[0], compiled_rule(rule).holds, _shortened_text(F.col(rule.columns[0])))
+        FieldRule(rule.name, rule.columns[0], _holds(rule, lengths), _shortened_text(F.col(rule.columns[0])))
         for rule in contract.record_rules
         if rule.action == REJECT
     ]
+
+
+def _holds(rule: Rule, lengths: Mapping[str, int]) -> Expression:
+    """Return whether a record keeps the rule; a pattern is not matched with a text that is too long."""
+    holds = compiled_rule(rule).holds
+    if not rule.arguments.keys() & {"regex", "regex_list"}:
+        return holds
+    name = rule.columns[0]
+    return F.when(F.coalesce(F.octet_length(F.col(name)) <= lengths[name], F.lit(True)), holds)
 
 
 def _shortened_text(value: Expression) -> Expression:
@@ -129,7 +140,8 @@ def _string_bounds(column: Column, value: Expression) -> list[tuple[str, Express
     size = F.octet_length(value)
     rules = [("length", (size >= column.min_length) & (size <= column.max_length))]
     if column.pattern:
-        rules.append(("pattern", value.rlike(_anchored_at_end(column.pattern))))
+        # The steps of a pattern are bounded for texts that are not too long (portable_regex.py).
+        rules.append(("pattern", F.when(size <= column.max_length, value.rlike(_anchored_at_end(column.pattern)))))
     if column.values:
         rules.append(("enum", value.isin(*column.values)))
     return rules

@@ -49,7 +49,10 @@ def plain_values(record: Expression, contract: Contract) -> Expression:
     function = new_instance(spark, PLAIN_RECORD)
     for column in contract.columns:
         whole, scale = _digits(column)
-        function.add(column.member, column.type, column.required, whole, scale, *_accepted_texts(column))
+        values, pattern, positions = _accepted_texts(column)
+        function.add(
+            column.member, column.type, column.required, whole, scale, values, pattern, column.max_length, positions
+        )
     fields = [StructField(_field_name(n), READ_AS[column.type]) for n, column in enumerate(contract.columns)]
     known = F.octet_length(record) <= MAX_BYTES if contract.columns[0].required else F.lit(False)
     return java_function(spark, function, StructType(fields), F.when(known, record))

@@ -92,5 +92,31 @@ def test_pattern_that_matches_in_linear_time_is_accepted(pattern: str) -> None:
     assert pattern_fault(pattern, java_only=True) is None
 
 
+@pytest.mark.parametrize(
+    ("pattern", "slow"),
+    [
+        ("((a{0,5}){0,5}){0,5}b", "((a{0,5}){0,5}){0,5}"),
+        ("^x((a{0,5}){0,5}){0,5}$", "((a{0,5}){0,5}){0,5}"),
+        ("^(a?){20}a{20}$", None),
+        ("^((a?){9}){9}$", "((a?){9}){9}"),
+        ("^x(a|ab|b){0,20}c", "(a|ab|b){0,20}"),
+        ("(?=((a{1,9}){1,9}){1,9}c)a", "(a{1,9}){1,9}"),
+        ("^a((x{1,9}x{1,9}){1,9}y)?", "(x{1,9}x{1,9}){1,9}"),
+        ("a+a+b", None),
+    ],
+)
+def test_pattern_that_backtracks_too_often_is_refused_with_its_group(pattern: str, slow: str | None) -> None:
+    why = pattern_fault(pattern)
+    assert why is not None
+    assert why.startswith(f"'{slow}' in '{pattern}'" if slow else f"'{pattern}'"), why
+
+
+@pytest.mark.parametrize("pattern", ["[a-z0-9]+[.]?[a-z0-9]+@[a-z]+", "^[a-z]+ ?[a-z]+ ?[a-z]+$", "a+a+b"])
+def test_pattern_is_accepted_for_texts_short_enough(pattern: str) -> None:
+    """Three quantifiers that share a text take the third power of its length."""
+    assert pattern_fault(pattern, longest=256) is None
+    assert pattern_fault(pattern, longest=10_000) is not None
+
+
 def test_problem_is_written_as_file_line_key_and_reason() -> None:
     assert str(Problem(Path("a/b.yaml"), 3, "x[0].y", "must be z")) == "a/b.yaml:3: x[0].y: must be z"
