@@ -65,7 +65,7 @@ def up(
     )
     for name, observe in (("console", observe_console), ("metrics", observe_metrics)):
         if getattr(settings, name) == "on":
-            show_page(console, name, await_page(settings, observe))
+            show_page(console, name, await_page(settings, observe, lambda line: print_progress(console, line)))
     if airflow:
         start_airflow(settings, console)
 

@@ -7,18 +7,22 @@ After a crash: a request that was not withdrawn is executed once.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
+from functools import partial
 
 from include.errors import HeadraceError, Terminal, Transient
+from include.host.await_progress import NoProgress, Waiting
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request, withdraw_request
+from include.state.process_signs import process_signs
+from include.state.process_states import stream_name
 from include.status.process_status import is_expected, observe_stream
 
-RESPONSE_TIMEOUT = 300.0
+RESPONSE_IDLE = 300.0
+"""Seconds without progress of the owner after which a request is withdrawn."""
 
 
 class RequestRefused(Terminal):
@@ -32,11 +36,11 @@ class RequestRefused(Terminal):
 
 
 class NoResponse(Transient):
-    """The owner did not respond in time; the request was withdrawn."""
+    """The owner did not respond; `why` says what it did instead. The request was withdrawn."""
 
-    def __init__(self, requester: str, seconds: float) -> None:
+    def __init__(self, requester: str, why: str) -> None:
         super().__init__(
-            f"{requester}: the stream did not respond within {seconds:.0f} s, or has ended; the request was withdrawn",
+            f"{requester}: the stream did not respond, it {why}; the request was withdrawn",
             "headrace status, then the same command again",
         )
         self.requester = requester
@@ -73,15 +77,17 @@ def _executed_by_job(settings: Settings, dataset: str, request: OwnerRequest) ->
 
 
 def _awaited(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
-    began = time.monotonic()
-    while time.monotonic() < began + RESPONSE_TIMEOUT:
-        response = find_response(settings, dataset, request)
-        if response is not None:
-            return response
-        if not is_expected(observe_stream(settings, dataset)):
-            break
-        time.sleep(0.05)
-    raise NoResponse(request.requester, time.monotonic() - began)
+    def response() -> OwnerResponse | None:
+        found = find_response(settings, dataset, request)
+        if found is None and not is_expected(observe_stream(settings, dataset)):
+            raise NoResponse(request.requester, "has ended")
+        return found
+
+    signs = partial(process_signs, settings, stream_name(dataset))
+    try:
+        return Waiting(request.requester, signs, idle=RESPONSE_IDLE).until(response, 0.05)
+    except NoProgress as error:
+        raise NoResponse(request.requester, error.why) from error
 
 
 def project_now(settings: Settings, dataset: str) -> None:

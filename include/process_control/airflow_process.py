@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +26,7 @@ import psutil
 
 from include.durable_files import write_atomically
 from include.errors import Terminal
+from include.host.await_progress import NoProgress, Waiting
 from include.host.ports import LOOPBACK, chosen_port
 from include.paths import airflow_path, database_url, log_path
 from include.process_control.child_process import spawn
@@ -33,11 +35,12 @@ from include.process_control.start_stop import exclusive_command
 from include.settings import CLONE, Settings
 from include.state.json_file import JsonFile
 from include.state.process_logs import log_size, log_tail
+from include.state.process_signs import process_signs
 from include.state.process_states import AIRFLOW
-from include.state.run_files import SAME_START, RunFile, is_alive, read_run_file, remove_run_file, terminate, wait_gone
+from include.state.run_files import SAME_START, RunFile, is_alive, read_run_file, remove_run_file, terminate
 
-READY_WITHIN = 120.0
-STOP_WITHIN = 45.0
+STOP_IDLE = 45.0
+"""Seconds without progress after which Airflow is killed."""
 USER = "admin"
 # Seconds until "database is locked". Airflow imports both by name, and adds arguments of its own to the first.
 SQLITE_WAIT = {"timeout": 60.0}
@@ -197,7 +200,12 @@ def down_airflow(settings: Settings, report: Reporter) -> bool:
             report(f"{AIRFLOW}: stopping …")
         began = time.monotonic()
         terminate(run)
-        by_itself = wait_gone(run, STOP_WITHIN)
+        by_itself = True
+        try:
+            signs = partial(process_signs, settings, AIRFLOW)
+            Waiting(AIRFLOW, signs, report, STOP_IDLE).holds(lambda: not is_alive(run), 0.05)
+        except NoProgress:
+            by_itself = False
         end_session(run)
         how = "stopped" if by_itself else "did not stop by itself and was killed"
         report(f"{AIRFLOW}: {how} after {time.monotonic() - began:.1f} s")
@@ -228,7 +236,7 @@ def ensure_airflow(settings: Settings, report: Reporter) -> RunFile:
     run = read_run_file(settings, AIRFLOW)
     if run is not None and is_alive(run):
         report(f"{AIRFLOW}: already running, pid {run.pid}")
-        await_healthy(settings, run, 0)
+        await_healthy(settings, run, 0, report)
         return run
     if run is not None:
         # Its supervisor is dead; the remaining processes of its session must not run together with the new one.
@@ -239,21 +247,27 @@ def ensure_airflow(settings: Settings, report: Reporter) -> RunFile:
     argv = [sys.executable, "-m", "include.process_control.airflow_parts"]
     page = f"http://{LOOPBACK}:{keys.port}"
     run = spawn(settings, AIRFLOW, argv, CLONE, airflow_environment(settings, keys), {"port": keys.port, "page": page})
-    await_healthy(settings, run, since)
+    await_healthy(settings, run, since, report)
     report(f"{AIRFLOW}: ready at {page} after {time.monotonic() - began:.1f} s, pid {run.pid}")
     return run
 
 
-def await_healthy(settings: Settings, run: RunFile, since: int) -> None:
-    """Wait until every part of Airflow reports healthy. Raises AirflowNotStarted when it ends or is late."""
-    end, log = time.monotonic() + READY_WITHIN, log_path(settings, AIRFLOW)
-    while unhealthy := unhealthy_parts(run):
-        if not is_alive(run):
+def await_healthy(settings: Settings, run: RunFile, since: int, report: Reporter) -> None:
+    """Wait until every part of Airflow reports healthy. Raises AirflowNotStarted when it ends or makes no progress."""
+    log, unhealthy = log_path(settings, AIRFLOW), list[str]()
+
+    def is_healthy() -> bool:
+        nonlocal unhealthy
+        unhealthy = unhealthy_parts(run)
+        if unhealthy and not is_alive(run):
             raise AirflowNotStarted("ended while it was starting", log, log_tail(settings, AIRFLOW, since))
-        if time.monotonic() > end:
-            why = f"was not ready within {READY_WITHIN:.0f} s ({', '.join(unhealthy)})"
-            raise AirflowNotStarted(why, log, log_tail(settings, AIRFLOW, since))
-        time.sleep(0.25)
+        return not unhealthy
+
+    try:
+        Waiting(AIRFLOW, lambda: (unhealthy, process_signs(settings, AIRFLOW)), report).holds(is_healthy, 0.25)
+    except NoProgress as error:
+        why = f"is not ready ({', '.join(unhealthy)}), {error.why}"
+        raise AirflowNotStarted(why, log, log_tail(settings, AIRFLOW, since)) from error
 
 
 def unhealthy_parts(run: RunFile) -> list[str]:

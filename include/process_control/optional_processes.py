@@ -9,11 +9,12 @@ Does not: make a page or an event (include/console, include/metrics, include/lin
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from include.host.await_progress import NoProgress, Waiting
 from include.host.ports import LOOPBACK, chosen_port
 from include.paths import console_path, metrics_path
 from include.process_control.child_process import spawn, tethered
@@ -21,10 +22,11 @@ from include.process_control.driver_process import driver_environment
 from include.secret_masking import mask_secrets
 from include.settings import CLONE, Settings
 from include.state.json_file import JsonFile
+from include.state.process_signs import process_signs
 from include.state.process_states import CONSOLE, METRICS, OPENLINEAGE, ProcessState, ProcessStatus
 from include.state.run_files import RunFile
 
-READY_WITHIN = 30.0
+PAGE_IDLE = 30.0
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,17 @@ def _kept_port(path: Path, requested: int, name: str, setting: str) -> int:
     return port
 
 
-def await_page(settings: Settings, observe: Callable[[Settings], ProcessStatus]) -> ProcessStatus:
-    """Return a page's status once it answers or has failed, after 30 seconds in any case."""
-    began, status = time.monotonic(), observe(settings)
-    while status.state is not ProcessState.RUNNING and not status.state.terminal:
-        if time.monotonic() - began > READY_WITHIN:
-            return status
-        time.sleep(0.1)
+def await_page(
+    settings: Settings, observe: Callable[[Settings], ProcessStatus], report: Callable[[str], object]
+) -> ProcessStatus:
+    """Return a page's status once it answers or has failed, or when it makes no progress."""
+    status = observe(settings)
+
+    def has_settled() -> bool:
+        nonlocal status
         status = observe(settings)
+        return status.state is ProcessState.RUNNING or status.state.terminal
+
+    with suppress(NoProgress):
+        Waiting(status.name, lambda: process_signs(settings, status.name), report, PAGE_IDLE).holds(has_settled)
     return status

@@ -18,6 +18,7 @@ from include.catalog.dataset import DatasetUnknown, misnamed_folders
 from include.catalog.dataset_checks import validate_datasets
 from include.catalog.derived_dataset import all_dataset_names
 from include.errors import Terminal, Transient
+from include.host.await_progress import IDLE, NoProgress, Waiting, cpu_steps
 from include.host.process_place import process_label
 from include.host.spark_master import EXECUTOR_SECONDS
 from include.paths import log_path
@@ -40,7 +41,16 @@ from include.state.file_locks import LockHeld, take_lock
 from include.state.json_file import StateFileUnreadable
 from include.state.migrate_state import migrate_state
 from include.state.process_logs import log_size, log_tail
-from include.state.process_states import BROKER, RUNNER, STREAM, WORKING_STATES, ProcessState, ProcessStatus
+from include.state.process_signs import process_signs
+from include.state.process_states import (
+    BROKER,
+    RUNNER,
+    STREAM,
+    WORKING_STATES,
+    ProcessState,
+    ProcessStatus,
+    stream_name,
+)
 from include.state.run_files import RunFile, is_alive, read_run_file, remove_run_file, send, terminate, wait_gone
 from include.status.process_status import (
     is_started,
@@ -51,12 +61,6 @@ from include.status.process_status import (
     observe_stream,
     started_datasets,
 )
-
-RUNNER_READY_WITHIN = 30.0
-READY_WITHIN = 90.0
-"""Of one process that starts alone; drivers that start at once share the processors."""
-# Longer than the runner gives a driver and then the broker.
-DOWN_WITHIN = 120.0
 
 
 class StateBusy(Transient):
@@ -188,11 +192,18 @@ def ensure_runner(settings: Settings, report: Reporter) -> None:
     since = log_size(settings, RUNNER)
     command = [sys.executable, "-m", "include.process_control.runner"]
     process = launch(settings, RUNNER, command, CLONE, driver_environment(settings))
-    end = time.monotonic() + RUNNER_READY_WITHIN
-    while not (run := read_run_file(settings, RUNNER)) or not is_alive(run):
-        if process.poll() is not None or time.monotonic() > end:
-            raise NotStarted(settings, RUNNER, "did not start", since)
-        time.sleep(0.05)
+
+    def has_started() -> bool:
+        code = process.poll()
+        if code is not None:
+            raise NotStarted(settings, RUNNER, f"did not start, it ended with exit code {code}", since)
+        run = read_run_file(settings, RUNNER)
+        return run is not None and is_alive(run)
+
+    try:
+        Waiting(RUNNER, lambda: (log_size(settings, RUNNER), cpu_steps([process.pid])), report).holds(has_started)
+    except NoProgress as error:
+        raise NotStarted(settings, RUNNER, f"did not start: {error.why}", since) from error
 
 
 def settings_difference(settings: Settings) -> str:
@@ -211,25 +222,22 @@ def await_drained(settings: Settings, report: Reporter) -> None:
     """Wait until a stopping runner has exited, so that another can start. Raises NotStarted."""
     run = read_run_file(settings, RUNNER)
     report(f"{RUNNER}: is draining, waiting for it to end …")
-    if run is not None and not wait_gone(run, DOWN_WITHIN):
-        raise NotStarted(settings, RUNNER, f"has been draining for more than {DOWN_WITHIN:.0f} s", sys.maxsize)
+    if run is None:
+        return
+    # It ends its drivers first, which show what they do in their logs.
+    names = [RUNNER, BROKER, *map(stream_name, started_datasets(settings))]
+    try:
+        Waiting(RUNNER, lambda: process_signs(settings, *names), report).holds(lambda: not is_alive(run))
+    except NoProgress as error:
+        raise NotStarted(settings, RUNNER, f"is draining: {error.why}", sys.maxsize) from error
 
 
 def await_streams(
     settings: Settings, before: Sequence[ProcessStatus], since: Mapping[str, int], report: Reporter
 ) -> list[NotStarted | None]:
-    """Wait until each stream works; return for each the error when it does not.
-
-    They start at the same time: each may take as long as all that do not work yet would take one after the other.
-    """
-    began, starting = time.monotonic(), sum(status.state not in WORKING_STATES for status in before)
-    within = ready_within(settings, starting)
-    return [await_working(settings, stream, since[stream.name], report, within, began) for stream in before]
-
-
-def ready_within(settings: Settings, starting: int) -> float:
-    """Return the seconds that drivers may take which start at once; on a cluster they wait for executors first."""
-    return READY_WITHIN * max(1, starting) + (EXECUTOR_SECONDS if settings.spark_master else 0)
+    """Wait until each stream works; return for each the error when it does not. They start at the same time."""
+    began = time.monotonic()
+    return [await_working(settings, stream, since[stream.name], report, began) for stream in before]
 
 
 def await_working(
@@ -237,25 +245,33 @@ def await_working(
     before: ProcessStatus,
     since: int,
     report: Reporter,
-    within: float = READY_WITHIN,
     began: float | None = None,
 ) -> NotStarted | None:
-    """Wait until a process works, for `within` seconds from `began` (now); return the error when it does not."""
+    """Wait until a process works, as long as it makes progress; return the error when it does not. It began now."""
     name, began = before.name, time.monotonic() if began is None else began
     report(f"{name}: already running, pid {before.pid}" if before.pid else f"{name}: starting {restart_note(before)}…")
     status, reported = observe_process(settings, name), before.next_try
-    while not (is_working(settings, status) or status.state.terminal) and time.monotonic() < began + within:
+
+    def has_settled() -> bool:
+        nonlocal status, reported
+        status = observe_process(settings, name)
         if status.next_try not in (None, reported):
             reported = status.next_try
             report(f"{name}: {status.detail}")
-        time.sleep(0.1)
-        status = observe_process(settings, name)
+        return is_working(settings, status) or status.state.terminal
+
+    # On a cluster a driver waits for executors, without a sign.
+    idle, stuck = IDLE + (EXECUTOR_SECONDS if settings.spark_master else 0), ""
+    try:
+        Waiting(name, lambda: (status.state, process_signs(settings, name)), report, idle).holds(has_settled)
+    except NoProgress as error:
+        stuck = error.why
     if is_working(settings, status):
         detail = f", {status.detail}" if status.detail else ""
         pid = f", pid {status.pid}" if status.pid else ""
         report(f"{name}: {status.state.label} after {time.monotonic() - began:.1f} s{detail}{pid}")
         return None
-    why = f"is {status.state.label}" if status.state.terminal else f"did not work within {within:.0f} s"
+    why = f"is {status.state.label}" if status.state.terminal else f"does not work, {stuck}"
     return NotStarted(settings, name, f"{why}: {status.detail}" if status.detail else why, since)
 
 
@@ -343,17 +359,21 @@ def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[
 
 
 def await_exits(settings: Settings, runs: Sequence[RunFile], step: Callable[[], object], report: Reporter) -> bool:
-    """Report each process as it exits, calling `step` in between; return whether all exited in time."""
+    """Report each process as it exits, calling `step` in between; return whether all exited; False when they hang."""
     began, left = time.monotonic(), [run for run in runs if is_alive(run)]
     for run in runs:
         action = "draining …" if run.name.startswith(STREAM) else "stopping …"
         report(f"{run.name}: {action if run in left else 'was not running'}")
-    while left and time.monotonic() < began + DOWN_WITHIN:
+
+    def all_exited() -> bool:
         step()
-        time.sleep(0.05)
         for run in [run for run in left if not is_alive(run)]:
             left.remove(run)
             report(f"{run.name}: {exit_summary(settings, run)} after {time.monotonic() - began:.1f} s")
+        return not left
+
+    with suppress(NoProgress):
+        Waiting("down", lambda: process_signs(settings, *(run.name for run in left)), report).holds(all_exited, 0.05)
     return not left
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from include.host.await_progress import Waiting, cpu_steps, file_size
 from include.host.java_runtime import find_java
 from include.host.ports import is_open
 from include.settings import Settings
 
-READY_WITHIN = 60.0
 PROPERTIES = "server.properties"
 # Tools for trying Kafka out, several on one machine: a small collector, no optimising compiler.
 JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -38,9 +37,12 @@ def start_broker(folder: Path, settings: Settings) -> subprocess.Popen[bytes]:
 
 
 def await_open(process: subprocess.Popen[bytes], folder: Path, addresses: Sequence[tuple[str, int]]) -> None:
-    """Wait until the broker listens. Raises RuntimeError with its log."""
-    end = time.monotonic() + READY_WITHIN
-    while not all(is_open(port, host=host) for host, port in addresses):
-        if process.poll() is not None or time.monotonic() > end:
-            raise RuntimeError(f"the broker did not start: {(folder / 'log.txt').read_text()[-2000:]}")
-        time.sleep(0.1)
+    """Wait until the broker listens. Raises RuntimeError with its log, NoProgress."""
+    log = folder / "log.txt"
+
+    def listens() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"the broker ended with {process.returncode}: {log.read_text()[-2000:]}")
+        return all(is_open(port, host=host) for host, port in addresses)
+
+    Waiting("the broker", lambda: (file_size(log), cpu_steps([process.pid]))).holds(listens)

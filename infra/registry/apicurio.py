@@ -15,12 +15,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from include.clients.schema_registry import SchemaRegistry
 from include.errors import HeadraceError, Transient
+from include.host.await_progress import NoProgress, Waiting, cpu_steps, file_size
 from include.host.jar_lock import JarMismatch, sha256_of
 from include.host.java_runtime import find_java
 from include.host.ports import LOOPBACK, free_ports
@@ -28,13 +29,12 @@ from infra.jars.fetch import cache_folder, put
 from infra.jars.ivy import download_archive
 
 LOCK = Path(__file__).with_name("apicurio.lock")
-READY_WITHIN = 90.0
 PATH = "/apis/ccompat/v7"
 DEFAULT_LEVEL = "BACKWARD"
 
 
 class RegistryNotStarted(Transient):
-    """The registry ended, or did not answer in time."""
+    """The registry ended, or makes no progress."""
 
     def __init__(self, log: Path) -> None:
         end = log.read_text("utf-8", "replace")[-1500:] if log.exists() else ""
@@ -96,17 +96,21 @@ def start_registry(folder: Path, port: int = 0) -> RunningRegistry:
 
 
 def _await_answer(running: RunningRegistry, log: Path) -> None:
-    registry, end = SchemaRegistry(running.url), time.monotonic() + READY_WITHIN
-    while True:
-        try:
+    registry = SchemaRegistry(running.url)
+
+    def answers() -> bool:
+        if running.process.poll() is not None:
+            raise RegistryNotStarted(log)
+        with suppress(HeadraceError):
             registry.set_compatibility(DEFAULT_LEVEL)
-        except HeadraceError:
-            if running.process.poll() is not None or time.monotonic() > end:
-                running.process.kill()
-                raise RegistryNotStarted(log) from None
-            time.sleep(0.2)
-        else:
-            return
+            return True
+        return False
+
+    try:
+        Waiting("the schema registry", lambda: (file_size(log), cpu_steps([running.process.pid]))).holds(answers, 0.2)
+    except NoProgress:
+        running.process.kill()
+        raise RegistryNotStarted(log) from None
 
 
 def main() -> None:

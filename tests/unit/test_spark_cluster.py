@@ -12,7 +12,6 @@ import pytest
 from include.doctor.check_resources import check_spark_master
 from include.doctor.check_result import Verdict
 from include.host.spark_master import MasterUnreachable, require_master
-from include.process_control.start_stop import ready_within
 from include.settings import InvalidSetting, Settings
 from spark_jobs.engine import spark_cluster
 from spark_jobs.engine.spark_cluster import (
@@ -126,12 +125,6 @@ def test_session_without_executors_ends_instead_of_waiting_without_end(monkeypat
     with pytest.raises(NoExecutors, match="has given no executor of 1 cores and 1g"):
         require_executor(Settings(spark_master=MASTER), session)  # type: ignore[arg-type]
     assert session.stopped
-
-
-def test_up_waits_as_long_as_a_driver_waits_for_executors() -> None:
-    alone, cluster = Settings(), Settings(spark_master=MASTER)
-    assert (ready_within(alone, 0), ready_within(alone, 3)) == (90, 270)
-    assert (ready_within(cluster, 1), ready_within(cluster, 3)) == (210, 390)
 
 
 def test_archive_of_the_code_is_what_executors_import(tmp_path: Path) -> None:

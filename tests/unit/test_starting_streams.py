@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from include.host import await_progress
+from include.host.await_progress import IDLE
 from include.process_control import start_stop
-from include.process_control.start_stop import READY_WITHIN, await_streams
+from include.process_control.start_stop import await_streams
 from include.settings import Settings
 from include.state.process_states import ProcessState, ProcessStatus
 
@@ -13,10 +15,16 @@ NAMES = ("stream:flights", "stream:weather", "stream:days")
 
 
 class SlowMachine:
-    """Its time passes only while somebody waits; a stream works `works_at` seconds after the start."""
+    """Its time passes only while somebody waits; a stream works `works_at` seconds after the start.
 
-    def __init__(self, works_at: dict[str, float]) -> None:
-        self.now, self.works_at = 0.0, works_at
+    Until `moves_until` it shows progress.
+    """
+
+    def __init__(self, works_at: dict[str, float], moves_until: float) -> None:
+        self.now, self.works_at, self.moves_until = 0.0, works_at, moves_until
+
+    def signs(self, _: Settings, *names: str) -> object:
+        return int(min(self.now, self.moves_until))
 
     def monotonic(self) -> float:
         return self.now
@@ -30,34 +38,33 @@ class SlowMachine:
 
 
 def wait(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, works_at: dict[str, float], *running: str
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, works_at: dict[str, float], moves_until: float = 1e9
 ) -> tuple[list[str], float]:
-    """Return why streams did not start, and how long was waited; those `running` work before."""
-    machine = SlowMachine(works_at)
+    """Return why streams did not start, and how long was waited."""
+    machine = SlowMachine(works_at, moves_until)
+    monkeypatch.setattr(await_progress, "time", machine)
     monkeypatch.setattr(start_stop, "time", machine)
     monkeypatch.setattr(start_stop, "observe_process", machine.observe)
-    states = {name: ProcessState.RUNNING if name in running else ProcessState.STOPPED for name in works_at}
-    before = [ProcessStatus(name, None, state) for name, state in states.items()]
+    monkeypatch.setattr(start_stop, "process_signs", machine.signs)
+    before = [ProcessStatus(name, None, ProcessState.STOPPED) for name in works_at]
     found = await_streams(settings, before, dict.fromkeys(works_at, 0), lambda _: None)
     return [failure.what.splitlines()[0] for failure in found if failure is not None], machine.now
 
 
-def test_drivers_that_start_at_once_may_take_as_long_as_one_after_the_other(
+def test_drivers_may_take_as_long_as_they_make_progress(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wait(settings, monkeypatch, dict.fromkeys(NAMES, 1_000.0))[0] == []
+
+
+def test_driver_that_hangs_is_given_up_and_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    works_at = dict.fromkeys(NAMES, 20.0) | {NAMES[1]: 1_000.0}
+    failures, waited = wait(settings, monkeypatch, works_at, moves_until=30)
+    assert failures == [f"{NAMES[1]} does not work, made no progress for {IDLE:.0f} s"]
+    assert waited == pytest.approx(30 + IDLE, abs=2)
+
+
+def test_driver_on_a_cluster_waits_for_executors_without_a_sign(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert wait(settings, monkeypatch, dict.fromkeys(NAMES, 2.5 * READY_WITHIN))[0] == []
-
-
-def test_driver_that_starts_alone_is_given_up_as_early_as_before(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    works_at = dict.fromkeys(NAMES, 0.0) | {NAMES[1]: 2 * READY_WITHIN}
-    failures, waited = wait(settings, monkeypatch, works_at, NAMES[0], NAMES[2])
-    assert failures == [f"{NAMES[1]} did not work within {READY_WITHIN:.0f} s"]
-    assert waited == pytest.approx(READY_WITHIN, abs=1)
-
-
-def test_drivers_that_never_work_are_waited_for_together(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures, waited = wait(settings, monkeypatch, dict.fromkeys(NAMES, 1e9))
-    assert failures == [f"{name} did not work within {3 * READY_WITHIN:.0f} s" for name in NAMES]
-    assert waited == pytest.approx(3 * READY_WITHIN, abs=1)
+    alone, cluster = settings, settings.model_copy(update={"spark_master": "spark://one:7077"})
+    assert wait(alone, monkeypatch, {NAMES[0]: IDLE + 60}, moves_until=0)[0] != []
+    assert wait(cluster, monkeypatch, {NAMES[0]: IDLE + 60}, moves_until=0)[0] == []
