@@ -16,7 +16,8 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from include.catalog.regex_steps import REPEATS, SINGLE, most_steps, parts_of
+from include.catalog.regex_automaton import REPEATS, SINGLE, parts_of
+from include.catalog.regex_steps import most_steps
 from include.catalog.yaml_declarations import shown
 
 SHARED = r"""
