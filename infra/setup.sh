@@ -78,6 +78,14 @@ make_class_archive() {
   fi
 }
 
+# Before anything is fetched.
+require_java() {
+  command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null && return
+  printf 'headrace: %s\n  → %s\n' "no Java found (JAVA_HOME=${JAVA_HOME:-not set}); nothing was installed" \
+    "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one" >&2
+  exit 1
+}
+
 main() {
   lock_clone
   DONE=$(cat "$STAMP" 2>/dev/null || true)
@@ -91,11 +99,9 @@ main() {
     return
   fi
   echo "Setting up in $PWD: Python packages ($GROUPS_WANTED), then jars; the first time 2 to 5 minutes and 2 GB, later seconds"
+  require_java
   # shellcheck source=infra/uv.sh
   . infra/uv.sh
-  command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null ||
-    die "no Java found (JAVA_HOME=${JAVA_HOME:-not set}); nothing was installed" \
-      "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
   install_python_packages
   .venv/bin/python -m infra.jars.fetch
   make_class_archive

@@ -7,6 +7,10 @@ is_python_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))
 
 find_python() {
   local candidate
+  if [ -n "${PYTHON:-}" ] && ! is_python_311 "$PYTHON"; then
+    die "Python 3.11 is needed, and PYTHON=$PYTHON is $("$PYTHON" --version 2>&1 || true); nothing was installed" \
+      "name a Python 3.11: make setup PYTHON=/path/to/python3.11; or leave PYTHON out, to use the one on PATH"
+  fi
   for candidate in "${PYTHON:-}" python3.11 python3 python; do
     if [ -n "$candidate" ] && command -v "$candidate" >/dev/null && is_python_311 "$candidate"; then
       PYTHON=$(command -v "$candidate")

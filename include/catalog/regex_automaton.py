@@ -48,7 +48,7 @@ class TooLarge(Exception):
 
 @dataclass
 class PositionAutomaton:
-    """The positions of a pattern. Repetitions beyond `few` are cycles; `possessive` ones keep no way back."""
+    """The positions of a pattern. Repetitions beyond `few` are cycles; `possessive` ones are not tried again."""
 
     few: int
     possessive: bool

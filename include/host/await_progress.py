@@ -1,8 +1,8 @@
-"""Waits that go on while there is progress: a busy machine is slow, and a process that does nothing is stuck.
+"""Waits that continue while there is progress: a busy machine is slow, and a process that does nothing is stuck.
 
-What is waited for ends a wait: an answer, or an error that the question raises, as when its process has died. Without
-either it goes on as long as the *signs* change (the size of a log, a status, processor time), says every 15 seconds for
-what and since when, and ends when the signs have been the same for a while.
+An answer ends a wait, or an error that the question raises, as when a process has died. Until then a wait continues as
+long as its *signs* change (the size of a log, a status, processor time). It reports every 15 seconds for what and since
+when it waits, and ends when the signs have been the same for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDLE = 120.0
 """Seconds without a sign of progress after which a wait ends."""
 LONGEST = 1_800.0
 """Seconds after which it ends in any case: processes that restart for ever show progress too."""
-SAY_EVERY = 15.0
+REPORT_EVERY = 15.0
 CPU_STEP = 4.0
 """Processor seconds that count as progress: a process on a crowded processor gets them in time, an idle one not."""
 Answer = TypeVar("Answer")
@@ -50,7 +50,7 @@ class Waiting:
 
     def until(self, ask: Callable[[], Answer | None], pause: float = 0.1) -> Answer:
         """Ask until there is an answer, and return it. Raises NoProgress, and what `ask` raises."""
-        began = moved = said = time.monotonic()
+        began = moved = reported = time.monotonic()
         before: object = None
         while (answer := ask()) is None:
             now, signs = time.monotonic(), self.signs()
@@ -58,8 +58,8 @@ class Waiting:
                 before, moved = signs, now
             if now - moved >= self.idle or now - began >= LONGEST:
                 raise NoProgress(self.what, now - began, now - moved)
-            if now - said >= SAY_EVERY:
-                said = now
+            if now - reported >= REPORT_EVERY:
+                reported = now
                 self.report(f"{self.what}: waiting for {now - began:.0f} s{_still(now - moved)}")
             time.sleep(pause)
         return answer
@@ -70,7 +70,7 @@ class Waiting:
 
 
 def _still(idle: float) -> str:
-    return f", no progress for {idle:.0f} s" if idle >= SAY_EVERY else ""
+    return f", no progress for {idle:.0f} s" if idle >= REPORT_EVERY else ""
 
 
 def cpu_steps(pids: Iterable[int | None]) -> int:
