@@ -37,6 +37,8 @@ class AuditOutcome:
     first: str
     deep: bool = False
     records: Mapping[str, int] = field(default_factory=dict)
+    standing: str = ""
+    """Why nothing more will be published, as of the audit."""
 
 
 def outcome_file(settings: Settings, dataset: str) -> JsonFile[AuditOutcome]:
@@ -82,6 +84,7 @@ def outcome_of(audit: DatasetAudit, now: datetime) -> AuditOutcome:
         first=first[0] if first else "",
         deep=audit.deep is not None,
         records=total_records(audit),
+        standing=audit.standing,
     )
 
 

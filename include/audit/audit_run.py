@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from include.settings import Settings
 
 TopicOpener = Callable[[str], Topic]
 Scope = Callable[[Publication, PinnedTables, Topic], AuditScope]
+Standing = Callable[[str, int], str]
 DerivedRecomputation = Callable[[Settings, str, Progress], tuple[Mapping[str, Mapping[str, Any]], str]]
 """Recomputes the tables of a derived dataset: returns what `derived_audit` needs."""
 
@@ -34,10 +36,12 @@ def requested_audits(
     progress: Progress = lambda _: None,
     *,
     full: bool = False,
+    standing: Standing = lambda *_: "",
 ) -> list[DatasetAudit]:
     """Audit these datasets, or all that are declared or published; derived ones last, by `recompute`.
 
-    Records that the last balanced audit verified are compared again only if `full`.
+    Records that the last balanced audit verified are compared again only if `full`. `standing` says of a dataset, with
+    the number of offsets that are not published, whether its stream stands still.
 
     Raises DatasetUnknown, and what `audit_dataset` and `recompute` raise.
     """
@@ -49,7 +53,10 @@ def requested_audits(
         return full_scope if full else partial(audit_scope, history_file(settings, name).read_if_valid())
 
     audits = [audit_dataset(settings, name, open_topic, progress, scope_of(name)) for name in names]
-    return [*audits, *(derived_audit(settings, name, *recompute(settings, name, progress)) for name in derived)]
+    audits += [derived_audit(settings, name, *recompute(settings, name, progress)) for name in derived]
+    return [
+        replace(each, standing=standing(each.dataset, sum(part.later for part in each.partitions))) for each in audits
+    ]
 
 
 def audited_datasets(settings: Settings, only: str | None) -> list[str]:

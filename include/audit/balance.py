@@ -100,6 +100,8 @@ class DatasetAudit:
     """Of a derived dataset: the tables that its run used, with their batches."""
     scope: AuditScope = EVERYTHING
     """What was compared; `partitions` also count the records that were verified before."""
+    standing: str = ""
+    """Why nothing more will be published: the stream has failed or is halted; "" while it goes on."""
 
     @property
     def balanced(self) -> bool:

@@ -79,7 +79,7 @@ def derived_origin(settings: Settings, reading: PinnedTables, table: str, keys: 
     database = memory_database()
     try:
         database.register("published", reading.arrow(table))
-        rows = rows_with_keys(database, as_query(gold), table, keys)
+        rows = rows_with_keys(database, as_query(gold), table, keys, published)
         grain = {column: rows[0][column] for column in gold.grain}
         sources = [
             _source_origin(database, reading, source, gold.touched_by[name], grain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
@@ -12,12 +13,13 @@ import pyarrow.compute as pc
 from include.audit.gold_findings import columns_of
 from include.audit.gold_recomputation import grained_sql
 from include.catalog.dataset import released_dataset
-from include.catalog.pipeline import Gold, QueryGold, gold_session, gold_window, grain_columns, row_columns
-from include.catalog.windows import window_begin, window_end
+from include.catalog.pipeline import Gold, QueryGold, closes, gold_session, gold_window, grain_columns, row_columns
+from include.catalog.windows import Start, Window, window_begin, window_end
 from include.errors import Terminal
 from include.reading.memory_database import memory_database
 from include.reading.publication import PublishedTable
 from include.reading.published_tables import PinnedTables
+from include.reading.refresh_state import stored_refresh_state
 from include.settings import Settings
 from include.sql_quoting import duckdb_expression, sql_identifier
 
@@ -27,9 +29,9 @@ GOLD_LAYER = "gold."
 class OriginRefused(Terminal):
     """The keys do not name exactly one row of gold; `table` is its table."""
 
-    def __init__(self, table: str, why: str, keys: Sequence[str]) -> None:
+    def __init__(self, table: str, why: str, keys: Sequence[str], remedy: str = "") -> None:
         named = " ".join(f"--key {key}=…" for key in keys)
-        super().__init__(f"{table}: {why}; nothing was read further", f"headrace explain {table} {named}")
+        super().__init__(f"{table}: {why}; nothing was read further", remedy or f"headrace explain {table} {named}")
         self.table = table
 
 
@@ -79,7 +81,7 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
     try:
         database.register("published", reading.arrow(table))
         database.register("silver", _silver_of(reading, published))
-        rows = rows_with_keys(database, gold, table, keys)
+        rows = rows_with_keys(database, gold, table, keys, published)
         conditions = _origin_conditions(gold, rows[0], columns_of(database, "silver"))
         _create_origin(database, gold, conditions)
         ranges = [RecordRange(*row) for row in database.execute(RANGES).fetchall()]
@@ -108,7 +110,9 @@ def refuse_other_keys(table: str, gold: Gold, keys: Mapping[str, str]) -> None:
         raise OriginRefused(table, f"--key is missing for {', '.join(missing)}", names)
 
 
-def rows_with_keys(database: Any, gold: Gold, table: str, keys: Mapping[str, str]) -> list[dict[str, Any]]:
+def rows_with_keys(
+    database: Any, gold: Gold, table: str, keys: Mapping[str, str], published: PublishedTable
+) -> list[dict[str, Any]]:
     """Return the published rows with these keys; a text is cast to the type of its column, empty is null."""
     types = dict(database.sql("select column_name, column_type from (describe published)").fetchall())
     same = " and ".join(f"{sql_identifier(key)} is not distinct from cast(? as {types[key]})" for key in keys)
@@ -119,10 +123,38 @@ def rows_with_keys(database: Any, gold: Gold, table: str, keys: Mapping[str, str
     names = [column[0] for column in found.description]
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
     if not rows:
-        raise OriginRefused(table, f"has no row with {', '.join(f'{k}={v}' for k, v in keys.items())}", list(keys))
+        raise _no_row(gold, table, keys, published)
     if gold_session(gold) is not None and len(rows) > 1:
         raise OriginRefused(table, f"has {len(rows)} sessions with these keys", row_columns(gold))
     return rows
+
+
+def _no_row(gold: Gold, table: str, keys: Mapping[str, str], published: PublishedTable) -> OriginRefused:
+    """Return why there is no row with these keys: perhaps its window or session is open."""
+    why = f"has no row with {', '.join(f'{k}={v}' for k, v in keys.items())}"
+    remedy = f'headrace query "select {", ".join(row_columns(gold))} from {table} limit 20"'
+    if not closes(gold):
+        return OriginRefused(table, why, (), remedy)
+    watermark, window = stored_refresh_state(published.path, published.version).watermark, gold_window(gold)
+    reached = f"{watermark:%Y-%m-%d %H:%M:%S} UTC" if watermark else "nowhere yet"
+    if window is None:
+        why += f"; sessions appear when the watermark, at {reached}, has passed their end by the gap"
+        return OriginRefused(table, why, (), f"headrace grains --dataset {published.dataset}")
+    start = _start_of(window, keys[window.name])
+    end = None if start is None else window_end(window, start)
+    if end is None or (watermark is not None and end <= watermark):
+        return OriginRefused(table, why, (), remedy)
+    why += f"; its window is open: it closes when the watermark, at {reached}, reaches {end:%Y-%m-%d %H:%M:%S} UTC"
+    return OriginRefused(table, why, (), f"headrace grains --dataset {published.dataset}")
+
+
+def _start_of(window: Window, text: str) -> Start | None:
+    """Return the start of a window that a key names; None when it is not a time."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found.replace(tzinfo=found.tzinfo or UTC) if window.size.domain == "time" else found.date()
 
 
 def _origin_conditions(gold: Gold, row: Mapping[str, Any], silver: Sequence[str]) -> list[tuple[str, list[Any]]]:

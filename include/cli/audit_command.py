@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,7 @@ from include.reading.plain_values import iso_time
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 from include.state.run_files import read_run_file
+from include.status.standing_streams import standing_sentence
 
 SHOWN_FINDINGS = 20
 
@@ -51,7 +53,10 @@ def audit(
         ),
     ] = False,
 ) -> None:
-    """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited."""
+    """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.
+
+    Also 2 when what is published balances and the stream of a dataset has failed or is halted: nothing more will come.
+    """
 
     settings = load_settings()
     requested = [] if dataset is None else [dataset]
@@ -63,6 +68,7 @@ def audit(
             recompute_derived,
             shown.update,
             full=full or deep,
+            standing=partial(standing_sentence, settings),
         )
         if deep:
             audits = [_deep(settings, each, shown.update) for each in audits]
@@ -78,6 +84,8 @@ def audit(
         for unchecked in each.unchecked:
             # Another reason has been printed with the table.
             raise ExpressionNotEvaluable(each.dataset, unchecked) if unchecked.expression else typer.Exit(2)
+    if any(each.standing for each in audits):
+        raise typer.Exit(2)
 
 
 def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> DatasetAudit:
@@ -191,6 +199,10 @@ def _print_result(console: Console, audits: list[DatasetAudit]) -> None:
         console.print("[bold yellow]not fully audited[/]; the tables that were checked are balanced")
     else:
         console.print("[bold green]balanced[/]")
+    for each in audits:
+        if each.standing:
+            console.print(f"[bold yellow]not complete[/]: {escape(each.standing)}", highlight=False, soft_wrap=True)
+            console.print("  → headrace status", highlight=False)
 
 
 def print_findings(console: Console, audit: DatasetAudit) -> None:

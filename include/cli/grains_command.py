@@ -6,11 +6,12 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from include.cli.open_windows import open_windows
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
 from include.planning.grain_states import GrainState, GrainStates, GrainWindow, grain_states, row_states
@@ -38,13 +39,20 @@ def grains(
     if rows:
         _print_rows(dataset, table, state, limit)
         return
-    found = grain_states(load_settings(), dataset)
-    known = sorted({window.table for window in found.windows})
+    settings = load_settings()
+    found = grain_states(settings, dataset)
+    known = sorted(gold.name for gold in found.gold)
+    waiting, sentences = open_windows(settings, dataset)
     if table is not None and table not in known:
         raise typer.BadParameter(f"{table!r} is not one of {', '.join(known)}", param_hint="--table")
     chosen = [w for w in found.windows if table in (None, w.table) and state in (None, w.state)]
     if json_:
-        values = {"dataset": dataset, "watermark": found.watermark, "windows": [asdict(w) for w in chosen]}
+        values: dict[str, Any] = {
+            "dataset": dataset,
+            "watermark": found.watermark,
+            "windows": [asdict(w) for w in chosen],
+        }
+        values["waiting"] = {name: asdict(each) for name, each in waiting.items()}
         typer.echo(json.dumps(values, default=lambda value: value.isoformat()))
         return
     console = wide_console()
@@ -52,6 +60,8 @@ def grains(
     console.print(_listed(chosen, limit) if table else _counted(found, state))
     if table and len(chosen) > limit:
         console.print(f"{len(chosen) - limit:,} windows more: --limit", highlight=False)
+    for line in sentences:
+        console.print(line, highlight=False, markup=False)
 
 
 def _print_rows(dataset: str, table: str | None, state: str | None, limit: int) -> None:
@@ -71,6 +81,7 @@ def _print_rows(dataset: str, table: str | None, state: str | None, limit: int) 
 
 def _counted(found: GrainStates, state: str | None) -> Table:
     counts: dict[str, Counter[str]] = {}
+    counts |= {gold.name: Counter() for gold in found.gold}
     for window in found.windows:
         counts.setdefault(window.table, Counter())[window.state] += window.grains
     shown = [name for name in STATES if state in (None, name)]

@@ -18,7 +18,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from include.catalog.dataset import dataset_names
 from include.cli.exit_codes import FAILED
+from include.cli.open_windows import open_windows
 from include.cli.option_types import AsJson
 from include.leases.lease_table import LeaseRow
 from include.ledger.ledger_reader import open_reader
@@ -349,7 +351,11 @@ def wait(
     if not caught_up:
         raise typer.BadParameter("give --caught-up: headrace wait --caught-up")
     console = Console(stderr=True, soft_wrap=True)
-    console.print(await_caught_up(load_settings(), dataset or [], timeout), highlight=False)
+    settings = load_settings()
+    console.print(await_caught_up(settings, dataset or [], timeout), highlight=False)
+    for name in dataset or dataset_names(settings):
+        for line in open_windows(settings, name, {})[1]:
+            console.print(f"  {line}", highlight=False, markup=False)
 
 
 def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, HTTPException, Request
@@ -49,6 +50,7 @@ from include.state.broker_address import bootstrap_servers
 from include.state.desired_streams import release_of_run, request_stream
 from include.status.dataset_health import stream_health
 from include.status.service_levels import current_breaches, end_of_watch, health_line
+from include.status.standing_streams import standing_sentence
 
 PREFIX = "/api/v1"
 LEAST_TOKEN = 20
@@ -313,10 +315,12 @@ def run_audit(settings: Settings, body: AuditBody, report: Report) -> Mapping[st
         recompute_derived,
         lambda line: report({"at": line}),
         full=body.full,
+        standing=partial(standing_sentence, settings),
     )
     record_outcomes(settings, audits, datetime.now(UTC))
     findings = [finding.sentence() for audit in audits for finding in audit.findings]
     unchecked = [f"{each.table}: {each.reason}" for audit in audits for each in audit.unchecked]
+    unchecked += [audit.standing for audit in audits if audit.standing]
     return {
         "balanced": not findings and not unchecked,
         "findings": (findings + unchecked)[:MOST_FINDINGS],

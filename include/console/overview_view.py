@@ -182,6 +182,8 @@ def audit_badge(found: AuditOutcome | None, now: datetime) -> Badge:
         return Badge(f"not balanced, {age}", BAD, found.first)
     if found.unchecked:
         return Badge(f"not fully audited, {age}", WARNING, found.first)
+    if found.standing:
+        return Badge(f"balanced, not complete, {age}", WARNING, found.standing)
     return Badge(f"balanced, {age}", GOOD)
 
 

@@ -1,7 +1,8 @@
 """The audit as a task: check that every Kafka record is in the tables exactly once.
 
 Reads: Kafka and the published tables, as `headrace audit` does.  Writes: the outcome (include/audit/audit_outcome.py).
-Guarantee: it succeeds only when every requested dataset is balanced and all its tables were checked.
+Guarantee: it succeeds only when every requested dataset is balanced, all its tables were checked, and no stream of them
+has failed or is halted.
 After a crash: a retry audits again.
 Does not: repair anything.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
@@ -46,6 +48,9 @@ class Audit(BaseOperator):
             for audit in audits:
                 if audit.unchecked:
                     raise unchecked_error(audit.dataset, audit.unchecked[0])
+        standing = [audit.standing for audit in audits if audit.standing]
+        if standing:
+            raise AirflowFailException(f"what is published balances, and is not complete: {standing[0]}")
         return {audit.dataset: counts(audit) for audit in audits}
 
     def _audits(self, settings: Settings, requested: Sequence[str], *, full: bool) -> list[DatasetAudit]:
@@ -54,6 +59,7 @@ class Audit(BaseOperator):
         from include.audit.kafka_records import open_topic
         from include.planning.derived_recomputation import recompute_derived
         from include.state.broker_address import bootstrap_servers
+        from include.status.standing_streams import standing_sentence
 
         return requested_audits(
             settings,
@@ -62,4 +68,5 @@ class Audit(BaseOperator):
             recompute_derived,
             self.log.info,
             full=full,
+            standing=partial(standing_sentence, settings),
         )

@@ -66,6 +66,8 @@ class GrainStates:
     dataset: str
     watermark: datetime | None
     windows: tuple[GrainWindow, ...]
+    gold: tuple[Gold, ...] = ()
+    """All tables with windows or sessions, also those without a row."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,9 @@ def grain_states(settings: Settings, dataset: str) -> GrainStates:
     for gold in published.gold:
         rows = open_dataset(published.tables[f"gold.{gold.name}"])
         windows += windows_of(gold, rows, published.runs(gold), published.verified)
-    return GrainStates(dataset, published.known[-1].after if published.known else None, tuple(windows))
+    return GrainStates(
+        dataset, published.known[-1].after if published.known else None, tuple(windows), tuple(published.gold)
+    )
 
 
 def row_states(settings: Settings, dataset: str, table: str) -> Any:

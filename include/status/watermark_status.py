@@ -54,7 +54,10 @@ class PartitionTime:
     def sentence(self) -> str:
         """The partition as what holds the watermark."""
         since = f" since {self.since:%Y-%m-%d %H:%M:%S}" if self.since else ""
-        return f"partition {self.partition} ({self.state}) holds it: its latest row is of {moment(self.latest)}{since}"
+        state = "" if self.state is PartitionState.UNKNOWN else f" ({self.state})"
+        return (
+            f"partition {self.partition}{state} holds the watermark: its latest row is of {moment(self.latest)}{since}"
+        )
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ def test_a_quiet_partition_holds_nothing_back_and_every_release_has_the_same_row
             driver = all_go_quiet(site, plain, driver)
         is_not_idle_behind_a_transaction(site, driver)
         site.assert_nothing_lost()
+        is_said_who_holds_it(site)
         another_release_is_the_same(site)
     finally:
         site.kill_all()
@@ -182,6 +183,22 @@ def is_not_idle_behind_a_transaction(site: Site, driver: Driver) -> None:
     # Its marker is an offset without a record.
     wait_until(lambda: watermark(site) == BEGUN + timedelta(hours=90) - LATENESS, "all are idle", driver, 60)
     assert closed(site) == expected(site, BEGUN + timedelta(hours=90) - LATENESS)
+
+
+def is_said_who_holds_it(site: Site) -> None:
+    """The row of the last hour is within the lateness: every command says that it waits, and for what."""
+    closes = f"{BEGUN + timedelta(hours=91):%Y-%m-%d %H:%M:%S}"
+    grains = site.command("grains", "--dataset", site.dataset)
+    assert f"gold.{site.dataset}_closed: 1 rows are not closed yet" in grains.stdout, grains.stdout + grains.stderr
+    assert closes in grains.stdout
+    waited = site.command("wait", "--caught-up", "--dataset", site.dataset)
+    assert waited.returncode == 0
+    assert f"gold.{site.dataset}_closed: 1 rows are not closed yet" in waited.stderr
+    found = json.loads(site.command("status", "--json").stdout)["datasets"][site.dataset]["watermark"]
+    assert found["at"] == (BEGUN + timedelta(hours=90) - LATENESS).isoformat()
+    assert found["held_by"] == 0
+    assert {each["state"] for each in found["partitions"].values()} == {"idle"}
+    assert list(found["waiting"]) == [f"gold.{site.dataset}_closed"]
 
 
 def another_release_is_the_same(site: Site) -> None:

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from small_warehouse import NOON, SALES_CONTRACT, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 
+from include.audit.audit_outcome import last_outcome
 from include.audit.audit_run import audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
 from include.audit.gold_findings import ExpressionNotEvaluable
@@ -26,6 +27,7 @@ from include.clients.file_checksum import name_by_checksum
 from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.paths import snapshot_path
 from include.settings import Settings, load_settings
+from include.state.process_states import ProcessState, ProcessStatus
 
 PIPELINE = """
 topic: sales
@@ -351,6 +353,29 @@ def broker_file(settings: Settings) -> None:
     run = {"name": "broker", "pid": 1, "started": 0.0, "argv": [], "bootstrap": "127.0.0.1:1"}
     (settings.state / "run").mkdir(parents=True)
     (settings.state / "run" / "broker.json").write_text(json.dumps(run))
+
+
+@pytest.mark.usefixtures("broker_file", "warehouse")
+def test_audit_of_a_stream_that_stands_still_is_balanced_and_not_complete(
+    settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "poison at offset 4"
+    monkeypatch.setattr("include.status.standing_streams.observe_stream", lambda *_: failed)
+    for state, words in ((ProcessState.FAILED, "has failed"), (ProcessState.HALTED, "is halted")):
+        failed = ProcessStatus("stream:sales", None, state, why)
+        assert command(monkeypatch, settings, kafka) == 2
+        printed = " ".join(capsys.readouterr().out.split())
+        assert f"balanced not complete: stream sales {words}" in printed
+        assert "nothing was published since" in printed
+        assert why in printed
+        assert command(monkeypatch, settings, kafka, "--json") == 2
+        found = json.loads(capsys.readouterr().out)
+        assert (found["balanced"], found["datasets"][0]["standing"].startswith("stream sales")) == (True, True)
+        outcome = last_outcome(settings, "sales")
+        assert outcome is not None
+        assert why in outcome.standing
+    failed = ProcessStatus("stream:sales", None, ProcessState.STOPPED)
+    assert command(monkeypatch, settings, kafka) == 0, "stopped on request"
 
 
 @pytest.mark.usefixtures("broker_file")

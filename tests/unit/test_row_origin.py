@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_warehouse import SALES_CONTRACT, SmallWarehouse, at, bronze_metadata, bronze_row, silver_row
 
-from include.catalog.dataset import snapshot_dataset
+from include.audit import row_origin
+from include.audit.open_rows import OpenRows, open_rows
+from include.catalog.dataset import released_dataset, snapshot_dataset
+from include.catalog.gold_refresh import ON_CLOSE
+from include.catalog.pipeline import Gold, load_pipeline
 from include.cli import main as command_line
+from include.reading.published_tables import pinned
 from include.settings import load_settings
 
 PIPELINE = """
@@ -77,6 +84,41 @@ def test_payloads_of_records_come_from_bronze(run: Run) -> None:
     _, out, _ = run("explain", "gold.shop_days", *keys, "--records", "1")
     assert "2 records" in out
     assert out.rstrip().endswith("0/1  payload 1")
+
+
+def test_row_that_is_not_there_is_not_explained_by_the_command_just_given(run: Run) -> None:
+    code, _, err = run("explain", "gold.shop_days", "--key", "day=2026-03-09", "--key", "shop=north")
+    assert code == 2
+    assert "headrace explain" not in err
+    assert 'headrace query "select day, shop from gold.shop_days limit 20"' in " ".join(err.split())
+
+
+def closing() -> Gold:
+    """Return the table as one that waits for the watermark."""
+    return replace(load_pipeline(load_settings().datasets / "sales").gold[0], refresh=ON_CLOSE)
+
+
+def test_row_of_an_open_window_says_when_it_closes_and_who_holds_the_watermark(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def released(*names: Any) -> Any:
+        found = released_dataset(*names)
+        return replace(found, pipeline=replace(found.pipeline, gold=(closing(),)))
+
+    monkeypatch.setattr(row_origin, "released_dataset", released)
+    code, _, err = run("explain", "gold.shop_days", "--key", "day=2026-03-09", "--key", "shop=north")
+    words = " ".join(err.split())
+    assert code == 2
+    assert "its window is open: it closes when the watermark, at nowhere yet, reaches 2026-03-10 00:00:00 UTC" in words
+    assert "headrace grains --dataset sales" in words
+
+
+def test_rows_of_open_windows_are_counted(run: Run) -> None:
+    assert run
+    gold, reading = closing(), pinned(load_settings())
+    assert open_rows(reading, "sales", gold, None) == OpenRows(3, at(2).replace(hour=0))
+    assert open_rows(reading, "sales", gold, at(2)) == OpenRows(2, at(3).replace(hour=0))
+    assert open_rows(reading, "sales", gold, at(3).replace(hour=0)) == OpenRows(0, None)
 
 
 REFUSED = {

@@ -1,0 +1,49 @@
+"""What tables with `on_close` get when the watermark has moved on: rows that are not missing, only not yet there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from include.audit.open_rows import OpenRows, open_rows
+from include.catalog.dataset import released_dataset
+from include.catalog.pipeline import closes
+from include.ledger.ledger_reader import open_reader
+from include.reading.publication import Publication, find_publication
+from include.reading.published_tables import pinned
+from include.settings import Settings
+from include.status.watermark_status import WatermarkStatus, moment, watermark_status
+
+
+def open_tables(settings: Settings, publication: Publication, found: WatermarkStatus) -> dict[str, OpenRows]:
+    """Return by full name what each table with `on_close` does not have yet."""
+    gold = released_dataset(settings, publication.dataset, publication.release).pipeline.gold
+    reading = pinned(settings)
+    return {
+        f"gold.{each.name}": open_rows(reading, publication.dataset, each, found.watermark)
+        for each in gold
+        if closes(each) and f"gold.{each.name}" in publication.tables
+    }
+
+
+def open_windows(
+    settings: Settings, dataset: str, behind: Mapping[int, int] | None = None
+) -> tuple[dict[str, OpenRows], list[str]]:
+    """Return what tables will get later, and the same in sentences with the partition that holds the watermark.
+
+    `behind`: offsets by partition that are not published, None when they are not known.
+    """
+    publication = find_publication(settings, dataset)
+    found = watermark_status(settings, publication, open_reader(settings), behind, {}) if publication else None
+    if publication is None or found is None or not found.waits:
+        return {}, []
+    tables = open_tables(settings, publication, found)
+    return tables, list(_sentences(tables, found))
+
+
+def _sentences(tables: Mapping[str, OpenRows], found: WatermarkStatus) -> Iterator[str]:
+    for name, each in tables.items():
+        first = f"; the first when the watermark reaches {moment(each.closes)}" if each.closes else ""
+        if each.rows:
+            yield f"{name}: {each.rows:,} rows are not closed yet and appear later{first}"
+    if found.holder is not None and any(each.rows for each in tables.values()):
+        yield found.holder.sentence
