@@ -2,7 +2,7 @@
 
 Reads: what dataset_metrics.py reads.  Writes: nothing.
 Guarantee: scrapes are answered one after the other; a figure that cannot be read is left out.
-After a crash: the runner starts it again; its memory of watermarks is filled from the ledger.
+After a crash: the runner starts it again; for how long a watermark was held counts anew.
 """
 
 from __future__ import annotations
