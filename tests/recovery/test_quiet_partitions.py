@@ -90,7 +90,8 @@ def killed(driver: Driver) -> None:
     assert driver.wait() == -signal.SIGKILL
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.extended
+@pytest.mark.timeout(900)
 def test_a_quiet_partition_holds_nothing_back_and_every_release_has_the_same_rows(broker_settings: object) -> None:
     site = Site(broker_settings, "quiet")  # type: ignore[arg-type]
     site.prepare(partitions=3)
