@@ -61,6 +61,7 @@ def _show(
         facts += ["required" if field.required else "optional"]
         facts += ["primary key"] if field.name in dataset.identity else []
         facts += [f"one of {', '.join(field.values)}"] if field.values else []
+        facts += [f"seen: {', '.join(field.seen)} (others are accepted too)"] if field.seen else []
         facts += [str(field.form)] if field.form else []
         line(f"  {field.name}: {', '.join(facts)}")
     for name, why in dataset.left_out.items():

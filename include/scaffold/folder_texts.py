@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import yaml
 
 from include.scaffold.inferred_dataset import InferredDataset
-from include.scaffold.inferred_fields import InferredField, TimeForm, longest_accepted
+from include.scaffold.inferred_fields import LARGE_SAMPLE, InferredField, TimeForm, longest_accepted
 
 LOCAL_TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
 DAY_TIME = r"^\d{4}-\d\d-\d\d$"
@@ -76,24 +76,34 @@ def _property(dataset: InferredDataset, field: InferredField) -> str:
     facts += [f"physicalName: {_key(field.member)}"] if field.member != field.name else []
     if field.type == "number":
         facts.append(f'physicalType: "decimal({field.precision},{field.scale})"')
-    facts += ["required: true"] if field.required else []
+    key = (*dataset.identity, dataset.time.name)
+    is_certain = field.name in key or dataset.records >= LARGE_SAMPLE
+    facts += ["required: true"] if field.required and is_certain else []
     facts += ["primaryKey: true"] if field.name in dataset.identity else []
-    if field.type == "timestamp":
+    if field is dataset.time and field.type == "timestamp":
         facts.append('logicalTypeOptions: {minimum: "1970-01-01T00:00:00Z"}')
-    if field.ahead:
-        facts.append("customProperties: [{property: future, value: 366 days}]")
+    if field.type == "timestamp" and (field.ahead or field is not dataset.time):
+        # A birthday or an expiry may be far from the event; only the event's own time is bounded by it.
+        facts.append(
+            f"customProperties: [{{property: future, value: {'366' if field is dataset.time else '36525'} days}}]"
+        )
     if field.type == "string":
-        facts.append(_text_rule(field))
-    return f"      - {{{', '.join(facts)}}}"
+        facts.append(_text_rule(field, field.name in key))
+    suggested = f"      # seen: {_comment(', '.join(field.seen))}; to accept only these: {_accepted(field.seen)}\n"
+    return f"{suggested if field.seen else ''}      - {{{', '.join(facts)}}}"
 
 
-def _text_rule(field: InferredField) -> str:
+def _accepted(values: Sequence[str]) -> str:
+    texts = ", ".join(map(json.dumps, values))
+    return f"quality: [{{type: library, metric: invalidValues, mustBe: 0, arguments: {{validValues: [{texts}]}}}}]"
+
+
+def _text_rule(field: InferredField, is_key: bool) -> str:
     if field.values:
-        values = ", ".join(map(json.dumps, field.values))
-        return f"quality: [{{type: library, metric: invalidValues, mustBe: 0, arguments: {{validValues: [{values}]}}}}]"
+        return _accepted(field.values)
     length = f"maxLength: {longest_accepted(field)}"
-    pattern = {TimeForm.local: LOCAL_TIME, TimeForm.day: DAY_TIME, **EPOCH_TEXT}.get(field.form)
-    least = "minLength: 1, " if field.required and not pattern else ""
+    pattern = {TimeForm.local: LOCAL_TIME, TimeForm.day: DAY_TIME, **EPOCH_TEXT}.get(field.form) if is_key else None
+    least = "minLength: 1, " if is_key and not pattern else ""
     return f"logicalTypeOptions: {{{least}{length}{f', pattern: {chr(39)}{pattern}{chr(39)}' if pattern else ''}}}"
 
 

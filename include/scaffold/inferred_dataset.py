@@ -110,10 +110,10 @@ def _candidates(name: str, fields: Sequence[InferredField]) -> Iterator[tuple[In
 
 
 def _group(fields: Sequence[InferredField], records: int) -> InferredField | None:
-    """Return the field by which records are best counted: an enumeration, or the text with the fewest values."""
+    """Return the field by which records are best counted: one of few values, or the text with the fewest."""
     most = min(MOST_GROUPS, records // 2)
     texts = [field for field in fields if field.type == "string" and field.required and 1 < field.distinct <= most]
-    return min(texts, key=lambda field: (not field.values, field.distinct), default=None)
+    return min(texts, key=lambda field: (not (field.values or field.seen), field.distinct), default=None)
 
 
 def _with_ahead(

@@ -22,12 +22,16 @@ from include.scaffold.sample_records import Fields
 from include.scaffold.time_forms import is_day, is_local, is_zoned, moment
 
 TIME_NAME = re.compile(r"(^|_)(at|ts|time|timestamp|date|datetime|when|created|updated|on)(_|$)|_(ms|us|at|ts)$")
-INTEGER = range(-(2**31), 2**31)
+INTEGER = range(-(2**31) // 10, 2**31 // 10)
+"""Later values may be ten times as large."""
 FIRST_YEAR, LAST_YEAR = datetime(1990, 1, 1, tzinfo=UTC).timestamp(), datetime(2100, 1, 1, tzinfo=UTC).timestamp()
-TOKEN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
-ENUM_RECORDS, ENUM_VALUES, ENUM_TIMES = 100, 12, 5
-"""An enumeration needs so many records, has at most so many values, and each of them at least so often."""
-SPARE_DIGITS = 3
+CODE = re.compile(r"[A-Z0-9][A-Z0-9_]{0,15}|[a-z]{1,2}")
+"""A value that people chose from a list: `EUR`, `PAID`, `f`. A sample never has all names of cities or shops."""
+LARGE_SAMPLE = 200
+"""A sample of fewer records says little about what others lack."""
+ENUM_VALUES, ENUM_TIMES = 12, 10
+"""An enumeration has at most so many values, and each of them at least so often."""
+SPARE_DIGITS, SPARE_SCALE = 3, 2
 
 
 class TimeForm(StrEnum):
@@ -48,7 +52,7 @@ SCALES = {TimeForm.seconds: 1, TimeForm.millis: 1_000, TimeForm.micros: 1_000_00
 @dataclass(frozen=True)
 class InferredField:
     """One field: its column's name, and `member`, its name in the records. `distinct` counts its values in the sample;
-    `values` are an enumeration; `ahead`: a time that may be
+    `values` are an enumeration, `seen` one that is only suggested; `ahead`: a time that may be
     later than the record; `precision` and `scale` are of a number."""
 
     name: str
@@ -58,6 +62,7 @@ class InferredField:
     distinct: int
     form: TimeForm = TimeForm.none
     values: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
     precision: int = 0
     scale: int = 0
     longest: int = 0
@@ -133,8 +138,12 @@ def _text_field(member: str, values: Sequence[str], required: bool, distinct: in
         ahead = any(moment(value) > now for value in values)
         return InferredField(column_name(member), member, "timestamp", required, distinct, form, ahead=ahead)
     longest = max(len(value.encode()) for value in values)
-    accepted = () if form is not TimeForm.none else _enumeration(values)
-    return InferredField(column_name(member), member, "string", required, distinct, form, accepted, longest=longest)
+    few = () if form is not TimeForm.none else _few_values(values)
+    codes = len(values) >= LARGE_SAMPLE and all(CODE.fullmatch(value) for value in few)
+    accepted, seen = (few, ()) if codes else ((), few)
+    return InferredField(
+        column_name(member), member, "string", required, distinct, form, accepted, seen, longest=longest
+    )
 
 
 def _number_field(member: str, values: Sequence[Any], required: bool, distinct: int) -> InferredField:
@@ -142,6 +151,8 @@ def _number_field(member: str, values: Sequence[Any], required: bool, distinct: 
     if all(isinstance(value, int) and value in INTEGER for value in values) and form is TimeForm.none:
         return InferredField(column_name(member), member, "integer", required, distinct)
     whole, scale = _digits(values)
+    # A sample of prices without a third decimal does not prove that there is none.
+    scale = min(scale + SPARE_SCALE, MAX_PRECISION - whole) if scale else 0
     spare = min(SPARE_DIGITS, MAX_PRECISION - whole - scale)
     return InferredField(
         column_name(member),
@@ -186,11 +197,11 @@ def _epoch(member: str, values: Sequence[Any]) -> TimeForm:
     return TimeForm.none
 
 
-def _enumeration(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of an enumeration: few, each a word, and each frequent in a large sample."""
+def _few_values(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the values when they are few and each is frequent."""
     counts = Counter(values)
-    safe = len(values) >= ENUM_RECORDS and 2 <= len(counts) <= ENUM_VALUES and min(counts.values()) >= ENUM_TIMES
-    return tuple(sorted(counts)) if safe and all(TOKEN.fullmatch(value) for value in counts) else ()
+    is_few = 2 <= len(counts) <= ENUM_VALUES and min(counts.values()) >= ENUM_TIMES
+    return tuple(sorted(counts)) if is_few else ()
 
 
 def longest_accepted(field: InferredField) -> int:

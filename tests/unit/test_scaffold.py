@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from include.catalog.dataset import load_dataset
@@ -16,6 +17,7 @@ from include.catalog.dataset_cases import CaseUnreadable, ExpectedCase, expected
 from include.catalog.dataset_checks import dataset_problems
 from include.cli import new_command
 from include.cli.main import app
+from include.scaffold.folder_texts import contract_text
 from include.scaffold.inferred_dataset import InferredDataset, inferred_dataset
 from include.scaffold.inferred_fields import TimeForm, column_name
 from include.scaffold.sample_records import RecordSample, SampleUnusable, file_sample, record_sample
@@ -71,7 +73,7 @@ def test_type_is_that_of_every_value(value: Any, kind: str) -> None:
 
 def test_number_has_room_for_more_digits_before_the_point() -> None:
     found = field(orders(rate=lambda n: 12.3456), "rate")
-    assert (found.precision - found.scale > 2, found.scale) == (True, 4)
+    assert (found.precision - found.scale > 2, found.scale) == (True, 6)
 
 
 def test_field_is_required_when_no_record_lacks_it() -> None:
@@ -84,18 +86,50 @@ def test_field_is_required_when_no_record_lacks_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "shop", "safe"),
+    ("count", "shop", "closed", "suggested"),
     [
-        (120, lambda n: ("north", "south")[n % 2], True),
-        (99, lambda n: ("north", "south")[n % 2], False),
-        (120, lambda n: "north", False),
-        (120, lambda n: f"s{n % 13}", False),
-        (120, lambda n: "rare" if n > 116 else "north", False),
-        (120, lambda n: ("a b", "c d")[n % 2], False),
+        (240, lambda n: ("PAID", "OPEN")[n % 2], True, False),
+        (240, lambda n: ("EUR", "USD")[n % 2], True, False),
+        (199, lambda n: ("PAID", "OPEN")[n % 2], False, True),
+        (240, lambda n: ("Berlin", "Paris", "Rome")[n % 3], False, True),
+        (240, lambda n: ("north", "south")[n % 2], False, True),
+        (240, lambda n: "PAID", False, False),
+        (240, lambda n: f"S{n % 13}", False, False),
+        (240, lambda n: "RARE" if n > 232 else "PAID", False, False),
+        (240, lambda n: ("a b", "c d")[n % 2], False, True),
     ],
 )
-def test_enumeration_is_inferred_only_when_it_is_safe(count: int, shop: Any, safe: bool) -> None:
-    assert bool(field(orders(count, shop=shop), "shop").values) == safe
+def test_enumeration_is_closed_only_when_its_values_are_codes(
+    count: int, shop: Any, closed: bool, suggested: bool
+) -> None:
+    found = field(orders(count, shop=shop), "shop")
+    assert (bool(found.values), bool(found.seen)) == (closed, suggested)
+
+
+def properties_of(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the properties that contract.yaml declares, by name."""
+    (schema,) = yaml.safe_load(contract_text(inferred(records)))["schema"]
+    return {each["name"]: each for each in schema["properties"]}
+
+
+def test_values_of_a_sample_are_suggested_and_others_accepted() -> None:
+    records = orders(240, city=lambda n: ("Berlin", "Paris", "Rome")[n % 3], state=lambda n: ("OPEN", "PAID")[n % 2])
+    found = properties_of(records)
+    assert "quality" not in found["city"]
+    assert "quality" in found["state"]
+    suggestion = "# seen: Berlin, Paris, Rome; to accept only these: quality: [{type: library"
+    assert suggestion in contract_text(inferred(records))
+
+
+def test_small_sample_requires_the_key_and_the_time_only() -> None:
+    """Later records may lack what a handful have, be empty, or have times before 1970 and long after the event."""
+    small, large = (properties_of(orders(count, born="1961-04-12T06:07:00Z", note="x")) for count in (20, 200))
+    assert {name for name, found in small.items() if found.get("required")} == {"order_id", "placed_at"}
+    assert {name for name, found in large.items() if found.get("required")} == set(large)
+    for found in (small, large):
+        assert "logicalTypeOptions" not in found["born"]
+        assert found["born"]["customProperties"] == [{"property": "future", "value": "36525 days"}]
+        assert "minLength" not in found["note"]["logicalTypeOptions"]
 
 
 @pytest.mark.parametrize(
