@@ -89,10 +89,13 @@ check: setup-dev stack-check ## style and types: ruff, mypy; the compose stack
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 
-.PHONY: test-containers stack-up stack-down stack-demo stack-faults stack-check
+.PHONY: test-containers stack-up stack-pin stack-down stack-demo stack-faults stack-check
 
 stack-up: ## build the images and start the compose stack; without a registry: make stack-up STAND_INS=1
 	@STAND_INS="$(STAND_INS)" bash infra/stack.sh up $(ARGS)
+
+stack-pin: ## resolve the official images' tags to digests, which stack-up then uses; needs a registry
+	@bash infra/stack.sh pin
 
 stack-down: ## drain and stop the compose stack; also its data: make stack-down ARGS=--volumes
 	@STAND_INS="$(STAND_INS)" bash infra/stack.sh down $(ARGS)

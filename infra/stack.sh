@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The compose stack: bash infra/stack.sh build | up | down [--volumes] | images | memory | compose ARGUMENT…
+# The compose stack: bash infra/stack.sh build | up | down [--volumes] | images | pin | memory | compose ARGUMENT…
 # Reads: docker-compose.yml; STAND_INS=1: also infra/stand-ins/compose.yaml, for sites without a registry.
-# Writes: images headrace-*:local, .stack/ (passwords), the containers, networks and volumes of the project.
+# Writes: images headrace-*:local, .stack/ (passwords, and digests of images by `pin`), the containers, networks and volumes of the project.
 # After an interruption: run it again; finished layers and healthy services are kept.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,6 +10,10 @@ SECRETS=${STACK_SECRETS:-.stack}
 FILES=(-f docker-compose.yml)
 [ -z "${STAND_INS:-}" ] || FILES+=(-f infra/stand-ins/compose.yaml)
 [ -z "${STACK_OVERRIDE:-}" ] || FILES+=(-f "$STACK_OVERRIDE")
+
+# Digests of `pin`; the environment and .env come first.
+PINNED=$SECRETS/images.env
+[ ! -f "$PINNED" ] || { set -a; . "$PINNED"; set +a; }
 
 compose() { docker compose "${FILES[@]}" "$@"; }
 
@@ -23,7 +27,7 @@ require_engine() {
 make_secrets() {
   local name
   install -d -m 700 "$SECRETS"
-  for name in postgres_password grafana_password warehouse_secret; do
+  for name in postgres_password kafka_password grafana_password warehouse_secret; do
     [ ! -s "$SECRETS/$name" ] || continue
     python3 -c 'import secrets; print(secrets.token_urlsafe(24))' >"$SECRETS/$name"
     chmod 444 "$SECRETS/$name"
@@ -47,6 +51,7 @@ build_image() {
   local name=headrace-$1:local folder=$2 printed
   shift 2
   # An engine without BuildKit complains about itself at each build; of a failed one everything is shown.
+  [ -z "${STACK_BASE_IMAGE:-}" ] || set -- --build-arg "BASE=$STACK_BASE_IMAGE" "$@"
   printed=$(docker build --quiet --tag "$name" --file "$folder/Dockerfile" "$@" . 2>&1) || { printf '%s\n' "$printed" >&2; exit 1; }
   echo "  image ${name%:local}: $(size "$name")"
 }
@@ -57,6 +62,21 @@ build_classes() {
   layers=$(docker image inspect headrace-platform:local --format '{{json .RootFS.Layers}}' | cksum)
   [ "$(docker image inspect headrace-classes:local --format '{{index .Config.Labels "platform"}}' 2>/dev/null)" != "$layers" ] || return 0
   build_image classes infra/classes --label "platform=$layers"
+}
+
+# The digests that the registry gives for the tags today; from then on these are used, until `pin` is run again.
+pin() {
+  local line name image digest
+  install -d -m 700 "$SECRETS"
+  : >"$PINNED.new"
+  { grep -o '\${STACK_[A-Z]*_IMAGE:-[^}]*}' docker-compose.yml; echo '${STACK_BASE_IMAGE:-debian:bookworm-slim}'; } | while read -r line; do
+    name=${line#??} name=${name%%:-*} image=${line#*:-} image=${image%\}}
+    docker pull --quiet "$image" >/dev/null
+    digest=$(docker image inspect "$image" --format '{{index .RepoDigests 0}}')
+    [[ $digest == *@sha256:* ]] || { echo "headrace: the registry gave no digest of $image; nothing was pinned" >&2; exit 1; }
+    echo "$name=$digest" | tee -a "$PINNED.new"
+  done
+  mv "$PINNED.new" "$PINNED"
 }
 
 size() { docker image inspect "$1" --format '{{.Size}}' | awk '{printf "%.0f MB", $1 / 1e6}'; }
@@ -80,9 +100,10 @@ require_engine
 case $command in
   build) make_secrets && build ;;
   up) up "$@" ;;
+  pin) pin ;;
   down) compose --profile '*' down "$@" ;;
   images) docker image ls 'headrace-*' --format 'table {{.Repository}}\t{{.Size}}' ;;
   memory) docker stats --no-stream --format 'table {{.Name}}\t{{.MemUsage}}\t{{.CPUPerc}}' $(compose ps --quiet) ;;
   compose) compose "$@" ;;
-  *) printf 'headrace: unknown command %s\n  → build, up, down, images, memory, compose\n' "$command" >&2; exit 2 ;;
+  *) printf 'headrace: unknown command %s\n  → build, up, down, images, pin, memory, compose\n' "$command" >&2; exit 2 ;;
 esac

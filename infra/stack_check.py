@@ -28,6 +28,11 @@ INSTRUCTIONS = {
 }
 ONE_SHOT = "service_completed_successfully"
 OURS = "headrace-"
+FIXED = re.compile(r":(?!latest$)[\w.-]+$|@sha256:[0-9a-f]{64}$")
+# What an official image needs to give its volume to its user, and to become that user.
+NEEDED = {"CHOWN", "DAC_READ_SEARCH", "FOWNER", "SETGID", "SETUID"}
+WRITES_EVERYWHERE = "headrace-objectstore:local"
+KAFKA = "infra/kafka/serve.sh"
 
 
 def problems(clone: Path) -> list[str]:
@@ -35,6 +40,7 @@ def problems(clone: Path) -> list[str]:
     stack, stand_ins = (with_defaults(load_compose(clone / name)) for name in (COMPOSE, STAND_INS))
     found = [*unknown_services(stack, stand_ins), *left_to_a_registry(stack, stand_ins)]
     found += [f"{COMPOSE}, {what}" for what in provisioning_problems(clone, stack)]
+    found += [f"{KAFKA}: {what}" for what in listener_problems((clone / KAFKA).read_text("utf-8"))]
     one_shots = completed_services(stack)
     for name, service in stack["services"].items():
         found += [f"{COMPOSE}, {name}: {what}" for what in service_problems(clone, stack, service, name in one_shots)]
@@ -101,10 +107,20 @@ def service_problems(
     """Yield the rules that a service breaks."""
     yield from setting_problems(service.get("environment", {}))
     image = str(service.get("image", ""))
-    if not re.search(r":(?!latest$)[\w.-]+$", image):
-        yield f"image {image!r} has no fixed tag"
-    if image.startswith(OURS) and "cap_drop" not in service:
+    if not FIXED.search(image):
+        yield f"image {image!r} has neither a fixed tag nor a digest"
+    if service.get("cap_drop") != ["ALL"]:
         yield "keeps its capabilities: cap_drop: [ALL]"
+    if (added := set(service.get("cap_add", ()))) and image.startswith(OURS):
+        yield f"has capabilities, which no image of ours needs: {', '.join(sorted(added))}"
+    elif added - NEEDED:
+        yield f"has capabilities that no image needs: {', '.join(sorted(added - NEEDED))}"
+    if "no-new-privileges:true" not in service.get("security_opt", ()):
+        yield "may get new privileges: security_opt: [no-new-privileges:true]"
+    if service.get("read_only") is not True and image != WRITES_EVERYWHERE:
+        yield "may write into its image: read_only: true"
+    if service.get("privileged") or service.get("network_mode") == "host":
+        yield "has the rights of the host"
     if "mem_limit" not in service:
         yield "has no mem_limit"
     if not one_shot:
@@ -119,6 +135,16 @@ def service_problems(
     for secret in service.get("secrets", []):
         if secret not in stack.get("secrets", {}):
             yield f"secret {secret} is not declared"
+
+
+def listener_problems(text: str) -> Iterator[str]:
+    """Yield listeners of the stack's broker that others reach without a log-in."""
+    given = dict(re.findall(r"^(listeners|listener\.security\.protocol\.map)=(.*)$", text, re.MULTILINE))
+    protocols = dict(each.split(":", 1) for each in given["listener.security.protocol.map"].split(","))
+    for listener in given["listeners"].split(","):
+        name, address = listener.split("://")
+        if not protocols[name].startswith("SASL_") and not address.startswith("127.0.0.1:"):
+            yield f"listener {name} at {address} needs no log-in"
 
 
 def volume_problems(clone: Path, stack: Mapping[str, Any], service: Mapping[str, Any]) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def test_stack_keeps_its_rules() -> None:
         ("docker-compose.yml", '["127.0.0.1:${STACK_KAFKA', '["${STACK_KAFKA', "not published on the loopback"),
         ("docker-compose.yml", "    mem_limit: 512m\n", "", "postgres: has no mem_limit"),
         ("docker-compose.yml", "    stop_grace_period: 150s\n", "", "runner: has no stop_grace_period"),
-        ("docker-compose.yml", "postgres:15.14-bookworm", "postgres:latest", "has no fixed tag"),
+        ("docker-compose.yml", "postgres:15.14-bookworm", "postgres:latest", "neither a fixed tag nor"),
         ("docker-compose.yml", "- state:/state", "- states:/state", "volume states is not declared"),
         (
             "docker-compose.yml",
@@ -59,6 +61,30 @@ def test_stack_keeps_its_rules() -> None:
         ("docker-compose.yml", "  warehouse_secret:\n", "  secret:\n", "secret warehouse_secret is not declared"),
         ("docker-compose.yml", "HEADRACE_WAREHOUSE_SECRET_FILE:", "HEADRACE_WAREHOUSE_SECRET:", "does not exist"),
         ("infra/runner/Dockerfile", "COPY --chown=headrace dags", "COPY dag", "copies dag, which does not exist"),
+        ("docker-compose.yml", "  cap_drop: [ALL]\n", "", "postgres: keeps its capabilities"),
+        ("docker-compose.yml", "cap_add: [CHOWN,", "cap_add: [SYS_ADMIN,", "no image needs: SYS_ADMIN"),
+        (
+            "docker-compose.yml",
+            "    secrets: [kafka_password]\n",
+            "    cap_add: [CHOWN]\n",
+            "no image of ours needs: CHOWN",
+        ),
+        ("docker-compose.yml", "  read_only: true\n", "", "kafka: may write into its image"),
+        ("docker-compose.yml", '  security_opt: ["no-new-privileges:true"]\n', "", "postgres: may get new privileges"),
+        (
+            "docker-compose.yml",
+            "    shm_size: 128m\n",
+            "    privileged: true\n",
+            "postgres: has the rights of the host",
+        ),
+        ("docker-compose.yml", "HEADRACE_KAFKA_USER: headrace", "HEADRACE_CONSOLE_PORT: 0", "SASL_PLAINTEXT needs"),
+        ("infra/kafka/serve.sh", "STACK:SASL_PLAINTEXT", "STACK:PLAINTEXT", "STACK at :9092 needs no log-in"),
+        (
+            "infra/kafka/serve.sh",
+            "INTERNAL://127.0.0.1:9095,C",
+            "INTERNAL://:9095,C",
+            "INTERNAL at :9095 needs no log-in",
+        ),
         ("infra/platform/Dockerfile", "RUN apt-get", "RUN --mount=type=cache apt-get", "RUN needs BuildKit"),
         ("infra/platform/Dockerfile", "FROM ${BASE}", "FROM ubuntu:24.04", "cannot be replaced by an ARG"),
     ],
@@ -67,6 +93,28 @@ def test_broken_rule_is_found(clone: Path, file: str, before: str, after: str, f
     path, change = clone / file, replaced(before, after)
     path.write_text(change(path.read_text("utf-8")), "utf-8")
     assert any(found in problem for problem in problems(clone)), problems(clone)
+
+
+def test_image_with_a_digest_is_fixed(clone: Path) -> None:
+    path, digest = clone / "docker-compose.yml", f"postgres@sha256:{'0' * 64}"
+    path.write_text(path.read_text("utf-8").replace("postgres:15.14-bookworm", digest), "utf-8")
+    assert problems(clone) == []
+
+
+def test_code_that_the_platforms_image_runs_is_copied_whole(tmp_path: Path) -> None:
+    text = (CLONE / "infra/platform/Dockerfile").read_text("utf-8")
+    assert "infra.jars.fetch" in text
+    lines = [line.split() for line in text.splitlines() if line.startswith("COPY")]
+    for words in lines:
+        *sources, target = [word for word in words[1:] if not word.startswith("--")]
+        for source in sources:
+            into = tmp_path / (target if target.endswith("/") else str(Path(target).parent))
+            into.mkdir(parents=True, exist_ok=True)
+            found = CLONE / source
+            (shutil.copytree if found.is_dir() else shutil.copy)(found, into / found.name)
+    command = [sys.executable, "-S", "-c", "import infra.jars.fetch"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def replaced(before: str, after: str) -> Callable[[str], str]:
