@@ -4,7 +4,7 @@ The folder `include/datasets/<dataset>/` as it is now becomes a new release, bui
 from the published versions of its sources) while the stream runs.
 Its tables are compared with the published ones at the same batch. No approval is needed if they are equal, only added
 to, or within `threshold`. The old release stays current as a shadow until it is retired, so `rollback__<dataset>` is
-quick.
+quick. Derived datasets in `with` are released in the same plan: built over the new tables, and published with them.
 
 **Reads** bronze or the sources, the published tables. **Writes** the release's tables, then the publication.
 **Guarantee**: silver and all gold tables move at once. **After a crash** a retry continues with what was built.
@@ -14,11 +14,12 @@ quick.
 from airflow.sdk import DAG
 
 from include.operators.approval_operator import ApprovePlan
-from include.operators.dag_defaults import DEFAULTS, declared_folders
+from include.operators.dag_defaults import DEFAULTS, declared_derived, declared_folders
 from include.operators.dag_forms import release_form
 from include.operators.plan_operators import PlanRelease
 from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan
 
+readers = [derived.name for derived in declared_derived()]
 for dataset in declared_folders():
     with DAG(
         f"release__{dataset.name}",
@@ -27,7 +28,7 @@ for dataset in declared_folders():
         schedule=None,
         is_paused_upon_creation=False,
         default_args=DEFAULTS,
-        params=release_form(),
+        params=release_form(readers),
         tags=["history", dataset.name],
     ) as dag:
         (

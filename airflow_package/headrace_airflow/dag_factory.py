@@ -119,7 +119,12 @@ def release_dag(dataset: str, headrace_connection: str = DEFAULT_CONNECTION) -> 
         description=f"Ship the changed folder of {dataset}",
         schedule=None,
         default_args=DEFAULTS,
-        params={"threshold": THRESHOLD},
+        params={
+            "with": Param(
+                [], type="array", items={"type": "string"}, title="Together with", description="Derived ones."
+            ),
+            "threshold": THRESHOLD,
+        },
         tags=["headrace", "history", dataset],
     ) as dag:
         plan_tasks(PlanRemoteRelease, dataset, headrace_connection)

@@ -124,8 +124,9 @@ class PlanRemoteRelease(PlanRemotely):
     path = "releases"
 
     def chosen(self, context: Context) -> dict[str, Any]:
-        """Return the threshold."""
-        return {"threshold": float(context["params"]["threshold"])}
+        """Return the threshold, and the derived datasets that are released in the same plan."""
+        params = context["params"]
+        return {"threshold": float(params["threshold"]), "with": list(params.get("with", ()))}
 
 
 class RunRemotePlan(RemoteOperator):

@@ -68,6 +68,14 @@ def is_version_enough(version: str, required: str | None) -> bool:
     return VERSION.match(version) is not None and _numbers(version) >= _numbers(required)
 
 
+def version_problem(base: Contract, fresh: Contract, changes: Iterable[ContractChange]) -> str | None:
+    """Return why the contract's version does not express its changes; None when it does."""
+    required = required_version(base, changes)
+    if is_version_enough(fresh.version, required):
+        return None
+    return f"version {fresh.version} must be {required} or later for this"
+
+
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in version.split(".")]
 

@@ -25,10 +25,10 @@ def query_columns(sql: str, tables: Mapping[str, Sequence[str]], dialect: str = 
     A column has no origins where the text does not show them: an unknown column, an unnested array.
     """
     try:
-        tree = _parsed(sql, dialect)
+        tree = parsed_query(sql, dialect)
         schema = {name: dict.fromkeys(columns, "unknown") for name, columns in tables.items()}
         qualified = qualify(
-            tree, schema=_nested(schema), dialect=dialect, validate_qualify_columns=False, identify=False
+            tree, schema=nested_schema(schema), dialect=dialect, validate_qualify_columns=False, identify=False
         )
     except (SqlglotError, RecursionError):
         return TableColumns()
@@ -37,13 +37,14 @@ def query_columns(sql: str, tables: Mapping[str, Sequence[str]], dialect: str = 
     return TableColumns(columns, unique(_row_origins(scope)))
 
 
-def _parsed(sql: str, dialect: str) -> Any:
+def parsed_query(sql: str, dialect: str) -> Any:
+    """Return the tree of a query. Raises SqlglotError."""
     import sqlglot
 
     return parsed_statements(sql)[0] if dialect == "spark" else sqlglot.parse_one(sql, dialect=dialect)
 
 
-def _nested(schema: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def nested_schema(schema: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Return the tables in the form of sqlglot's schema: `gold.route_days` below `gold`."""
     found: dict[str, Any] = {}
     for name, columns in schema.items():
@@ -71,7 +72,7 @@ def _origins_of(name: str, scope: Any) -> Iterator[ColumnOrigin]:
 def _expression_origins(expression: Any, scope: Any, use: Use | None = None) -> Iterator[ColumnOrigin]:
     for column in expression.find_all(exp.Column):
         outer = use or use_of(column, expression)
-        source = _source_of(column, scope)
+        source = source_of(column, scope)
         if isinstance(source, exp.Table):
             yield ColumnOrigin(".".join(filter(None, (source.db, source.name))), column.name, outer)
         elif source is not None and source.is_udtf:
@@ -80,7 +81,7 @@ def _expression_origins(expression: Any, scope: Any, use: Use | None = None) -> 
             yield from used(unique(_origins_of(column.name, source)), outer)
 
 
-def _source_of(column: Any, scope: Any) -> Any:
+def source_of(column: Any, scope: Any) -> Any:
     """Return the table or scope of a column; an unknown column belongs to the only source, if there is just one."""
     if not column.table and len(scope.selected_sources) == 1:
         return next(iter(scope.selected_sources.values()))[1]

@@ -35,6 +35,8 @@ def show_comparison(console: Console, comparison: Comparison, *, details: bool =
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     if view.checks:
         console.print(checks_table(comparison.checks))
+    for line in view.dependants:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"[bold]{view.verdict}[/], {view.summary}", highlight=False)
 
 

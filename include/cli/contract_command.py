@@ -37,7 +37,8 @@ def check(
     if not checks:
         Console(stderr=True).print("there are no datasets: include/datasets/README.md shows how to add one")
     if as_json:
-        typer.echo(json.dumps([asdict(each) | {"valid": each.is_valid} for each in checks], indent=1))
+        found = ({"valid": each.is_valid, "is_version_enough": each.is_version_enough} for each in checks)
+        typer.echo(json.dumps([asdict(each) | more for each, more in zip(checks, found, strict=True)], indent=1))
     else:
         for each in checks:
             _show(Console(soft_wrap=True), each)
@@ -80,8 +81,8 @@ def _show(console: Console, each: ContractCheck) -> None:
         console.print(f"  [{colour}]{change.kind}[/]  {escape(change.part)}: {escape(change.why)}", highlight=False)
     if each.base is not None and not each.changes:
         console.print(f"  the contract is that of release {each.base}", highlight=False)
-    if not each.is_version_enough:
-        console.print(f"  version {each.version} must be {each.required_version} or later for this", highlight=False)
+    if each.version_problem:
+        console.print(f"  {each.version_problem}", highlight=False)
     if each.changes:
         console.print(
             f"  → headrace release plan --dataset {each.dataset}   (takes effect with a release)", highlight=False

@@ -23,7 +23,7 @@ from include.planning import plan_stages
 from include.planning.cancel_plan import end_and_cancel
 from include.planning.explain_plan import cost
 from include.planning.plan_stages import NotApproved, PlanStage, rebuild, remaining_stages, run_plan, stage_lines
-from include.plans.plan import PlanRecord, validate_stage
+from include.plans.plan import PlanRecord, next_command, validate_stage
 from include.plans.plan_journal import (
     PlanUnreadable,
     comparison_path,
@@ -210,7 +210,8 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, approv
         console.print(f"not approved: what readers see is unchanged. {error.remedy}", highlight=False)
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
-        text = f"stopped: nothing is lost. headrace plan apply {name} continues, headrace plan show {name} shows it"
+        record = load_plan(settings, name)
+        text = f"stopped: plan {name} is {record.stage}, nothing is lost. Next: {next_command(record)}"
         console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     if record.last(Applied).changed == 0:

@@ -22,6 +22,10 @@ SINCE = typer.Option(
     "--from-timestamp", parser=utc_time, metavar="TIME", help="First Kafka time to recompute, UTC, instead of a batch."
 )
 
+TOGETHER = typer.Option(
+    "--with", metavar="DERIVED", help="A derived dataset to release in the same plan; give it again for another one."
+)
+
 
 @app.callback()
 def release() -> None:
@@ -31,18 +35,20 @@ def release() -> None:
 @app.command()
 def plan(
     dataset: Annotated[str, DATASET],
+    together: Annotated[list[str] | None, TOGETHER] = None,
     batch: Annotated[int | None, BATCH] = None,
     since: Annotated[datetime | None, SINCE] = None,
     threshold: Annotated[float, THRESHOLD] = 0.0,
     json_: AsJson = False,
 ) -> None:
     """Show what shipping the folder would change and cost; no table is touched."""
-    plan_only(_release(dataset, batch, since, threshold), json_)
+    plan_only(_release(dataset, together, batch, since, threshold), json_)
 
 
 @app.command()
 def run(
     dataset: Annotated[str, DATASET],
+    together: Annotated[list[str] | None, TOGETHER] = None,
     batch: Annotated[int | None, BATCH] = None,
     since: Annotated[datetime | None, SINCE] = None,
     threshold: Annotated[float, THRESHOLD] = 0.0,
@@ -50,9 +56,14 @@ def run(
     json_: AsJson = False,
 ) -> None:
     """Plan, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
-    plan_and_run(_release(dataset, batch, since, threshold), yes, json_)
+    plan_and_run(_release(dataset, together, batch, since, threshold), yes, json_)
 
 
-def _release(dataset: str, batch: int | None, since: datetime | None, threshold: float) -> Planner:
-    parameters = validated(ReleaseParameters, from_batch=batch, from_timestamp=since, threshold=threshold)
+def _release(
+    dataset: str, together: list[str] | None, batch: int | None, since: datetime | None, threshold: float
+) -> Planner:
+    members = tuple(dict.fromkeys(together or ()))
+    parameters = validated(
+        ReleaseParameters, members=members, from_batch=batch, from_timestamp=since, threshold=threshold
+    )
     return lambda settings: plan_any_release(settings, dataset, parameters, current_user(), datetime.now(UTC))

@@ -170,7 +170,7 @@ def stream_charts(intervals: Sequence[Interval], chosen: TimeRange) -> list[Line
 
 def plan_links(plans: Sequence[PlanRecord], dataset: str) -> list[tuple[str, str]]:
     """Return id and stage of each open plan of a dataset."""
-    return [(record.plan.id, record.stage.value) for record in plans if record.plan.dataset == dataset]
+    return [(record.plan.id, record.stage.value) for record in plans if dataset in record.plan.datasets]
 
 
 def audit_badge(found: AuditOutcome | None, now: datetime) -> Badge:

@@ -49,7 +49,7 @@ def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
     """
     publication = read_publication(settings, dataset)
     for record in open_plans(settings):
-        if record.plan.dataset == dataset:
+        if dataset in record.plan.datasets:
             raise PlanOpen(dataset, record.plan.id, record.stage)
     response = request_owner(settings, dataset, OwnerRequest("", RequestKind.COMPACT, publication.release))
     return [_maintained(table, facts) for table, facts in response.done.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow.sdk import Param
 
 from include.catalog.yaml_declarations import NAME
@@ -35,7 +37,22 @@ def stream_form() -> Form:
     }
 
 
-def release_form() -> Form:
+def release_form(readers: Sequence[str]) -> Form:
+    """Return the fields of a release; `readers`: derived datasets that may be released with it."""
+    return {
+        "with": Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            examples=list(readers),
+            title="Together with",
+            description="Derived datasets that are released in the same plan, because they read changed columns.",
+        ),
+        **plan_form(),
+    }
+
+
+def plan_form() -> Form:
     """Return the fields of every plan's form."""
     return {
         "threshold": Param(
@@ -59,7 +76,7 @@ def backfill_form() -> Form:
         "start": _moment("First event time", "Empty: recompute the day of the run's partition."),
         "end": _moment("End of the event times", "Exclusive."),
         "reference": _reference(),
-        **release_form(),
+        **plan_form(),
     }
 
 
@@ -100,7 +117,7 @@ def replay_form() -> Form:
             description="Records that Kafka has deleted are still in bronze.",
         ),
         "reference": _reference(),
-        **release_form(),
+        **plan_form(),
     }
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from include.errors import Terminal
 from include.planning.backfill_plan import BackfillParameters
-from include.planning.plan_parameters import DatasetName, Parameters, PlanParameters, SliceParameters
+from include.planning.plan_parameters import DatasetName, MemberNames, Parameters, PlanParameters, SliceParameters
 from include.planning.release_plan import ReleaseParameters
 from include.plans.plan import PLAN_ID_OR_EMPTY
 from include.strict_values import LONGEST_LAG
@@ -41,12 +41,14 @@ class StreamParameters(Parameters):
 
 
 class ReleaseRun(PlanParameters):
-    """A release from the first batch."""
+    """A release from the first batch; `members`, in the form `with`: derived datasets that are released too."""
+
+    members: MemberNames = ()
 
     @property
     def plan(self) -> ReleaseParameters:
         """The plan's parameters."""
-        return ReleaseParameters(threshold=self.threshold, dry_run=self.dry_run)
+        return ReleaseParameters(members=self.members, threshold=self.threshold, dry_run=self.dry_run)
 
 
 class BackfillRun(SliceParameters):

@@ -220,7 +220,7 @@ class RollBack(BaseOperator):
         from include.plans.plan_lookup import last_applied, rolled_back_by
 
         if named:
-            if load_plan(settings, named).plan.dataset != self.dataset:
+            if self.dataset not in load_plan(settings, named).plan.datasets:
                 raise OtherDataset(named, self.dataset)
             return named
         found = rolled_back_by(settings, self.dataset, by) or last_applied(settings, self.dataset)

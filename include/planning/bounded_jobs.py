@@ -11,13 +11,17 @@ from typing import Any
 from include.errors import Terminal, Transient
 from include.host.job_guard import TIMED_OUT
 from include.paths import log_path
+from include.plans.plan import next_command
+from include.plans.plan_journal import is_written, load_plan
 from include.process_control.job_process import end_job, finish_job, start_job
 from include.settings import Settings
+from include.state.job_ends import JobEnd, find_job_end, note_job_end
 from include.state.process_states import job_name
 from include.state.run_files import read_run_file, remove_run_file
 
 STOPPED = 3
 REQUEST_JOB = "request_job"
+CANCEL = "headrace plan cancel"
 FactsReporter = Callable[[Mapping[str, Any]], None]
 """Receives the facts of each line that a job prints: `at`, `done`, `of`, …"""
 
@@ -38,6 +42,16 @@ class JobDied(Transient):
         self.job = job
 
 
+class PlanCancelled(Terminal):
+    """Somebody cancelled the plan while its job ran."""
+
+    def __init__(self, plan: str, by: str) -> None:
+        super().__init__(
+            f"plan {plan} was cancelled by {by}; what readers see is unchanged", f"headrace plan show {plan}"
+        )
+        self.plan, self.by = plan, by
+
+
 class JobTimedOut(Terminal):
     """A job was ended at its time limit."""
 
@@ -54,8 +68,8 @@ def run_job(
 ) -> Mapping[str, Any]:
     """Run a job (module and arguments), pass each JSON line to `report` and return the last one.
 
-    `name` is its plan or its task; `again` the command that continues it. It ends with this process.
-    Raises JobDied, JobTimedOut.
+    `name` is its plan or its task; `again` the command that continues it, of a plan by its stage. It ends with this
+    process. Raises JobDied, JobTimedOut; PlanCancelled.
     """
     last: Mapping[str, Any] = {}
     process = start_job(settings, name, job, dataset, stdout=subprocess.PIPE)
@@ -65,20 +79,37 @@ def run_job(
         code = process.wait()
     finally:
         finish_job(settings, name, process)
-    again = again or f"headrace plan apply {name}"
-    if code == TIMED_OUT:
-        raise JobTimedOut(name, settings.plan_timeout, again)
-    if code != 0 and "failed" not in last:
-        stopped = code in (STOPPED, -signal.SIGTERM)
-        log = log_path(settings, job_name(name))
-        raise JobDied(name, "was stopped" if stopped else f"ended with {code}, see {log}", again)
+    if code != 0:
+        _refuse_death(settings, name, code, last, again)
     return last
 
 
-def end_plan_job(settings: Settings, plan: str) -> None:
-    """End the plan's build or checks, with all their processes. A request to the owner is not interrupted."""
+def _refuse_death(settings: Settings, name: str, code: int, last: Mapping[str, Any], again: str) -> None:
+    """Raise why a job ended, unless it has reported that; the next command is that of the plan's present stage."""
+    end = find_job_end(settings, name)
+    if end is not None and end.command == CANCEL:
+        raise PlanCancelled(name, end.by)
+    if not again and is_written(settings, name):
+        again = next_command(load_plan(settings, name))
+    again = again or f"headrace plan apply {name}"
+    if end is not None:
+        raise JobDied(name, f"was ended by {end.command}", again)
+    if code == TIMED_OUT:
+        raise JobTimedOut(name, settings.plan_timeout, again)
+    if "failed" not in last:
+        stopped = code in (STOPPED, -signal.SIGTERM)
+        log = log_path(settings, job_name(name))
+        raise JobDied(name, "was stopped" if stopped else f"ended with {code}, see {log}", again)
+
+
+def end_plan_job(settings: Settings, plan: str, by: str) -> None:
+    """End the job of a plan that is cancelled: its build or checks, with all their processes.
+
+    A request to the owner is not interrupted.
+    """
     run = read_run_file(settings, job_name(plan))
     if run is not None and run.extra.get("job") != REQUEST_JOB:
+        note_job_end(settings, plan, JobEnd(CANCEL, by))
         end_job(settings, plan)
         remove_run_file(settings, run.name)
 

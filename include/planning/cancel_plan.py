@@ -16,6 +16,6 @@ def end_and_cancel(settings: Settings, plan: str, by: str, wait: float) -> PlanR
     Raises PlanUnknown and StageRefused before anything is ended; PlanBusy; AlreadyPublished.
     """
     validate_stage(load_plan(settings, plan), Stage.CANCELLED)
-    end_plan_job(settings, plan)
+    end_plan_job(settings, plan, by)
     with plan_lock(settings, plan, wait):
         return cancel(settings, load_plan(settings, plan), by)

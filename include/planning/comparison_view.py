@@ -80,13 +80,17 @@ class CheckView:
 
 @dataclass(frozen=True)
 class ComparisonView:
-    """A comparison for people; `checks`: rules that block first, then those that did not pass."""
+    """A comparison for people; `checks`: rules that block first, then those that did not pass.
+
+    `dependants`: what the release does to those that read its tables, each in a line; those that break come first.
+    """
 
     dataset: str
     verdict: str
     summary: str
     tables: Sequence[TableView]
     checks: Sequence[CheckView]
+    dependants: Sequence[str] = ()
 
 
 def comparison_view(comparison: Comparison) -> ComparisonView:
@@ -101,6 +105,7 @@ def comparison_view(comparison: Comparison) -> ComparisonView:
             CheckView(c.table, c.rule, c.expectation, c.action, c.outcome, c.observed, c.blocks, c.samples)
             for c in checks
         ],
+        [effect.sentence for effect in sorted(comparison.dependants, key=lambda effect: not effect.faults)],
     )
 
 

@@ -51,13 +51,13 @@ def table_rules(built: Side) -> dict[str, list[Rule]]:
     return {name: list(rules) for name in built.tables if (rules := built.dataset.contract.checks(name))}
 
 
-def run_checks(settings: Settings, plan: Plan, built: Side) -> list[RuleResult]:
+def run_checks(settings: Settings, plan: Plan, built: Sequence[Side]) -> list[RuleResult]:
     """Evaluate the rules of the built tables in a process of its own; without rules no process is started.
 
     Without the packages of the group `quality`, every rule is returned as not evaluated. Raises ChecksFailed, and
     JobDied when the process died.
     """
-    rules = table_rules(built)
+    rules = {table: found for side in built for table, found in table_rules(side).items()}
     if not rules:
         return []
     answer = run_job(settings, plan.id, plan.dataset, ("include.quality.plan_quality_job", plan.id), lambda _: None)

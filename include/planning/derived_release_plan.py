@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 
 from include.catalog.dataset_checks import validate_datasets
@@ -13,9 +14,9 @@ from include.catalog.derived_dataset import (
     released_derived,
     snapshot_derived,
 )
-from include.catalog.release_diff import TableChange, gold_changes
 from include.planning.compare_tables import Side
 from include.planning.new_plan import write_new_plan
+from include.planning.plan_members import derived_changes, derived_tables, lost_columns, plan_members
 from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_preconditions import refuse_conflict, refuse_small_disk, reported_rate
 from include.planning.release_kind import release_kind
@@ -23,6 +24,7 @@ from include.planning.release_plan import NothingToRelease, ReleaseParameters, S
 from include.plans.plan import DERIVED_RELEASE, DRY_RUN, Plan, PlanRecord, Prediction
 from include.plans.plan_journal import planning_lock
 from include.plans.plan_lookup import find_plan
+from include.plans.source_choice import published_versions, readable_versions
 from include.plans.stage_results import ReleaseBuilt
 from include.reading.publication import Publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset, pinned
@@ -45,7 +47,7 @@ def plan_any_release(
 
 
 def plan_derived_release(
-    settings: Settings, dataset: str, parameters: PlanParameters, by: str, now: datetime, origin: str = ""
+    settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
 ) -> PlanRecord:
     """Plan to publish the derived dataset as its folder declares it now. Touches no table, reads no data file.
 
@@ -61,6 +63,8 @@ def plan_derived_release(
             raise NothingToRelease(dataset, base.release)
         if not parameters.dry_run:
             refuse_conflict(settings, dataset)
+        members = plan_members(settings, dataset, derived_tables(declared), parameters.members, parameters.dry_run)
+        over = _chosen_sources(settings, declared, publication)
         predicted = predicted_of_sources(settings, declared, _gold_rows(settings, publication))
         refuse_small_disk(settings, dataset, predicted)
         fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
@@ -73,16 +77,25 @@ def plan_derived_release(
             planned_at=now,
             planned_by=by,
             threshold=parameters.threshold,
-            changes=_changes(base, fresh),
+            changes=[*derived_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)],
             predicted=predicted,
+            requested=over,
             origin=origin,
+            members=members.plans,
         )
         return write_new_plan(settings, draft, dry_run=parameters.dry_run)
 
 
-def _changes(base: DerivedDataset, fresh: DerivedDataset) -> list[TableChange]:
-    found = gold_changes(as_dataset(base).pipeline.gold, as_dataset(fresh).pipeline.gold)
-    return found or [TableChange("all", "changed", "a file differs in another way")]
+def _chosen_sources(settings: Settings, declared: DerivedDataset, publication: Publication) -> str:
+    """Return over which versions the release is built, in words: "" for those of the published release.
+
+    Raises SourcesLackColumns.
+    """
+    current = published_versions(settings, declared.pipeline.sources.values())
+    used = {name: publication.sources.get(name, each) for name, each in current.items()}
+    if readable_versions(settings, declared, used, current) is used:
+        return ""
+    return "over the published versions of its sources, which have the columns that it reads"
 
 
 def _gold_rows(settings: Settings, publication: Publication) -> int:
@@ -100,7 +113,7 @@ def predicted_of_sources(settings: Settings, derived: DerivedDataset, gold_rows:
 
 
 def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-    found = record.last(ReleaseBuilt)
+    found = record.last(ReleaseBuilt).of(record.plan.dataset)
 
     def side(publication: Publication) -> Side:
         tables = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
@@ -113,6 +126,9 @@ KIND = release_kind(
     DERIVED_RELEASE,
     PlanParameters,
     describe_build=lambda plan: f"compute release {plan.release} from its sources in tables of its own",
-    build_job=lambda plan: ("spark_jobs.jobs.derived_build_job", plan.dataset, plan.release),
+    build_job=lambda plan: (
+        *("spark_jobs.jobs.derived_build_job", plan.dataset, plan.release),
+        json.dumps({"members": [member.dataset for member in plan.members]}),
+    ),
     sides=_sides,
 )

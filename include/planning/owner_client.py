@@ -46,8 +46,8 @@ class NoResponse(Transient):
         self.requester = requester
 
 
-def request_owner(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
-    """Submit a request and return the response.
+def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False) -> OwnerResponse:
+    """Submit a request and return the response. One that is kept stays pending when this process stops waiting.
 
     Raises RequestPending, RequestRefused, NoResponse, JobFailed, JobDied.
     """
@@ -59,7 +59,8 @@ def request_owner(settings: Settings, dataset: str, request: OwnerRequest) -> Ow
             response = _executed_by_job(settings, dataset, request)
     except BaseException:
         # Without a waiting requester it must not be executed later.
-        withdraw_request(settings, dataset)
+        if not is_kept:
+            withdraw_request(settings, dataset)
         raise
     if response.refused:
         raise RequestRefused(request.requester, response.refused, response.remedy)

@@ -47,6 +47,8 @@ class PlanKind:
     record_comparison: Callable[[Settings, PlanRecord, Comparison], None]
     apply: Callable[[Settings, PlanRecord], Applied]
     confirm: Callable[[Settings, PlanRecord, Publication], Confirmation]
+    refuse_apply: Callable[[Settings, PlanRecord], None]
+    """Raises why the outcome must not be published now, before it is approved and before it is applied."""
     refuse_revert: Callable[[Settings, PlanRecord], None]
     revert: Callable[[Settings, PlanRecord], RolledBack]
     drop_build: Callable[[Settings, Plan], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
@@ -38,7 +39,10 @@ DatasetName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 class Parameters(BaseModel):
     """Every field is typed, unknown fields are errors, nothing is converted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+
+
+MemberNames = Annotated[Sequence[str], Field(alias="with")]
 
 
 class PlanParameters(Parameters):

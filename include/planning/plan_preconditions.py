@@ -70,7 +70,7 @@ def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None)
     for record in open_plans(settings):
         theirs = record.plan.slice
         disjoint = mine is not None and theirs is not None and not mine.overlaps(theirs)
-        if record.plan.dataset == dataset and not disjoint:
+        if dataset in record.plan.datasets and not disjoint:
             raise PlanConflict(dataset, record.plan.id, record.stage)
 
 

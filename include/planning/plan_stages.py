@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,10 +23,12 @@ from include.planning import (
     release_plan,
     replay_plan,
 )
-from include.planning.bounded_jobs import FactsReporter, JobDied, JobFailed, JobTimedOut, run_job
-from include.planning.compare_tables import compare
+from include.planning.bounded_jobs import FactsReporter, JobDied, JobFailed, JobTimedOut
+from include.planning.build_parts import build_parts
+from include.planning.compare_tables import Side, compare
 from include.planning.comparison_rendering import comparison_page
 from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
+from include.planning.dependants import effects_of_plan
 from include.planning.plan_kind import Confirmation, PlanKind
 from include.plans.comparison import HELD, NEEDS_APPROVAL, Comparison
 from include.plans.plan import Event, Plan, PlanRecord, StageRefused, validate_stage
@@ -36,13 +39,14 @@ from include.plans.stage_results import (
     Cancelled,
     Compared,
     Rejected,
+    Retired,
     SliceBuilt,
     Stage,
 )
 from include.reading.publication import read_publication
 from include.settings import Settings
 from include.state.file_locks import shared_lock
-from include.state.owner_requests import pending_request, withdraw_request
+from include.state.owner_requests import withdraw_own_request
 
 KINDS: Mapping[str, PlanKind] = {
     kind.name: kind
@@ -231,10 +235,7 @@ def build(settings: Settings, record: PlanRecord, by: str, report: FactsReporter
     plan, kind, began = record.plan, kind_of(record.plan), time.monotonic()
     kind.refuse_applied(settings, plan)
     _withdraw(settings, plan)
-    output = run_job(settings, plan.id, plan.dataset, kind.build_job(plan), report)
-    if "built" not in output:
-        why, again = str(output.get("failed", "the build was stopped")), f"headrace plan apply {plan.id} continues it"
-        raise JobFailed(plan.id, why, str(output.get("remedy") or again))
+    output = build_parts(settings, plan, kind_of, report)
     return record_result(settings, plan.id, kind.read_build(output, round(time.monotonic() - began, 1)), by)
 
 
@@ -244,18 +245,30 @@ def compare_built(
     """Compare the build with what was published at the same batch; write and return the comparison, with the plan."""
     validate_stage(record, Stage.COMPARED)
     plan, kind = record.plan, kind_of(record.plan)
-    sides, batch = kind.sides(settings, record), record.last(Built).batch
-    with shared_lock(reading_lock_path(settings, plan.dataset)):
-        found = compare(*sides, batch, plan.threshold, lambda table: report({"comparing": table}))
+    sides = [kind_of(part.plan).sides(settings, part) for part in record.parts]
+    found = _compared(settings, record, sides, report)
     if kind.builds_whole_tables or not found.is_equal:
         report({"comparing": "the contract's rules"})
-        found = replace(found, checks=run_checks(settings, plan, sides[1]))
+        found = replace(found, checks=run_checks(settings, plan, [built for _, built in sides]))
+    found = replace(found, dependants=effects_of_plan(settings, record))
     title = f"{plan.id}: {plan.dataset}, {plan.about}"
     save_comparison(settings, plan.id, found, comparison_page(title, found))
     kind.record_comparison(settings, record, found)
     differing = {table.name: table.differing for table in found.tables}
     result = Compared(verdict=found.verdict, differing=differing, blocked_by=blocking_rules(found.checks))
     return record_result(settings, plan.id, result, by), found
+
+
+def _compared(
+    settings: Settings, record: PlanRecord, sides: Sequence[tuple[Side, Side]], report: FactsReporter
+) -> Comparison:
+    """Return how the sides of all parts of a plan differ, as one comparison."""
+    plan, batch = record.plan, record.last(Built).batch
+    with ExitStack() as locks:
+        for dataset in plan.datasets:
+            locks.enter_context(shared_lock(reading_lock_path(settings, dataset)))
+        found = [compare(*each, batch, plan.threshold, lambda table: report({"comparing": table})) for each in sides]
+    return replace(found[0], tables=[table for each in found for table in each.tables])
 
 
 def needs_approval(record: PlanRecord) -> bool:
@@ -269,12 +282,14 @@ def needs_approval(record: PlanRecord) -> bool:
 def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Record the approval of the change as compared. Raises PlanHeld."""
     refuse_held(record)
+    kind_of(record.plan).refuse_apply(settings, record)
     compared = record.find(Compared)
     return record_result(settings, record.plan.id, Approved(verdict=compared and compared.verdict), by)
 
 
 def _approve_stage(run: PlanRun, record: PlanRecord) -> PlanRecord:
     refuse_held(record)
+    kind_of(record.plan).refuse_apply(run.settings, record)
     by = run.approver(record) if needs_approval(record) else POLICY
     if by is None:
         raise NotApproved(record.plan.id)
@@ -284,12 +299,18 @@ def _approve_stage(run: PlanRun, record: PlanRecord) -> PlanRecord:
 def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Publish the plan's outcome, all tables in one publication. Applying it twice applies it once."""
     validate_stage(record, Stage.APPLIED)
-    return record_result(settings, record.plan.id, kind_of(record.plan).apply(settings, record), by)
+    kind = kind_of(record.plan)
+    kind.refuse_apply(settings, record)
+    return record_result(settings, record.plan.id, kind.apply(settings, record), by)
 
 
 def confirm(settings: Settings, record: PlanRecord) -> Confirmation:
     """Return what the tables have of an applied or rolled back plan. Raises NotConfirmed, NothingPublished."""
-    return kind_of(record.plan).confirm(settings, record, read_publication(settings, record.plan.dataset))
+    confirmed = [
+        kind_of(part.plan).confirm(settings, part, read_publication(settings, part.plan.dataset))
+        for part in record.parts
+    ]
+    return confirmed[0]
 
 
 def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
@@ -307,7 +328,9 @@ def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Stop maintaining the release that is not published; its tables stay. Raises StreamNotRunning."""
     validate_stage(record, Stage.RETIRED)
-    return record_result(settings, record.plan.id, release_plan.retire_release(settings, record), by)
+    retired = [release_plan.retire_release(settings, part) for part in record.parts]
+    releases = [release for each in retired for release in each.releases]
+    return record_result(settings, record.plan.id, Retired(releases=releases, batch=retired[0].batch), by)
 
 
 def reject(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
@@ -330,6 +353,5 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 
 
 def _withdraw(settings: Settings, plan: Plan) -> None:
-    request = pending_request(settings, plan.dataset)
-    if request is not None and request.plan == plan.id:
-        withdraw_request(settings, plan.dataset)
+    for dataset in plan.datasets:
+        withdraw_own_request(settings, dataset, plan.id)

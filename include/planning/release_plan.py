@@ -18,9 +18,11 @@ from include.paths import bronze_path
 from include.planning.bounded_jobs import JobFailed, run_job
 from include.planning.compare_tables import Side
 from include.planning.comparison_sides import release_sides
+from include.planning.folder_checks import refuse_invalid_folder
 from include.planning.new_plan import write_new_plan
 from include.planning.owner_client import request_owner
-from include.planning.plan_parameters import Number, PlanParameters, UtcTime
+from include.planning.plan_members import lost_columns, plan_members, release_tables
+from include.planning.plan_parameters import MemberNames, Number, PlanParameters, UtcTime
 from include.planning.plan_preconditions import predict, refuse_conflict, refuse_small_disk
 from include.planning.release_kind import apply_release, release_kind
 from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
@@ -88,10 +90,14 @@ class StreamNotRunning(Terminal):
 
 
 class ReleaseParameters(PlanParameters):
-    """Where the release starts: a bronze batch, or the first batch of a Kafka time; neither: the first batch."""
+    """Where the release starts: a bronze batch, or the first batch of a Kafka time; neither: the first batch.
+
+    `members`, given as `with`: derived datasets that are released together with the dataset.
+    """
 
     from_batch: Number | None = None
     from_timestamp: UtcTime | None = None
+    members: MemberNames = ()
 
     @model_validator(mode="after")
     def _require_at_most_one_start(self) -> Self:
@@ -126,6 +132,8 @@ def plan_release(
         if start is not None:
             _refuse_other_shape(base, declared)
         _refuse_active(settings, declared, start)
+        refuse_invalid_folder(settings, declared, base.contract)
+        members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
         predicted = predict(settings, publication)
         refuse_small_disk(settings, dataset, predicted)
         fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
@@ -138,10 +146,11 @@ def plan_release(
             planned_at=now,
             planned_by=by,
             threshold=parameters.threshold,
-            changes=release_changes(base, fresh),
+            changes=[*release_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)],
             predicted=predicted,
             requested=_requested(settings, publication, start),
             origin=origin,
+            members=members.plans,
         )
         return write_new_plan(settings, draft, dry_run=parameters.dry_run)
 
@@ -228,18 +237,18 @@ def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterato
     An older plan of other releases could be rolled back only after this one, which is no longer possible.
     """
     records = plans_of_data(settings, plan.dataset)
-    for other in (record.plan for record in records if record.stage not in ENDED):
+    for other in (record.of(plan.dataset).plan for record in records if record.stage not in ENDED):
         is_other = other.kind in RELEASES and other.id != plan.id
         if is_other and (other.planned_at > plan.planned_at or published in (other.base, other.release)):
             yield from (other.base, other.release)
 
 
 def _build_job(plan: Plan) -> tuple[str, ...]:
-    return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release
+    return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release, *(member.dataset for member in plan.members)
 
 
 def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-    found = record.last(ReleaseBuilt)
+    found = record.last(ReleaseBuilt).of(record.plan.dataset)
     return release_sides(settings, found.published, found.built)
 
 
@@ -255,7 +264,7 @@ def _catch_up(settings: Settings, record: PlanRecord) -> None:
     plan, publication = record.plan, read_publication(settings, record.plan.dataset)
     behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
     if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:
-        done = run_job(settings, plan.id, plan.dataset, _build_job(plan), lambda _: None)
+        done = run_job(settings, plan.id, plan.dataset, _build_job(plan.parts[0]), lambda _: None)
         if "built" not in done:
             raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
 

@@ -310,6 +310,7 @@ def slice_kind(name: str, parameters: type[PlanParameters], **overrides: Any) ->
         "record_comparison": nothing,
         "apply": apply_slice,
         "confirm": confirm_slice,
+        "refuse_apply": nothing,
         "refuse_revert": refuse_revert,
         "revert": revert_slice,
         "drop_build": drop_rows,

@@ -10,6 +10,7 @@ from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, computed_fiel
 from pydantic.dataclasses import dataclass
 
 from include.catalog.rule_results import RuleResult
+from include.plans.dependants import Effect, holding
 
 EQUAL, WITHIN_POLICY, NEEDS_APPROVAL, HELD = "equal", "within policy", "needs approval", "held"
 # JSON has no NaN or infinity: they are stored as strings.
@@ -117,6 +118,7 @@ class Comparison:
     """Releases `base` and `release` at bronze batch `batch`; `threshold`: share of keys that may differ unapproved.
 
     `checks`: results of the contract's table rules on the new tables (`include/planning/contract_checks.py`).
+    `dependants`: what the release does to the derived datasets and analyses that read the tables.
     """
 
     dataset: str
@@ -126,17 +128,19 @@ class Comparison:
     threshold: float
     tables: Sequence[TableComparison]
     checks: Sequence[RuleResult] = ()
+    dependants: Sequence[Effect] = ()
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> str:
         """HELD, NEEDS_APPROVAL, EQUAL or WITHIN_POLICY.
 
-        HELD: a blocking rule failed, even if every row is equal. NEEDS_APPROVAL: a blocking rule was not evaluated, or
-        more differs than the threshold allows. WITHIN_POLICY: at most the threshold of each table's keys differs, and
-        no table, column or type is lost. An added table or column takes nothing away, so it needs no approval.
+        HELD: a blocking rule failed, or a running dependant breaks, even if every row is equal. NEEDS_APPROVAL: a
+        blocking rule was not evaluated, or more differs than the threshold allows. WITHIN_POLICY: at most the threshold
+        of each table's keys differs, and no table, column or type is lost. An added table or column takes nothing away,
+        so it needs no approval.
         """
-        if any(check.blocks for check in self.checks):
+        if any(check.blocks for check in self.checks) or holding(self.dependants):
             return HELD
         if any(check.needs_approval for check in self.checks):
             return NEEDS_APPROVAL

@@ -134,7 +134,8 @@ def _read_history(settings: Settings, dataset: str) -> _PlanHistory:
 
 
 def _ended_data(settings: Settings, history: _PlanHistory, now: datetime) -> list[EndedData]:
-    dataset, retention, records = history.dataset, history.retention, history.records
+    dataset, retention = history.dataset, history.retention
+    records = [record.of(dataset) for record in history.records]
     kept = {history.published, *(active_releases_file(settings, dataset).read() or ()), *_needed(records)}
     releases = _ended_releases(records)
     found = []
@@ -164,8 +165,9 @@ def _without_data(settings: Settings, history: _PlanHistory, now: datetime) -> I
     retention = max(history.retention.releases, history.retention.plans)
     for record in history.records:
         if _is_ended(record) and now - _ended_at(record) > retention:
-            tables = (release_path(settings, history.dataset, name) for name in _released(record))
-            snapshots = (snapshots_path(settings, history.dataset) / name for name in _released(record))
+            released = [(part.plan.dataset, name) for part in record.parts for name in _released(part)]
+            tables = (release_path(settings, dataset, name) for dataset, name in released)
+            snapshots = (snapshots_path(settings, dataset) / name for dataset, name in released)
             if not any(path.exists() for path in (*tables, *snapshots, *_data_of(settings, record, ()))):
                 yield record.plan.id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -81,6 +81,15 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A derived dataset that a plan releases together with its sources: `release` in place of `base`."""
+
+    dataset: str
+    base: str
+    release: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """An intended change: release `base` was published when it was planned, `release` is to be published.
 
@@ -104,10 +113,32 @@ class Plan:
     """The requested range in words: `events from … to …`; for a release its first batch, unless it is the first."""
     origin: str = ""
     """The Airflow run that the plan belongs to, e.g. `replay__flights/manual__…`; a retry finds its plan by it."""
+    members: Sequence[Member] = ()
+    """Derived datasets that are released together with the dataset, each after those that it reads."""
+
+    @property
+    def parts(self) -> tuple[Plan, ...]:
+        """The plan as one plan for each dataset, the plan's own first; without members the plan itself."""
+        own = replace(self, members=())
+        others = (
+            replace(own, kind=DERIVED_RELEASE, dataset=m.dataset, base=m.base, release=m.release, requested="")
+            for m in self.members
+        )
+        return (own, *others)
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The datasets whose publications the plan moves."""
+        return tuple(part.dataset for part in self.parts)
 
     @property
     def about(self) -> str:
         """The plan in one line."""
+        together = "".join(f", with {m.dataset} {m.base} → {m.release}" for m in self.members)
+        return f"{self._own_change}{together}"
+
+    @property
+    def _own_change(self) -> str:
         if self.base == self.release:
             return f"{self.requested}, with release {self.release}"
         return f"release {self.base} → {self.release}" + (f", {self.requested}" if self.requested else "")
@@ -147,6 +178,15 @@ class PlanRecord:
         return self.events[-1].stage if self.events else Stage.PLANNED
 
     @property
+    def parts(self) -> tuple[PlanRecord, ...]:
+        """The record as one record for each dataset of the plan, with the same events."""
+        return tuple(replace(self, plan=part) for part in self.plan.parts)
+
+    def of(self, dataset: str) -> PlanRecord:
+        """Return the part of the record that is about one of the plan's datasets."""
+        return next(part for part in self.parts if part.plan.dataset == dataset)
+
+    @property
     def is_open(self) -> bool:
         """Whether the plan may still change what readers see."""
         return self.stage in OPEN
@@ -161,6 +201,15 @@ class PlanRecord:
         if found is None:
             raise Terminal(f"plan {self.plan.id} has no {kind.__name__} result", f"headrace plan show {self.plan.id}")
         return found
+
+
+def next_command(record: PlanRecord) -> str:
+    """Return the command that leads on from where a plan is, also after a process of it has died."""
+    plan = record.plan.id
+    if record.stage is Stage.APPLIED:
+        return f"headrace plan rollback {plan}"
+    possible = Stage.APPLIED in TRANSITIONS[record.plan.kind][record.stage] or record.is_open
+    return f"headrace plan apply {plan}" if possible else f"headrace plan show {plan}"
 
 
 def validate_stage(record: PlanRecord, requested: Stage) -> None:

@@ -30,7 +30,7 @@ INDEX, EARLIER_INDEX = ".index-2", ".index"
 LOCKED_WITHIN = 60.0
 # A folder may change again within the resolution of its modification time, a few milliseconds.
 SETTLED_NS = 1_000_000_000
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS plans (
@@ -45,6 +45,8 @@ CREATE INDEX IF NOT EXISTS plans_with_data ON plans (dataset) WHERE has_data;
 CREATE INDEX IF NOT EXISTS plans_applied ON plans (dataset, applied_at) WHERE applied_at > 0;
 CREATE INDEX IF NOT EXISTS plans_unread ON plans (plan) WHERE NOT is_read;
 CREATE TABLE IF NOT EXISTS rollbacks (who TEXT NOT NULL, plan TEXT NOT NULL, PRIMARY KEY (who, plan)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS members (dataset TEXT NOT NULL, plan TEXT NOT NULL, PRIMARY KEY (dataset, plan))
+ WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS listing (one INTEGER PRIMARY KEY, changed INTEGER NOT NULL, strays TEXT NOT NULL,
  built TEXT NOT NULL);
 INSERT OR IGNORE INTO listing VALUES (1, 0, '[]', hex(randomblob(8)));
@@ -54,6 +56,7 @@ COMMIT;
 COLUMNS = "plan, series, number, dataset, planned_at, origin, is_open, has_data, applied_at, is_read"
 INSERT = f"INSERT INTO plans ({COLUMNS}) VALUES ({', '.join('?' * 10)}) ON CONFLICT (plan)"  # noqa: S608
 REPLACE = f"{INSERT} DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.split(", "))
+OF_MEMBER = "plan IN (SELECT plan FROM members WHERE dataset = ?)"
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -69,8 +72,9 @@ class PlanIndexUnavailable(Transient):
 class Entry(NamedTuple):
     """What the index knows of a plan.
 
-    `dataset` is "" when nothing names it. `has_data`: it may need or leave tables, rows or comparisons. `applied_at` is
-    0 unless it is applied and has changed rows. `is_read`: its files could be read.
+    `dataset` is "" when nothing names it; `members` are datasets that it releases too. `has_data`: it may need or
+    leave tables, rows or comparisons. `applied_at` is 0 unless it is applied and has changed rows. `is_read`: its files
+    could be read.
     """
 
     plan: str
@@ -82,6 +86,7 @@ class Entry(NamedTuple):
     applied_at: float = 0.0
     rolled_back_by: tuple[str, ...] = ()
     is_read: bool = True
+    members: tuple[str, ...] = ()
 
 
 class IndexPosition(NamedTuple):
@@ -106,6 +111,7 @@ def entry_of(record: PlanRecord) -> Entry:
         has_data=plan.kind in RELEASES or not is_applied,
         applied_at=record.events[-1].at.timestamp() if is_changed else 0.0,
         rolled_back_by=tuple({event.by for event in record.events if event.stage is Stage.ROLLED_BACK}),
+        members=tuple(member.dataset for member in plan.members),
     )
 
 
@@ -171,19 +177,21 @@ def stray_names(settings: Settings) -> list[str]:
 
 def ids_of_data(settings: Settings, dataset: str) -> list[str]:
     """Return the ids of a dataset's plans, and of those that name none, that may need or leave data."""
-    return _ids(settings, "SELECT plan FROM plans WHERE has_data AND dataset IN (?, '') ORDER BY seq", dataset)
+    query = f"SELECT plan FROM plans WHERE has_data AND (dataset IN (?, '') OR {OF_MEMBER}) ORDER BY seq"  # noqa: S608
+    return _ids(settings, query, dataset, dataset)
 
 
 def applied_ids(settings: Settings, dataset: str) -> list[str]:
     """Return the ids of plans that may be applied and have changed rows, the last applied first."""
-    query = "SELECT plan FROM plans WHERE dataset = ? AND applied_at > 0 ORDER BY applied_at DESC"
-    return _ids(settings, query, dataset)
+    query = f"SELECT plan FROM plans WHERE (dataset = ? OR {OF_MEMBER}) AND applied_at > 0 ORDER BY applied_at DESC"  # noqa: S608
+    return _ids(settings, query, dataset, dataset)
 
 
 def rolled_back_ids(settings: Settings, dataset: str, by: str) -> list[str]:
     """Return the ids of a dataset's plans that somebody may have rolled back, newest first."""
-    query = "SELECT plan FROM rollbacks JOIN plans USING (plan) WHERE who = ? AND dataset = ? ORDER BY seq DESC"
-    return _ids(settings, query, by, dataset)
+    own = f"(dataset = ? OR {OF_MEMBER})"
+    query = f"SELECT plan FROM rollbacks JOIN plans USING (plan) WHERE who = ? AND {own} ORDER BY seq DESC"  # noqa: S608
+    return _ids(settings, query, by, dataset, dataset)
 
 
 def id_of_origin(settings: Settings, origin: str) -> str | None:
@@ -260,8 +268,9 @@ def _discard_earlier(settings: Settings, earlier: Path) -> None:
     """Empty the index when an earlier version has run since: it enters nothing here, and needs its own index whole."""
     if earlier.is_dir():
         with _writing(settings) as index:
-            for emptied in ("DELETE FROM plans", "DELETE FROM rollbacks", "UPDATE listing SET changed = 0"):
-                index.execute(emptied)
+            for emptied in ("plans", "rollbacks", "members"):
+                index.execute(f"DELETE FROM {emptied}")  # noqa: S608
+            index.execute("UPDATE listing SET changed = 0")
         shutil.rmtree(earlier, ignore_errors=True)
 
 
@@ -277,6 +286,7 @@ def _insert(index: sqlite3.Connection, statement: str, entries: Iterable[Entry])
         series = e.plan.rpartition("-")[0]
         index.execute(statement, (e.plan, series, _number(e.plan), e.dataset, e.planned_at, e.origin, *flags))
         index.executemany("INSERT OR IGNORE INTO rollbacks VALUES (?, ?)", [(who, e.plan) for who in e.rolled_back_by])
+        index.executemany("INSERT OR IGNORE INTO members VALUES (?, ?)", [(name, e.plan) for name in e.members])
 
 
 def _number(plan: str) -> int:

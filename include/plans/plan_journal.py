@@ -28,7 +28,7 @@ from include.errors import Terminal, Transient
 from include.host.process_place import process_label
 from include.paths import plan_path, warehouse
 from include.plans.comparison import Comparison, comparison_from_json
-from include.plans.plan import KIND_NAMES, PLAN_ID, Event, Plan, PlanRecord, Prediction, validate_stage
+from include.plans.plan import KIND_NAMES, PLAN_ID, Event, Member, Plan, PlanRecord, Prediction, validate_stage
 from include.plans.plan_index import PlanIndexUnavailable, enter, enter_ahead, entry_of, newest_ids
 from include.plans.stage_results import Stage, StageResult, read_result, result_json
 from include.settings import Settings
@@ -273,6 +273,7 @@ def _read_plan(path: Path) -> Plan:
     parts = {
         "planned_at": datetime.fromisoformat(stored["planned_at"]),
         "changes": [TableChange(**change) for change in stored["changes"]],
+        "members": tuple(Member(**member) for member in stored.get("members", ())),
         "predicted": Prediction(**{"files": 0, **stored["predicted"]}),
         "slice": None if stored.get("slice") is None else parsed_slice(stored["slice"]),
     }

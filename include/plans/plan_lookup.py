@@ -102,7 +102,7 @@ def plan_of(settings: Settings, dataset: str, plan: str) -> PlanRecord | None:
         if error.found.dataset in ("", dataset):
             raise
         return None
-    return record if record is not None and record.plan.dataset == dataset else None
+    return record if record is not None and dataset in record.plan.datasets else None
 
 
 def plan_ids_of_data(settings: Settings, dataset: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
+from include.plans.dependants import Analysed
 from include.reading.publication import Publication, publication_from_json, publication_json
 
 
@@ -48,10 +49,25 @@ StoredPublication = Annotated[
 
 
 class ReleaseBuilt(Built):
-    """A release in tables of its own: `built`, and what was `published` at the same batch."""
+    """A release in tables of its own: `built`, and what was `published` at the same batch.
+
+    `members`: the builds of the derived datasets that are released too; `analysed`: what Spark says of those that read
+    the tables, by name.
+    """
 
     built: StoredPublication
     published: StoredPublication = Field(validation_alias=AliasChoices("published", "seen"))
+    members: Mapping[str, ReleaseBuilt] = Field(default_factory=dict)
+    analysed: Mapping[str, Analysed] = Field(default_factory=dict)
+
+    def of(self, dataset: str) -> ReleaseBuilt:
+        """Return the build of one of the plan's datasets."""
+        return self if self.built.dataset == dataset else self.members[dataset]
+
+    @property
+    def parts(self) -> tuple[ReleaseBuilt, ...]:
+        """The builds of the plan's own dataset and of its members, in the order of the plan."""
+        return (self, *self.members.values())
 
 
 class SliceBuilt(Built):

@@ -25,6 +25,7 @@ from include.paths import log_path, run_path
 from include.process_control.child_process import deferred_interrupts
 from include.process_control.driver_process import driver_environment
 from include.settings import CLONE, Settings
+from include.state.job_ends import JobEnd, forget_job_end, note_job_end
 from include.state.process_states import JOB, job_name
 from include.state.run_files import (
     ProcessElsewhere,
@@ -68,6 +69,7 @@ def start_job(
     log.parent.mkdir(parents=True, exist_ok=True)
     command, record = [sys.executable, "-m", *module], run_path(settings, job_name(name))
     end_request_path(settings, name).unlink(missing_ok=True)
+    forget_job_end(settings, name)
     limits = (str(os.getpid()), str(limit), str(GRACE))
     guard = [sys.executable, "-m", "include.host.job_guard", *limits, str(record), *command]
     with log.open("ab") as errors, deferred_interrupts():
@@ -143,6 +145,7 @@ def end_jobs(settings: Settings, report: Callable[[str], None], datasets: Collec
         if datasets and run.extra.get("dataset") not in datasets:
             continue
         report(f"{run.name}: stopping …")
+        note_job_end(settings, run.name.removeprefix(JOB), JobEnd("headrace down"))
         began = time.monotonic()
         if end_processes(settings, run):
             report(f"{run.name}: ended after {time.monotonic() - began:.1f} s; headrace plan apply continues it")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from include.catalog.contract import Contract
-from include.catalog.contract_changes import ContractChange, contract_changes, is_version_enough, required_version
+from include.catalog.contract_changes import ContractChange, contract_changes, required_version, version_problem
 from include.catalog.dataset import DERIVED, DatasetUnknown, declared_dataset, misnamed_folders, released_dataset
 from include.catalog.dataset_checks import dataset_problems
 from include.catalog.derived_dataset import all_dataset_names, as_dataset, declared_derived, derived_names
+from include.optional_packages import QualityNotInstalled
 from include.quality.odcs_standard import contract_problems, rule_problems
-from include.quality.quality_packages import QualityNotInstalled
-from include.quality.registry_check import registry_check
 from include.reading.publication import find_publication
 from include.reference.reference_tables import reference_problems
+from include.schemas.registry_check import registry_check
 from include.settings import Settings
 
 
@@ -32,7 +32,7 @@ class ContractCheck:
     base: str | None = None
     changes: tuple[ContractChange, ...] = ()
     required_version: str | None = None
-    is_version_enough: bool = True
+    version_problem: str = ""
     not_checked: str = ""
     registry: str = ""
 
@@ -40,6 +40,11 @@ class ContractCheck:
     def is_valid(self) -> bool:
         """Whether the folder could be released as it is."""
         return not self.problems and self.is_version_enough
+
+    @property
+    def is_version_enough(self) -> bool:
+        """Whether the version expresses the changes."""
+        return not self.version_problem
 
 
 def check_contracts(settings: Settings, only: str | None = None) -> list[ContractCheck]:
@@ -102,6 +107,5 @@ def compared_contract(name: str, release: str, base: Contract, fresh: Contract) 
     """Return how a contract differs from the one of a release, and whether its version is sufficient."""
     found = contract_changes(base, fresh)
     required = required_version(base, found)
-    return ContractCheck(
-        name, fresh.version, (), release, tuple(found), required, is_version_enough(fresh.version, required)
-    )
+    why = version_problem(base, fresh, found) or ""
+    return ContractCheck(name, fresh.version, (), release, tuple(found), required, why)

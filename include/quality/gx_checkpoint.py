@@ -14,8 +14,8 @@ from typing import Any
 
 from include.catalog.contract_rules import Rule
 from include.catalog.rule_results import RuleResult
+from include.optional_packages import import_optional
 from include.quality.odcs_standard import expectation
-from include.quality.quality_packages import import_optional
 from include.quality.table_frames import frames_of
 
 SOURCE = "tables"

@@ -5,7 +5,6 @@ The data plane has a stricter reader of its own (include/catalog/contract_file.p
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from include.catalog.contract import Contract
 from include.catalog.contract_file import load_contract
 from include.catalog.contract_rules import Rule
 from include.catalog.yaml_declarations import DeclarationRefused, Document, Key
-from include.quality.quality_packages import import_optional
+from include.optional_packages import import_optional
+from include.schemas.contract_standard import check_standard
 
 
 def contract_problems(folder: Path) -> list[str]:
@@ -24,7 +24,7 @@ def contract_problems(folder: Path) -> list[str]:
     except DeclarationRefused as error:
         return [str(problem) for problem in error.problems]
     document = Document(path)
-    _check_standard(document)
+    check_standard(document)
     _check_expectations(contract, document)
     return [str(problem) for problem in document.problems]
 
@@ -34,21 +34,6 @@ def rule_problems(contract: Contract, path: Path) -> list[str]:
     document = Document(path)
     _check_expectations(contract, document)
     return [str(problem) for problem in document.problems]
-
-
-def _check_standard(document: Document) -> None:
-    """Note violations of the standard's JSON schema: the package's model accepts unknown keys of inner objects."""
-    package, jsonschema = import_optional("open_data_contract_standard.model"), import_optional("jsonschema")
-    schema = json.loads(package.OpenDataContractStandard.json_schema())
-    validator = jsonschema.validators.validator_for(schema)(schema)
-    for error in sorted(validator.iter_errors(document.value), key=lambda error: list(map(str, error.absolute_path))):
-        document.refuse(tuple(error.absolute_path), error.message.splitlines()[0][:200])
-    if document.problems:
-        return
-    try:
-        package.OpenDataContractStandard(**document.value)
-    except ValueError as error:
-        document.refuse((), " ".join(str(error).split())[:300])
 
 
 def _check_expectations(contract: Contract, document: Document) -> None:

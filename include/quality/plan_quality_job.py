@@ -17,19 +17,23 @@ from include.catalog.contract_rules import Rule, referenced_columns
 from include.catalog.row_expectations import ROW_EXPECTATIONS
 from include.catalog.rule_results import RuleResult
 from include.errors import HeadraceError
+from include.optional_packages import QualityNotInstalled
 from include.planning.compare_tables import Side
 from include.planning.comparison_sides import table_with_slice
 from include.planning.contract_checks import RESULTS, table_rules
 from include.planning.plan_stages import kind_of
+from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_plan
 from include.quality.gx_checkpoint import validate_tables
-from include.quality.quality_packages import QualityNotInstalled
 from include.settings import Settings, load_settings
 
 
 def validate_plan(settings: Settings, plan: str) -> list[RuleResult]:
     """Return the results of all rules of a plan's built tables."""
-    record = load_plan(settings, plan)
+    return [result for part in load_plan(settings, plan).parts for result in _validate_part(settings, part)]
+
+
+def _validate_part(settings: Settings, record: PlanRecord) -> list[RuleResult]:
     kind = kind_of(record.plan)
     sides = kind.sides(settings, record)
     built = sides[1]

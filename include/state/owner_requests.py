@@ -64,6 +64,8 @@ class OwnerRequest:
     release: str
     attempt: str = ""
     """The build of the plan that a patch was approved for."""
+    after: Mapping[str, str] = field(default_factory=dict)
+    """By dataset, the releases that must be published first; until then the request waits."""
 
     @property
     def requester(self) -> str:
@@ -132,6 +134,13 @@ def submit_request(settings: Settings, dataset: str, request: OwnerRequest) -> N
 def withdraw_request(settings: Settings, dataset: str) -> None:
     """Remove the pending request."""
     request_file(settings, dataset).remove()
+
+
+def withdraw_own_request(settings: Settings, dataset: str, plan: str) -> None:
+    """Remove the pending request if the plan submitted it."""
+    request = pending_request(settings, dataset)
+    if request is not None and request.plan == plan:
+        withdraw_request(settings, dataset)
 
 
 def respond(settings: Settings, dataset: str, response: OwnerResponse) -> None:

@@ -20,6 +20,7 @@ from include.catalog.derived_dataset import DerivedDataset
 from include.clients.file_changes import FileChanges
 from include.errors import Transient
 from include.paths import derived_run_path, gold_path, release_path, warehouse
+from include.plans.source_choice import Versions, readable_versions, refuse_lacking
 from include.reading.publication import (
     Publication,
     PublishedTable,
@@ -35,6 +36,7 @@ from include.reading.publication import (
 from include.reading.published_tables import PublishedVersionGone
 from include.settings import Settings
 from include.state.json_file import JsonFile
+from spark_jobs.engine.request_exchange import awaits_sources
 from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
 from spark_jobs.layers.derived_sources import changes_since, open_sources, source_version
 from spark_jobs.storage.claim_tables import take_over_tables
@@ -113,12 +115,39 @@ class DerivedRelease:
         if unfinished is None and sources == self.followed:
             return None
         last, now = self._last_publication(), self.current_sources()
+        if self.is_published and last is not None and self._is_moving(last, sources):
+            return None
+        self._refuse_lacking(last, now)
         if unfinished is None and last is not None and not self._has_changed(last, now):
             self._note_sources(last, now)
             self.followed = sources
             return None
         number = max(last.batch if last else -1, unfinished.number if unfinished else -1) + 1
         return DerivedRun(number, now, whole=last is None or unfinished is not None)
+
+    def _is_moving(self, last: Publication, sources: Mapping[str, PublishedTable]) -> bool:
+        """Return whether a plan has moved a source and has another release follow it, by a request that is pending."""
+        used = {table: last.sources[table].release for table in sources if table in last.sources}
+        moved = any(sources[table].release != release for table, release in used.items())
+        return moved and awaits_sources(self.settings, self.derived.name)
+
+    def _refuse_lacking(self, last: Publication | None, now: Mapping[str, SourceVersion]) -> None:
+        """Raise SourcesLackColumns when a source was replaced by a release without columns that the queries read."""
+        if last is not None:
+            names = self.derived.pipeline.sources
+            current = {names[name]: each for name, each in now.items()}
+            refuse_lacking(self.settings, self.derived, last.sources, current)
+
+    def readable_versions(self, used: Mapping[str, SourceVersion], new: Mapping[str, SourceVersion]) -> Versions:
+        """Return the versions of the sources to compute over: `new` tables, and the used ones or the published ones.
+
+        Raises SourcesLackColumns.
+        """
+        names = self.derived.pipeline.sources
+        current = {names[name]: each for name, each in self.current_sources().items()} | dict(new)
+        own = {table: used.get(table) or current[table] for table in names.values()} | dict(new)
+        own, current = ({table: each[table] for table in names.values()} for each in (own, current))
+        return readable_versions(self.settings, self.derived, own, current)
 
     def execute(self, run: DerivedRun) -> None:
         """Commit a run to all tables and publish it. Raises OwnershipLost, GoldFailed, DeclarationRefused."""

@@ -71,7 +71,7 @@ def expire_batches(
     run is unfinished.
     """
     name = releases[0].dataset.name
-    has_plan = any(each.plan.dataset == name for each in open_plans(settings))
+    has_plan = any(name in each.plan.datasets for each in open_plans(settings))
     if has_plan or any(unfinished_run(each) for each in releases):
         return []
     done = []

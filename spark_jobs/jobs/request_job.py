@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from include.catalog.dataset import released_dataset
 from include.catalog.derived_dataset import derived_names, released_derived
+from include.errors import Terminal
 from include.leases.lease import take_lease
 from include.paths import lease_path
 from include.reading.publication import read_publication
@@ -26,10 +27,21 @@ from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.fence_owner import fence_earlier_owner
+from spark_jobs.engine.request_exchange import is_due
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.delta_table import Table
+
+
+class RequestTooEarly(Terminal):
+    """Datasets that have to move first have not moved."""
+
+    def __init__(self, dataset: str, request: OwnerRequest) -> None:
+        super().__init__(
+            f"{dataset}: {', '.join(request.after)} must be published first; nothing was changed",
+            f"headrace plan apply {request.plan}",
+        )
 
 
 def execute_pending(settings: Settings, dataset: str) -> bool:
@@ -38,6 +50,8 @@ def execute_pending(settings: Settings, dataset: str) -> bool:
     request = pending_request(settings, dataset)
     if request is None:
         return True
+    if not is_due(settings, request):
+        raise RequestTooEarly(dataset, request)
     fence_earlier_owner(settings, dataset, lease.epoch)
     if dataset in derived_names(settings):
         _execute_derived(settings, dataset, request, lease.epoch)

@@ -5,7 +5,8 @@ Guarantee: the same tables as the stream would write, however large its runs are
 After a crash: the next start finishes the run that was begun, and continues.
 Does not: compare the release, or publish it (`execute_request.py`).
 
-Usage: python -m spark_jobs.jobs.shadow_job DATASET RELEASE. Prints one JSON object per line: progress, then `built`.
+Usage: python -m spark_jobs.jobs.shadow_job DATASET RELEASE [MEMBER…]. Prints one JSON object per line: progress, then
+`built`; with derived datasets that are released too, the members, what each is compared with and built over.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from collections.abc import Sequence
 
 from include.catalog.dataset import released_dataset
 from include.host.stop_signals import stop_on
+from include.plans.dependants import ANALYSED
 from include.reading.publication import Publication, batches_behind, publication_json, read_publication
 from include.settings import Settings
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
 from spark_jobs.engine.interval_refresh import is_ahead, refresh_up_to
 from spark_jobs.engine.job_progress import report
+from spark_jobs.engine.member_pins import pin_members
 from spark_jobs.engine.next_run import BronzeEnd, refined_batch
+from spark_jobs.engine.reader_analysis import analysed_readers
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_reading_job
@@ -72,7 +76,7 @@ def advance(settings: Settings, shadow: ActiveRelease, last: int, stop: threadin
     return True
 
 
-def build(settings: Settings, dataset: str, release: str, stop: threading.Event) -> bool:
+def build(settings: Settings, dataset: str, release: str, stop: threading.Event, members: Sequence[str] = ()) -> bool:
     """Build the release and report it; return False when stopped. Raises LeaseHeld, and errors of `refine`."""
     declared = released_dataset(settings, dataset, release)
     # Raises before Spark starts when nothing is published.
@@ -83,17 +87,30 @@ def build(settings: Settings, dataset: str, release: str, stop: threading.Event)
     if published is None:
         return False
     built = publication_of(settings, shadow.release, published.batch)
-    report(built=publication_json(built), published=publication_json(published))
+    pins = pin_members(settings, published, members)
+    shadow.release.writer.bronze.advance()
+    # A run ends at each of these batches, so the tables have a version for each.
+    for batch in sorted({pin.batch_of_source for pin in pins.values()}):
+        if not advance(settings, shadow, batch, stop):
+            return False
+        over = built if batch <= built.batch else publication_of(settings, shadow.release, batch)
+        pins |= {name: pin.over(over) for name, pin in pins.items() if pin.batch_of_source == batch}
+    report(
+        built=publication_json(built),
+        published=publication_json(published),
+        members={name: pin.to_json() for name, pin in pins.items()},
+        analysed=ANALYSED.dump_python(analysed_readers(settings, spark, [built]), mode="json"),
+    )
     return True
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job; return its exit code (`bounded_job.py`)."""
-    dataset, release = arguments
+    dataset, release, *members = arguments
     stop = stop_on(signal.SIGTERM)
 
     def work(settings: Settings) -> bool:
-        return build(settings, dataset, release, stop)
+        return build(settings, dataset, release, stop, members)
 
     return run_reading_job("shadow", dataset, work)
 

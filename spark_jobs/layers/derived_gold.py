@@ -81,7 +81,7 @@ def open_derived_table(
 ) -> DerivedTable:
     """Open or create a gold table; raises DeclarationRefused when its query does not fit the sources' columns."""
     own = spark.newSession()
-    rows = _checked_rows(own, settings, derived, gold, sources)
+    rows = checked_rows(own, settings, derived, gold, sources)
     with_provenance = rows.select("*", *first_provenance(0, gold.grain[0]))
     schema = partitioned_schema(with_provenance.schema, MONTH)
     bounded = tuple(name for name in gold.grain if schema[name].dataType.simpleString() != "binary")
@@ -179,7 +179,7 @@ def _is_ordered(kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
-def _checked_rows(
+def checked_rows(
     spark: SparkSession, settings: Settings, derived: DerivedDataset, gold: DerivedGold, sources: Sources
 ) -> DataFrame:
     """Return the query's rows over no rows; raises DeclarationRefused with what does not fit."""

@@ -17,7 +17,7 @@ GROUND = (
     "include.setting_list",
     *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
     *("include.record_coordinates", "include.settings_profiles"),
-    *("include.app_ids", "include.commit_guard", "include.process_folder"),
+    *("include.app_ids", "include.commit_guard", "include.process_folder", "include.optional_packages"),
 )
 LOW = (*GROUND, "include.host", "include.state", "include.leases")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
@@ -30,6 +30,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.durable_files": ((), "forces files to disk; knows no file's meaning"),
     "include.errors": (("include.secret_masking",), "the two ways to fail; knows nothing else"),
     "include.strict_values": ((), "parses what people type; knows no option and no form"),
+    "include.optional_packages": (
+        ("include.errors",),
+        "imports packages that may be missing; knows none",
+    ),
     "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),
     "include.password_file": (("include.errors",), "reads passwords; knows no setting's value"),
     "include.kafka_address": ((), "how clients reach Kafka; knows no setting and no topic"),
@@ -118,7 +122,8 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "checks the machine",
     ),
     "include.planning": (
-        (*LOW, *READERS, "include.reference", "include.rendering", "include.status", "include.process_control"),
+        (*LOW, *READERS, "include.reference", "include.rendering", "include.schemas", "include.status")
+        + ("include.process_control",),
         "plans changes of history",
     ),
     "include.quality": (

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 from include.catalog.contract_rules import Rule, RuleModel, typed_rule
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS
 from include.catalog.yaml_declarations import InvalidValue
-from include.quality.quality_packages import import_optional
+from include.optional_packages import import_optional
 from spark_jobs.contract.compiled_rules import compiled_rule
 
 gx = import_optional("great_expectations")

@@ -6,16 +6,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from plan_samples import TO_APPLIED, plan_at
 
 from include.errors import Terminal, Transient
-from include.planning.bounded_jobs import JobDied, JobTimedOut, end_plan_job, run_job
+from include.planning.bounded_jobs import JobDied, JobTimedOut, PlanCancelled, end_plan_job, run_job
+from include.plans.stage_results import Stage
 from include.process_control import job_process
 from include.process_control.job_process import JobRunning, refuse_running
 from include.process_control.start_stop import down
@@ -130,10 +132,61 @@ def test_running_job_is_in_status_until_it_is_cancelled(settings: Settings, runn
     assert "some_job since" in status.detail
     with pytest.raises(JobRunning):
         refuse_running(settings, NAME)
-    end_plan_job(settings, NAME)
+    end_plan_job(settings, NAME, "ben")
     assert_gone(before)
     assert running.wait(10) == 1
     assert observe_jobs(settings) == []
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words", "remedy"),
+    [
+        ("cancel", PlanCancelled, "was cancelled by ben; what readers see is unchanged", "headrace plan show {}"),
+        ("down", JobDied, "was ended by headrace down; what readers see is unchanged", "headrace plan apply {}"),
+        ("kill", JobDied, "ended with -9", "headrace plan apply {}"),
+    ],
+)
+def test_who_ended_a_job_is_named_and_the_next_command_is_that_of_the_plan(
+    settings: Settings, job: Callable[[str], None], how: str, error: type[Exception], words: str, remedy: str
+) -> None:
+    plan = plan_at(settings).plan.id
+    job("print('{\"at\": 1}', flush=True)\nwhile True: pass")
+
+    def end(_: Mapping[str, Any]) -> None:
+        ended = {
+            "cancel": lambda: end_plan_job(settings, plan, "ben"),
+            "down": lambda: job_process.end_jobs(settings, lambda _: None),
+            "kill": lambda: [process.kill() for process in processes(settings)],
+        }
+        ended[how]()
+
+    with pytest.raises(error, match=words) as found:
+        run_job(settings, plan, "flights", ("some_job",), end)
+    assert getattr(found.value, "remedy", "") == remedy.format(plan)
+    job("raise SystemExit(9)")
+    with pytest.raises(JobDied, match="ended with 9"):
+        run_job(settings, plan, "flights", ("some_job",), print)
+
+
+@pytest.mark.parametrize(
+    ("stages", "command"),
+    [
+        (TO_APPLIED[:3], "apply"),
+        (TO_APPLIED, "rollback"),
+        ((*TO_APPLIED, Stage.ROLLED_BACK), "apply"),
+        ((*TO_APPLIED[:2], Stage.REJECTED), "show"),
+        ((*TO_APPLIED, Stage.RETIRED), "show"),
+        ((Stage.CANCELLED,), "show"),
+    ],
+)
+def test_next_command_after_a_death_is_that_of_the_stage(
+    settings: Settings, job: Callable[[str], None], stages: Sequence[Stage], command: str
+) -> None:
+    plan = plan_at(settings, *stages).plan.id
+    job("raise SystemExit(9)")
+    with pytest.raises(JobDied) as died:
+        run_job(settings, plan, "flights", ("some_job",), print)
+    assert died.value.remedy == f"headrace plan {command} {plan}"
 
 
 @pytest.mark.parametrize("datasets", [(), ("flights",)])

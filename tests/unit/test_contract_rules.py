@@ -27,8 +27,8 @@ from include.catalog.contract_changes import (
 from include.catalog.contract_file import load_contract
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.cli.main import app
+from include.optional_packages import QualityNotInstalled, import_optional
 from include.quality.odcs_standard import contract_problems
-from include.quality.quality_packages import QualityNotInstalled, import_optional
 from include.settings import CLONE, Settings, load_settings
 
 GX = "great_expectations.expectations.registry"
@@ -331,7 +331,7 @@ def test_contract_check_exits_1_for_a_wrong_contract(folder: Path, monkeypatch: 
 
 def test_great_expectations_loads_in_a_process_without_a_script() -> None:
     """Spark's client for remote servers would end the process with exit code 0."""
-    code = f"from include.quality.quality_packages import import_optional; import_optional('{GX}'); print('alive')"
+    code = f"from include.optional_packages import import_optional; import_optional('{GX}'); print('alive')"
     declared = subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=True, capture_output=True, text=True)
     assert declared.stdout == "alive\n"
 
