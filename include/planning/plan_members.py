@@ -24,10 +24,10 @@ from include.catalog.derived_dataset import (
 )
 from include.catalog.release_diff import TableChange, gold_changes
 from include.errors import HeadraceError, Terminal
-from include.planning.dependants import readers_of
 from include.planning.plan_preconditions import refuse_conflict
-from include.plans.dependants import effects_on, release_together
+from include.planning.table_readers import readers_of
 from include.plans.plan import Member
+from include.plans.reader_effects import effects_on, release_together
 from include.reading.publication import read_publication
 from include.settings import Settings
 

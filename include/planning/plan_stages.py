@@ -28,8 +28,8 @@ from include.planning.build_parts import build_parts
 from include.planning.compare_tables import Side, compare
 from include.planning.comparison_rendering import comparison_page
 from include.planning.contract_checks import blocking_rules, refuse_held, run_checks
-from include.planning.dependants import effects_of_plan
 from include.planning.plan_kind import Confirmation, PlanKind
+from include.planning.table_readers import effects_of_plan
 from include.plans.comparison import HELD, NEEDS_APPROVAL, Comparison
 from include.plans.plan import Event, Plan, PlanRecord, StageRefused, validate_stage
 from include.plans.plan_journal import record_failure, record_result, save_comparison

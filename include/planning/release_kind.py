@@ -8,11 +8,11 @@ from typing import Any
 
 from include.errors import HeadraceError, Terminal
 from include.planning.confirm_applied import confirm_release
-from include.planning.dependants import refuse_broken_readers, refuse_rollback
 from include.planning.owner_client import request_owner
 from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_preconditions import AlreadyPublished
+from include.planning.table_readers import refuse_broken_readers, refuse_rollback
 from include.plans.plan import Plan, PlanRecord
 from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
 from include.reading.publication import find_publication, read_publication
@@ -81,9 +81,13 @@ def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
 
 
 def _move_back(settings: Settings, plan: Plan) -> None:
-    """Publish the bases of a plan that is cancelled between the moves of its datasets."""
+    """Publish the bases of a plan that is cancelled between the moves of its datasets.
+
+    Its release is maintained no longer: as a shadow without a plan it could be neither released again nor retired.
+    """
     if any(_published(settings, part) == part.release for part in plan.parts):
         _move(settings, plan, _base)
+        request_owner(settings, plan.dataset, OwnerRequest(plan.id, RequestKind.RETIRE, plan.release))
 
 
 def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str]) -> int:

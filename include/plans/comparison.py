@@ -10,7 +10,7 @@ from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, computed_fiel
 from pydantic.dataclasses import dataclass
 
 from include.catalog.rule_results import RuleResult
-from include.plans.dependants import Effect, holding
+from include.plans.reader_effects import Effect, holding
 
 EQUAL, WITHIN_POLICY, NEEDS_APPROVAL, HELD = "equal", "within policy", "needs approval", "held"
 # JSON has no NaN or infinity: they are stored as strings.

@@ -8,7 +8,7 @@ from include.catalog.column_use import ColumnUse
 from include.catalog.derived_dataset import DerivedDataset
 from include.errors import Terminal
 from include.paths import warehouse
-from include.plans.dependants import ColumnTypes, release_together
+from include.plans.reader_effects import ColumnTypes, release_together
 from include.reading.column_types import table_columns
 from include.reading.publication import SourceVersion, published_tables
 from include.settings import Settings

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from include.catalog.derived_dataset import DerivedDataset, DerivedGold, released_derived
 from include.catalog.yaml_declarations import DeclarationRefused
-from include.plans.dependants import Analysed
+from include.plans.reader_effects import Analysed
 from include.reading.publication import Publication, PublishedTable, publications, published_tables, tables_of
 from include.settings import Settings
 from spark_jobs.layers.derived_gold import checked_rows

@@ -22,7 +22,7 @@ from typing import Any
 from include.catalog.derived_dataset import released_derived
 from include.leases.lease import take_lease
 from include.paths import release_lease_path, warehouse
-from include.plans.dependants import ANALYSED
+from include.plans.reader_effects import ANALYSED
 from include.reading.publication import (
     Publication,
     SourceVersion,

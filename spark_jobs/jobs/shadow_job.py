@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from include.catalog.dataset import released_dataset
 from include.host.stop_signals import stop_on
-from include.plans.dependants import ANALYSED
+from include.plans.reader_effects import ANALYSED
 from include.reading.publication import Publication, batches_behind, publication_json, read_publication
 from include.settings import Settings
 from spark_jobs.engine.active_releases import ActiveRelease, open_active_release

@@ -205,8 +205,8 @@ def joint_site(spark: SparkSession, state: Path, patch: pytest.MonkeyPatch) -> J
     patch.setattr(request_job, "fence_earlier_owner", lambda *_: None)
     patch.setattr(build_parts, "run_job", site.job)
     patch.setattr(release_kind, "request_owner", site.request)
-    patch.setattr("include.planning.dependants.observe_stream", lambda _, name: name in site.running)
-    patch.setattr("include.planning.dependants.is_expected", lambda status: status)
+    patch.setattr("include.planning.table_readers.observe_stream", lambda _, name: name in site.running)
+    patch.setattr("include.planning.table_readers.is_expected", lambda status: status)
     patch.setattr("spark_jobs.engine.member_pins.PATIENCE", 0.0)
     return site
 

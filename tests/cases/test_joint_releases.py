@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from include.planning.plan_stages import cancel, confirm, roll_back
 from include.plans.comparison import HELD
-from include.plans.dependants import DependantsBreak
 from include.plans.plan_journal import load_comparison, load_plan
+from include.plans.reader_effects import DependantsBreak
 from include.plans.source_choice import SourcesLackColumns
 from include.plans.stage_results import Compared, Stage
 from include.reading.publication import read_publication

@@ -17,7 +17,7 @@ import pytest
 
 from include.catalog.column_uses import derived_uses
 from include.catalog.derived_dataset import DerivedDataset, load_derived
-from include.plans.dependants import (
+from include.plans.reader_effects import (
     Analysed,
     ColumnTypes,
     Effect,

@@ -14,7 +14,9 @@ from include.catalog.column_uses import Columns, analysis_uses, derived_uses
 from include.catalog.dataset import dataset_names
 from include.catalog.derived_dataset import released_derived
 from include.errors import HeadraceError
-from include.plans.dependants import (
+from include.plans.plan import RELEASES, PlanRecord
+from include.plans.plan_lookup import plans_of_data
+from include.plans.reader_effects import (
     Analysed,
     ColumnTypes,
     DependantsBreak,
@@ -25,8 +27,6 @@ from include.plans.dependants import (
     holding,
     rollback_remedy,
 )
-from include.plans.plan import RELEASES, PlanRecord
-from include.plans.plan_lookup import plans_of_data
 from include.plans.stage_results import ReleaseBuilt, Stage
 from include.reading.column_types import columns_of, table_columns
 from include.reading.publication import Publication, find_publication, publications, published_tables
