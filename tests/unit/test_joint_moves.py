@@ -1,0 +1,195 @@
+"""The moves of a joint plan: in which order owners are asked, and what is left when the command is killed."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from plan_samples import TO_APPLIED, advanced, publication, sample_plan
+
+from include.planning import plan_stages, release_kind
+from include.planning.comparison_rendering import comparison_markdown, comparison_page
+from include.plans.comparison import HELD, Comparison
+from include.plans.plan import Member, PlanRecord
+from include.plans.plan_journal import load_plan, save_plan
+from include.plans.plan_lookup import last_applied, plans_of_data
+from include.plans.reader_effects import Effect
+from include.plans.stage_results import ReleaseBuilt, Stage
+from include.reading.publication import Publication, SourceVersion, publish, read_publication
+from include.settings import Settings
+from include.state.owner_requests import (
+    OwnerRequest,
+    OwnerResponse,
+    RequestKind,
+    pending_request,
+    submit_request,
+    withdraw_request,
+)
+from spark_jobs.engine.member_pins import pin_members
+from spark_jobs.engine.request_exchange import awaits_sources, is_due, receive_request
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MEMBERS = (Member("hours", "h1", "h2"), Member("weeks", "w1", "w2"))
+BEFORE, AFTER = ["aaa", "h1", "w1"], ["bbb", "h2", "w2"]
+NAMES = ("flights", "hours", "weeks")
+
+
+class Owners:
+    """The owners of all datasets; the one whose turn it is, counted from 0, dies `before` or after it has moved."""
+
+    def __init__(self, settings: Settings, dies_at: int | None = None, *, before: bool = True) -> None:
+        self.settings, self.dies_at, self.before = settings, dies_at, before
+        self.asked: list[tuple[str, str]] = []
+
+    def respond(
+        self, settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False
+    ) -> OwnerResponse:
+        if request.kind is RequestKind.RETIRE:
+            return OwnerResponse(request.plan, request.kind, request.release, "", 3)
+        submit_request(settings, dataset, request)
+        dies = self.dies_at == len(self.asked)
+        self.asked.append((dataset, request.release))
+        if dies and self.before:
+            if not is_kept:
+                withdraw_request(settings, dataset)
+            raise KeyboardInterrupt
+        assert is_due(settings, request)
+        publish(settings, replace(read_publication(settings, dataset), release=request.release))
+        withdraw_request(settings, dataset)
+        if dies:
+            raise KeyboardInterrupt
+        return OwnerResponse(request.plan, request.kind, request.release, "", 3)
+
+
+@pytest.fixture
+def record(settings: Settings) -> PlanRecord:
+    """A plan of three datasets that is approved; nothing of it is published."""
+    for name, release in zip(NAMES, BEFORE, strict=True):
+        publish(settings, Publication(name, release, 3, NOON, {}, {}))
+    saved = save_plan(settings, sample_plan(settings, members=MEMBERS))
+    built = {m.dataset: ReleaseBuilt(batch=3, built=publication("x"), published=publication()) for m in MEMBERS}
+    record = advanced(settings, saved, Stage.BUILT, members=built)
+    return advanced(settings, record, Stage.COMPARED, Stage.APPROVED)
+
+
+def published(settings: Settings) -> list[str]:
+    return [read_publication(settings, name).release for name in NAMES]
+
+
+def left(settings: Settings) -> list[str]:
+    """Return the datasets with a pending request."""
+    return [name for name in NAMES if pending_request(settings, name) is not None]
+
+
+def test_datasets_move_in_order_and_back_in_the_same(
+    settings: Settings, record: PlanRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners = Owners(settings)
+    monkeypatch.setattr(release_kind, "request_owner", owners.respond)
+    record = plan_stages.apply(settings, record, "ann")
+    assert (owners.asked, published(settings)) == (list(zip(NAMES, AFTER, strict=True)), AFTER)
+    assert plan_stages.confirm(settings, record).result == "published"
+    plan_stages.roll_back(settings, record, "ann")
+    assert owners.asked[3:] == list(zip(NAMES, BEFORE, strict=True))
+    assert published(settings) == BEFORE
+
+
+@pytest.mark.parametrize(("dies_at", "before"), list(itertools.product(range(3), (True, False))))
+def test_a_move_that_was_killed_anywhere_continues_or_is_cancelled(
+    settings: Settings, record: PlanRecord, monkeypatch: pytest.MonkeyPatch, dies_at: int, before: bool
+) -> None:
+    monkeypatch.setattr(release_kind, "request_owner", Owners(settings, dies_at, before=before).respond)
+    with pytest.raises(KeyboardInterrupt):
+        plan_stages.apply(settings, record, "ann")
+    moved = dies_at + (not before)
+    assert published(settings) == [*AFTER[:moved], *BEFORE[moved:]]
+    # An owner whose sources have moved still has its request, so that it does not follow them as it is.
+    assert left(settings) == (list(NAMES[max(moved, 1) :]) if moved else [])
+    monkeypatch.setattr(release_kind, "request_owner", Owners(settings).respond)
+    again = load_plan(settings, record.plan.id)
+    if moved == 3:
+        assert plan_stages.apply(settings, again, "ann").stage is Stage.APPLIED
+        return
+    assert plan_stages.cancel(settings, again, "ann").stage is Stage.CANCELLED
+    assert published(settings) == BEFORE
+    assert left(settings) == []
+
+
+@pytest.mark.parametrize(("dies_at", "before"), list(itertools.product(range(3), (True, False))))
+def test_the_same_command_finishes_a_move_that_was_killed_anywhere(
+    settings: Settings, record: PlanRecord, monkeypatch: pytest.MonkeyPatch, dies_at: int, before: bool
+) -> None:
+    for act, end in ((plan_stages.apply, AFTER), (plan_stages.roll_back, BEFORE)):
+        monkeypatch.setattr(release_kind, "request_owner", Owners(settings, dies_at, before=before).respond)
+        with pytest.raises(KeyboardInterrupt):
+            act(settings, load_plan(settings, record.plan.id), "ann")
+        monkeypatch.setattr(release_kind, "request_owner", Owners(settings).respond)
+        act(settings, load_plan(settings, record.plan.id), "ann")
+        assert (published(settings), left(settings)) == (end, [])
+
+
+def test_a_request_waits_for_the_releases_that_it_comes_after(settings: Settings, record: PlanRecord) -> None:
+    request = release_kind._request(record.plan, record.plan.parts[1], lambda part: part.release)
+    assert request.after == {"flights": "bbb"}
+    submit_request(settings, "hours", request)
+    assert receive_request(settings, "hours", lambda: 3) is None
+    assert awaits_sources(settings, "hours")
+    publish(settings, Publication("flights", "bbb", 3, NOON, {}, {}))
+    assert receive_request(settings, "hours", lambda: 3) == request
+
+
+def test_a_joint_plan_is_found_by_each_of_its_datasets(
+    settings: Settings, record: PlanRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_kind, "request_owner", Owners(settings).respond)
+    record = plan_stages.apply(settings, record, "ann")
+    assert load_plan(settings, record.plan.id).plan.members == MEMBERS
+    assert record.stage is TO_APPLIED[-1]
+    for name in NAMES:
+        found = last_applied(settings, name)
+        assert found is not None
+        assert found.plan.id == record.plan.id
+        assert [each.of(name).plan.dataset for each in plans_of_data(settings, name)] == [name]
+    assert last_applied(settings, "weather") is None
+
+
+def test_members_are_pinned_at_one_state_of_their_sources(settings: Settings) -> None:
+    def version(batch: int) -> SourceVersion:
+        return SourceVersion("taps/x/silver", batch, "aaa", batch, "")
+
+    source = Publication("taps", "aaa", 7, NOON, {}, {"silver.taps": None, "gold.taps_last": None})  # type: ignore[dict-item]
+    tables = {"gold.hours": None}
+    turns = iter([(6, 2, 2), (7, 3, 2), (8, 4, 4)])
+
+    def follow(_: float = 0.0) -> None:
+        batch, run, read = next(turns)
+        hours = Publication("hours", "h1", run, NOON, {}, {}, {"silver.taps": version(batch)})
+        publish(settings, hours)
+        publish(settings, Publication("weeks", "w1", run, NOON, {}, {}, {"gold.hours": version(read)}))
+
+    follow()
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch:
+        from spark_jobs.engine import member_pins
+
+        read = member_pins.read_publication
+        patch.setattr(
+            member_pins,
+            "read_publication",
+            lambda s, name: replace(read(s, name), tables=tables) if name == "hours" else read(s, name),
+        )
+        pins = pin_members(settings, source, ["hours", "weeks"], lambda: 0.0, follow)
+    assert [(pin.batch_of_source, pin.published.batch) for pin in pins.values()] == [(8, 4), (-1, 4)]
+
+
+def test_a_comparison_says_what_a_release_does_to_its_readers_in_every_form() -> None:
+    effects = [Effect("days", "d1", True), Effect("hours", "h1", True, ("hours.sql:2 reads huge",))]
+    comparison = Comparison("taps", "aaa", "bbb", 3, 0.0, [], dependants=effects)
+    assert comparison.verdict == HELD
+    for text in (comparison_markdown(comparison), comparison_page("a plan", comparison)):
+        assert "hours breaks: hours.sql:2 reads huge" in text
+        assert "days: not affected" in text
+    stopped = replace(comparison, dependants=[replace(effects[1], is_running=False)])
+    assert stopped.verdict != HELD
