@@ -211,7 +211,9 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, approv
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         record = load_plan(settings, name)
-        text = f"stopped: plan {name} is {record.stage}, nothing is lost. Next: {next_command(record)}"
+        text = f"stopped: nothing is lost. {next_command(record)} continues, headrace plan show {name} shows it"
+        if not record.is_open:
+            text = f"stopped: plan {name} is {record.stage}. headrace plan show {name} shows it"
         console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     if record.last(Applied).changed == 0:
