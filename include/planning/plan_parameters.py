@@ -42,7 +42,7 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
 
 
-MemberNames = Annotated[Sequence[str], Field(alias="with")]
+MemberNames = Annotated[Sequence[DatasetName], Field(alias="with")]
 
 
 class PlanParameters(Parameters):
