@@ -2,7 +2,8 @@
 
 Each run covers one day of event time (its *partition*, like `2013-01-02`): the schedule takes the last complete day,
 *Backfill* (here, `airflow backfill create`, `POST /api/v2/backfills`) each day of a range. A manual run takes any range
-of event time, with `start` and `end`. A day with equal rows is recorded as **verified**; different rows become a
+of event time, with `start` and `end`. A day is one by the calendars of the windows: from its earliest beginning to its
+latest end when they have several time zones. A day with equal rows is recorded as **verified**; different rows become a
 **patch**, which needs approval unless the difference is within `threshold`. A day without events is skipped. Plans with
 overlapping records run one at a time; the others wait, deferred. One run is one plan: to verify a day again, trigger a
 run with its partition. Of a derived dataset the grains of the day are recomputed, and a table without a time in its

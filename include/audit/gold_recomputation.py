@@ -79,8 +79,8 @@ def _query(gold: QueryGold, silver: Sequence[str]) -> str:
 def grained_sql(gold: Gold, silver: Sequence[str]) -> str:
     """Return the beginning of a statement that names `grained`: silver with the window's column."""
     window = gold_window(gold)
-    rest = "*" if window is None or window.name not in silver else f"* exclude ({sql_identifier(window.name)})"
-    return f"with grained as ({windowed_sql(window, _source(gold, silver), rest)})"
+    replaced = [name for name in silver if window is not None and name == window.name]
+    return f"with grained as ({windowed_sql(window, _source(gold, silver), replaced)})"
 
 
 def _source(gold: Gold, silver: Sequence[str]) -> str:

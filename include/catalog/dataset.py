@@ -11,9 +11,10 @@ from pathlib import Path
 
 from include.catalog.contract import Contract
 from include.catalog.contract_file import read_contract
-from include.catalog.pipeline import Pipeline, read_pipeline
+from include.catalog.pipeline import Pipeline, read_pipeline, window_zones
 from include.catalog.pipeline_checks import contract_findings, dataset_findings, pipeline_findings
 from include.catalog.record_retention import retention_findings
+from include.catalog.time_zones import ZONES_FILE, write_zones
 from include.catalog.yaml_declarations import NAME, NAME_RULE, DeclarationRefused, Document, Problem, raise_problems
 from include.durable_files import unique_suffix
 from include.errors import Terminal
@@ -24,6 +25,8 @@ ANALYSES = "analysis"
 DERIVED = "derived.yaml"
 CODE = {".yaml", ".py", ".sql"}
 RELEASE_START = "beginning.yaml"
+SNAPSHOT_FILES = (RELEASE_START, ZONES_FILE)
+"""What a snapshot has besides the folder: where the release begins, and the time zones by which it is computed."""
 
 
 class DatasetUnknown(Terminal):
@@ -74,7 +77,7 @@ class ReleaseStart:
 class Dataset:
     """One kind of event: contract, pipeline, and the folder with its transformations.
 
-    `release` names the code and where it begins; `code` the folder alone. They differ only with a `beginning`.
+    `release` names all files of a snapshot; `code` the folder alone, without SNAPSHOT_FILES.
     """
 
     name: str
@@ -126,8 +129,8 @@ def load_dataset(name: str, folder: Path, *, strict: bool = True) -> Dataset:
     assert contract is not None
     assert pipeline is not None
     start = load_release_start(folder)
-    code = content_hash(folder, leave_out=(RELEASE_START,))
-    return Dataset(name, folder, content_hash(folder) if start else code, contract, pipeline, code, start)
+    code = content_hash(folder, leave_out=SNAPSHOT_FILES)
+    return Dataset(name, folder, content_hash(folder), contract, pipeline, code, start)
 
 
 def load_release_start(folder: Path) -> ReleaseStart | None:
@@ -153,9 +156,13 @@ def declared_dataset(settings: Settings, name: str) -> Dataset:
 
 
 def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | None = None) -> Dataset:
-    """Copy the dataset's folder to its release's own place, once, and return it as read from there."""
+    """Copy the dataset's folder to its release's own place, once, and return it as read from there.
+
+    The snapshot also has the rules of the time zones of its windows: another `tzdata` does not change them.
+    """
     declared = declared_dataset(settings, name)
     copy = copied_folder(settings, name, declared.folder, declared.release)
+    write_zones(copy, window_zones(declared.pipeline))
     if beginning is not None:
         (copy / RELEASE_START).write_text(json.dumps(asdict(beginning)), "utf-8")
     place = snapshot_path(settings, name, load_dataset(name, copy, strict=False).release)
@@ -173,7 +180,7 @@ def copied_folder(settings: Settings, name: str, folder: Path, release: str) -> 
     """Copy a dataset's folder next to its snapshots; return the copy, which is to be renamed."""
     copy = snapshot_path(settings, name, f".{release}.{unique_suffix()}")
     shutil.rmtree(copy, ignore_errors=True)
-    return shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", RELEASE_START))
+    return shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", *SNAPSHOT_FILES))
 
 
 def released_dataset(settings: Settings, name: str, release: str) -> Dataset:
@@ -207,7 +214,7 @@ def refuse_changed(folder: Path, found: str, release: str) -> None:
 def code_hash(settings: Settings, name: str, release: str) -> str:
     """Return the hash of the folder that a release was copied from, whatever its start."""
     place = snapshot_path(settings, name, release)
-    return content_hash(place, leave_out=(RELEASE_START,)) if place.is_dir() else release
+    return content_hash(place, leave_out=SNAPSHOT_FILES) if place.is_dir() else release
 
 
 def content_hash(folder: Path, leave_out: Sequence[str] = ()) -> str:

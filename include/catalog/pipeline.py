@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from include.catalog.gold_refresh import EVERY_RUN, ON_CLOSE, Refresh
 from include.catalog.measures import Measure, ordered_by_time, parsed_measures
+from include.catalog.time_zones import UTC_ZONE, TimeZone
 from include.catalog.windows import Session, Window
 from include.catalog.yaml_declarations import Document, Duration, parsed_duration, raise_problems, shown
 
@@ -310,6 +311,16 @@ def time_columns(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the columns by which an event lies in a range of time: the event time and those of all windows."""
     timed = [each for gold in pipeline.gold for each in (gold_window(gold), gold_session(gold)) if each is not None]
     return tuple(dict.fromkeys([pipeline.event_time, *(each.column for each in timed)]))
+
+
+def window_zones(pipeline: Pipeline) -> tuple[TimeZone, ...]:
+    """Return the time zones of the windows of gold with the rules by which they are computed, without UTC."""
+    return tuple(sorted({window.time_zone for window in windows_of_gold(pipeline)} - {UTC_ZONE}, key=str))
+
+
+def windows_of_gold(pipeline: Pipeline) -> tuple[Window, ...]:
+    """Return the windows of the gold tables that have one."""
+    return tuple(window for gold in pipeline.gold if (window := gold_window(gold)) is not None)
 
 
 def latest_keys(pipeline: Pipeline) -> tuple[str, ...]:

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from include.catalog.contract_changes import contract_changes
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, closes, grain_columns, row_columns
+from include.catalog.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    Pipeline,
+    closes,
+    gold_window,
+    grain_columns,
+    row_columns,
+)
+from include.catalog.zone_changes import difference_since
 from include.errors import HeadraceError
 from include.settings import Settings
 
@@ -77,7 +87,18 @@ def _gold_change(before: Gold, after: Gold) -> tuple[str, str]:
         gone = ", ".join(sorted(set(_columns(before)) - set(_columns(after))))
         return "incompatible", f"without {gone}"
     added = sorted(set(_columns(after)) - set(_columns(before)))
+    if (other := _other_rules(before, after)) and not added:
+        return "changed", other
     return "changed", f"{'with ' + ', '.join(added) if added else 'computed differently'}"
+
+
+def _other_rules(before: Gold, after: Gold) -> str:
+    """Return from when on the same time zone has other rules."""
+    windows = gold_window(before), gold_window(after)
+    if windows[0] is None or windows[1] is None or windows[0].time_zone.name != windows[1].time_zone.name:
+        return ""
+    since = difference_since(windows[0].time_zone, windows[1].time_zone)
+    return f"time zone {windows[1].time_zone} has other rules from {since} on" if since else ""
 
 
 def _columns(gold: Gold) -> Iterable[str]:

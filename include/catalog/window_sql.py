@@ -1,9 +1,14 @@
-"""The windows of gold as DuckDB's SQL: the arithmetic of `windows.py`, for connections in UTC."""
+"""The windows of gold as DuckDB's SQL: the arithmetic of `windows.py`, for connections in UTC.
+
+DuckDB's own functions of time zones have other rules than `time_zones.py`, and are not called here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
+from include.catalog.time_zones import FIRST_MICROS, LAST_MICROS
 from include.catalog.windows import (
     DAY,
     FIRST_POSITION,
@@ -14,22 +19,27 @@ from include.catalog.windows import (
     window_begin,
     window_end,
 )
+from include.catalog.zone_cells import DUCKDB, local_sql, moment_sql
 from include.sql_quoting import sql_identifier, sql_literal
 
 SESSION_NUMBER = "_session"
-FIRST_TIME, LAST_TIME = "timestamp '0001-01-01 00:00:00'", "timestamp '9999-12-31 23:59:59.999999'"
 
 
-def windowed_sql(window: Window | None, source: str, columns: str = "*") -> str:
-    """Return the query of `columns` of `source` and the start of the window, once for each window of a row."""
+def windowed_sql(window: Window | None, source: str, without: Sequence[str] = ()) -> str:
+    """Return the query of the rows of `source` and the start of the window, once for each window of a row.
+
+    Columns that are named in `without` are left out.
+    """
     if window is None:
-        return f"select {columns} from {source}"
+        return f"select {_all_but(without)} from {source}"
     name = sql_identifier(window.name)
+    # Computed in a query of its own: the position is used several times.
+    positions = f"select *, {_position(window)} as _position from {_local(window, source)}"
     if window.slide is None:
-        return f"select {columns}, {_start(window, _newest(window))} as {name} from {source}"
+        return f"select {_all_but([*without, *OWN])}, {_start(window, _newest(window))} as {name} from ({positions})"
     step, first = window.step, FIRST_POSITION[window.size.domain]
     starts = f"unnest(range({_newest(window)} - {(window.count - 1) * step}, {_newest(window)} + 1, {step}))"
-    each = f"select {columns}, {starts} as _window from {source}"
+    each = f"select {_all_but([*without, *OWN])}, {starts} as _window from ({positions})"
     return f"select * exclude (_window), {_start(window, '_window')} as {name} from ({each}) where _window >= {first}"
 
 
@@ -64,21 +74,38 @@ def begin_sql(window: Window, start: str) -> str:
     """Return the first moment (timestamptz) of the window whose start is the SQL expression `start`."""
     if window.size.domain == "time":
         return f"{start}::timestamptz"
-    return _moment(window, f"{start}::timestamp + {_interval(window.offset % DAY // MICROSECOND)}")
+    begin = _time(moment_sql(window.time_zone.earliest, _micros_of_day(start, window.offset % DAY), DUCKDB))
+    first = _start(window, str(FIRST_POSITION[window.size.domain]))
+    # The first window also has the rows that would lie in windows before it.
+    return f"case when {start} = {first} then {FIRST_TIME} else {begin} end"
 
 
 def end_sql(window: Window, start: str) -> str:
     """Return the first moment (timestamptz) after the window whose start is the SQL expression `start`."""
     if window.size.domain == "time":
-        return f"{start}::timestamptz + {_interval(window.size.length)}"
+        return f"least({start}::timestamptz + {_interval(window.size.length)}, {LAST_TIME})"
     unit = window.size.domain
     first_day = f"{start}::timestamp - interval {window.offset // DAY} day"
-    length = f"interval {window.size.length} {unit}"
-    return _moment(window, f"{first_day} + {length} + {_interval(window.offset // MICROSECOND)}")
+    local = f"(epoch_us({first_day} + interval {window.size.length} {unit}) + {window.offset // MICROSECOND})"
+    end = _time(moment_sql(window.time_zone.latest, local, DUCKDB))
+    # The last window also has the rows of which no zone has a local time.
+    return f"case when {local} > {LAST_MICROS} then {LAST_TIME} else {end} end"
 
 
-def _moment(window: Window, wall: str) -> str:
-    return f"timezone({sql_literal(window.time_zone)}, {wall})"
+def _micros_of_day(day: str, later: timedelta) -> str:
+    return f"(epoch_us({day}::timestamp) + {later // MICROSECOND})"
+
+
+def _time(micros: str) -> str:
+    return f"timezone('UTC', make_timestamp({micros}))"
+
+
+FIRST_TIME, LAST_TIME = _time(str(FIRST_MICROS)), _time(str(LAST_MICROS))
+OWN = ("_local", "_position")
+
+
+def _all_but(columns: Sequence[str]) -> str:
+    return f"* exclude ({', '.join(map(sql_identifier, columns))})" if columns else "*"
 
 
 def _interval(microseconds: int) -> str:
@@ -86,27 +113,27 @@ def _interval(microseconds: int) -> str:
 
 
 def _newest(window: Window) -> str:
-    position, step = _position(window), window.step
+    step = window.step
     # The remainder of a negative number is negative.
-    start = f"(({position}) - ((({position}) - {window.origin}) % {step} + {step}) % {step})"
+    start = f"(_position - (((_position - {window.origin}) % {step} + {step}) % {step}))"
     return start if window.slide else f"greatest({start}, {FIRST_POSITION[window.size.domain]})"
 
 
-def _position(window: Window) -> str:
-    column = sql_identifier(window.column)
+def _local(window: Window, source: str) -> str:
+    """Return the relation of the rows with their local time, less the offset of the windows, as a timestamp."""
+    micros = f"epoch_us({sql_identifier(window.column)})"
     if window.size.domain == "time":
-        return f"epoch_us({column})"
-    wall = f"timezone({sql_literal(window.time_zone)}, {column})"
-    if window.time_zone != "UTC" or window.offset:
-        shifted = f"{_within_calendar(wall)} - {_interval(window.offset // MICROSECOND)}"
-        wall = _within_calendar(shifted)
+        return f"(select *, null as _local from {source})"
+    local = local_sql(window.time_zone.by_moment, micros, DUCKDB, less=window.offset // MICROSECOND)
+    return f"(select *, make_timestamp({local}) as _local from {source})"
+
+
+def _position(window: Window) -> str:
+    if window.size.domain == "time":
+        return f"epoch_us({sql_identifier(window.column)})"
     if window.size.domain == "day":
-        return f"(cast({wall} as date) - date '1970-01-01')"
-    return f"((year({wall}) - 1970) * 12 + month({wall}) - 1)"
-
-
-def _within_calendar(wall: str) -> str:
-    return f"greatest(least({wall}, {LAST_TIME}), {FIRST_TIME})"
+        return "(cast(_local as date) - date '1970-01-01')"
+    return "((year(_local) - 1970) * 12 + month(_local) - 1)"
 
 
 def _start(window: Window, position: str) -> str:

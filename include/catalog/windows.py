@@ -2,23 +2,24 @@
 
 A window is named by its *start*. Sizes in seconds, minutes and hours begin at multiples since 1970 (UTC), and their
 start is a timestamp. Sizes in days, weeks, months and years follow the calendar of `time_zone`, so that a day may have
-23 or 25 hours, and their start is a date. The same arithmetic in Spark: `spark_jobs/layers/gold_windows.py`; in
-DuckDB: `window_sql.py`.
+23 or 25 hours, and their start is a date. Where clocks repeat or skip a local time, a window begins at the earlier
+moment of that time and ends at the later one. All engines have the rules of zones from `time_zones.py`. The same
+arithmetic in Spark: `spark_jobs/layers/gold_windows.py`; in DuckDB: `window_sql.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass as plain_dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic.dataclasses import dataclass
 
 from include.catalog.event_times import FIRST, LAST, after, before
+from include.catalog.time_zones import UTC_ZONE, TimeZone, parsed_zone
 from include.catalog.yaml_declarations import NAME, NAME_RULE, Duration, Finding, InvalidValue, shown
 
 Domain = Literal["time", "day", "month"]
@@ -82,6 +83,15 @@ def parsed_size(value: Any) -> Any:
 Size = Annotated[WindowSize, BeforeValidator(parsed_size)]
 
 
+def _zone(value: Any, info: ValidationInfo) -> TimeZone:
+    """Return the zone of a name. The snapshot of a release has the rules that the release was built with."""
+    context = info.context or {}
+    return parsed_zone(value, None if context.get("strict", True) else context.get("folder"))
+
+
+Zone = Annotated[TimeZone, BeforeValidator(_zone)]
+
+
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True))
 class Window:
     """Windows of `size` over a timestamp column, named `name` in gold; with `slide` a new one begins that often.
@@ -94,7 +104,7 @@ class Window:
     name: Annotated[str, Field(alias="as")]
     slide: Size | None = None
     offset: Duration = NOTHING
-    time_zone: str = "UTC"
+    time_zone: Zone = UTC_ZONE
 
     @model_validator(mode="before")
     @classmethod
@@ -154,10 +164,8 @@ def window_findings(window: Window) -> Iterator[Finding]:
         yield ("slide",), f"puts each row into {window.count:,} windows; at most {MOST_WINDOWS:,}"
     if not NOTHING <= window.offset < limit:
         yield ("offset",), f"must be shorter than {slide or size} (of months: than 28 days), is {window.offset}"
-    if window.time_zone != "UTC" and size.domain == "time":
+    if window.time_zone != UTC_ZONE and size.domain == "time":
         yield ("time_zone",), "is for sizes in days, weeks, months and years; use offset for shorter ones"
-    elif not _is_zone(window.time_zone):
-        yield ("time_zone",), f"must be UTC or a name like Europe/Paris, is {shown(window.time_zone)}"
 
 
 def window_starts(window: Window, moment: datetime) -> list[Start]:
@@ -178,7 +186,8 @@ def window_begin(window: Window, start: Start) -> datetime:
     # The first window also has the rows that would lie in windows before it.
     if start == _start(window, FIRST_POSITION[window.size.domain]):
         return FIRST
-    return _moment(window, datetime(start.year, start.month, start.day, tzinfo=UTC) + window.offset % DAY, min)
+    local = datetime(start.year, start.month, start.day, tzinfo=UTC) + window.offset % DAY
+    return window.time_zone.earliest_moment(local)
 
 
 def window_end(window: Window, start: Start) -> datetime:
@@ -191,16 +200,27 @@ def window_end(window: Window, start: Start) -> datetime:
             end = begin + window.size.length * DAY
         else:
             end = _first_of(_months(begin - window.offset.days * DAY) + window.size.length) + window.offset.days * DAY
-        return _moment(window, end + window.offset % DAY, max)
+        return window.time_zone.latest_moment(end + window.offset % DAY)
     except (OverflowError, ValueError):
         return LAST
+
+
+def day_range(windows: Iterable[Window], day: date) -> tuple[datetime, datetime]:
+    """Return the first moment of a day and the first one after it, by the calendars of windows; by UTC without any.
+
+    Windows with several time zones or offsets have days that overlap: the range has all of them.
+    """
+    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    shifts = {(each.time_zone, each.offset % DAY) for each in windows if each.size.domain != "time"}
+    days = shifts or {(UTC_ZONE, NOTHING)}
+    since = min(zone.earliest_moment(after(midnight, shift)) for zone, shift in days)
+    return since, max(zone.latest_moment(after(midnight, DAY + shift)) for zone, shift in days)
 
 
 def _position(window: Window, moment: datetime) -> int:
     if window.size.domain == "time":
         return (moment - EPOCH) // MICROSECOND
-    wall = _local_time(window.time_zone, moment)
-    shifted = before(wall, window.offset)
+    shifted = before(window.time_zone.local_time(moment), window.offset)
     return (shifted - EPOCH).days if window.size.domain == "day" else _months(shifted)
 
 
@@ -209,23 +229,6 @@ def _start(window: Window, position: int) -> Start:
         return EPOCH + position * MICROSECOND
     begin = (EPOCH + position * DAY) if window.size.domain == "day" else _first_of(position)
     return (begin + window.offset.days * DAY).date()
-
-
-def _local_time(zone: str, moment: datetime) -> datetime:
-    """Return the local time of a zone as if it were UTC; the ends of the calendar where there is none."""
-    try:
-        return moment.astimezone(ZoneInfo(zone)).replace(tzinfo=UTC)
-    except OverflowError:
-        return FIRST if moment.year == 1 else LAST
-
-
-def _moment(window: Window, wall: datetime, choose: Callable[[datetime, datetime], datetime]) -> datetime:
-    """Return the moment of a local time; `choose` selects the earlier or later one of repeated or skipped hours."""
-    zone = ZoneInfo(window.time_zone)
-    try:
-        return choose(*(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1)))
-    except OverflowError:
-        return FIRST if wall.year == 1 else LAST
 
 
 def _months(moment: datetime) -> int:
@@ -241,7 +244,3 @@ def _longest_offset(window: Window) -> timedelta:
     if size.domain == "time":
         return size.length * MICROSECOND
     return size.length * DAY if size.domain == "day" else 28 * DAY
-
-
-def _is_zone(name: str) -> bool:
-    return name == "UTC" or ("/" in name and name in available_timezones())

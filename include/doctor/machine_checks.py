@@ -38,6 +38,7 @@ from include.doctor.check_resources import (
 )
 from include.doctor.check_result import CheckResult
 from include.doctor.check_store import check_store
+from include.doctor.check_time_zones import check_time_zones
 from include.host.jar_lock import installed_jars
 from include.host.java_runtime import find_java
 from include.host.ports import holder_of, is_free
@@ -80,6 +81,7 @@ def state_findings(settings: Settings) -> list[CheckResult]:
         *check_kafka(settings),
         *check_spark_master(settings),
         *check_store(settings),
+        *check_time_zones(settings),
     ]
 
 

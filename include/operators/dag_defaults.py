@@ -6,8 +6,9 @@ Reads: the datasets' YAML, nothing else: Airflow imports every DAG file every fe
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Asset
@@ -15,7 +16,8 @@ from airflow.sdk import Asset
 from include.catalog.analyses import analysis_files
 from include.catalog.dataset import dataset_names
 from include.catalog.derived_dataset import derived_names, load_derived, origin_datasets
-from include.catalog.pipeline import load_pipeline
+from include.catalog.pipeline import load_pipeline, windows_of_gold
+from include.catalog.windows import Window, day_range
 from include.errors import HeadraceError
 from include.operators.run_context import log_failure
 from include.settings import load_settings
@@ -91,10 +93,17 @@ def _declared(name: str) -> DeclaredDataset:
         log.warning("%s", error.what)
     else:
         gold = [table.name for table in pipeline.gold]
-        days = 1 + -(-pipeline.lateness // timedelta(days=1))
+        days = 1 + -(-(pipeline.lateness + _behind_utc(windows_of_gold(pipeline))) // timedelta(days=1))
     tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
     assets = tuple(asset(name, table) for table in tables)
     return DeclaredDataset(name, assets, plans_asset(name), days, asset(name, f"bronze.{name}"))
+
+
+def _behind_utc(windows: Sequence[Window]) -> timedelta:
+    """Return how long after midnight (UTC) a day still lasts in the calendars of windows, in winter and in summer."""
+    midnights = [datetime(2026, month, 2, tzinfo=UTC) for month in (1, 7)]
+    ends = [day_range(windows, date(2026, month, 1))[1] for month in (1, 7)]
+    return max(timedelta(), *(end - midnight for end, midnight in zip(ends, midnights, strict=True)))
 
 
 def declared_analysis_names(dataset: str) -> list[str]:

@@ -9,7 +9,7 @@ Does not: decide anything about history; `include.planning` does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
@@ -103,17 +103,22 @@ class PlanReplay(CreatePlan):
 
 
 class PlanBackfill(CreatePlan):
-    """Plan to recompute a day or a range of event time. Waits while an open plan has the same records."""
+    """Plan to recompute a range of event time, or a day by the calendars of the windows.
+
+    Waits while an open plan has the same records.
+    """
 
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a backfill of the params' range, else of the run's partition; skip where nothing is published."""
+        from include.catalog.windows import day_range
         from include.operators.run_parameters import BackfillRun, validated_params
-        from include.planning.derived_backfill_plan import plan_any_backfill
+        from include.planning.derived_backfill_plan import plan_any_backfill, published_windows
         from include.planning.plan_preconditions import PlanConflict
         from include.planning.slice_plan import RangeEmpty
 
         params = validated_params(BackfillRun, run_params(context))
-        since, until = (params.start, params.end) if params.start and params.end else day_of(context)
+        given = (params.start, params.end) if params.start and params.end else None
+        since, until = given or day_range(published_windows(settings, self.dataset), day_of(context))
         try:
             plan = plan_any_backfill(settings, self.dataset, params.plan(since, until), *_author(context))
         except PlanConflict as error:
@@ -131,17 +136,16 @@ def _author(context: Context) -> tuple[str, datetime, str]:
     return triggered_by(context), datetime.now(UTC), origin(context)
 
 
-def day_of(context: Context) -> tuple[datetime, datetime]:
-    """Return the day of the run's partition as [start, end). Raises RangeMissing, PartitionNotADay."""
+def day_of(context: Context) -> date:
+    """Return the day of the run's partition. Raises RangeMissing, PartitionNotADay."""
     run = context["dag_run"]
     if run.partition_date is None and not run.partition_key:
         raise RangeMissing
-    start = run.partition_date or _midnight(str(run.partition_key))
-    return start, start + timedelta(days=1)
+    return run.partition_date.date() if run.partition_date else _day(str(run.partition_key))
 
 
-def _midnight(partition: str) -> datetime:
+def _day(partition: str) -> date:
     try:
-        return datetime.strptime(partition, "%Y-%m-%d").replace(tzinfo=UTC)
+        return datetime.strptime(partition, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError as error:
         raise PartitionNotADay(partition) from error

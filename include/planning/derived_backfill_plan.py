@@ -10,9 +10,12 @@ from datetime import datetime
 from typing import Any
 
 from include.app_ids import plan_app_id
+from include.catalog.dataset import released_dataset
 from include.catalog.derived_dataset import DerivedDataset, as_dataset, derived_names, released_derived
 from include.catalog.grain_range import GrainRange, grain_range
 from include.catalog.history_slice import Slice
+from include.catalog.pipeline import windows_of_gold
+from include.catalog.windows import Window
 from include.clients.delta_log import transaction_version
 from include.paths import warehouse
 from include.planning.backfill_plan import BackfillParameters, plan_backfill, record_verified
@@ -37,7 +40,7 @@ from include.plans.plan import DERIVED_BACKFILL, DRY_RUN, Plan, PlanRecord, Pred
 from include.plans.plan_journal import planning_lock
 from include.plans.plan_lookup import find_plan
 from include.plans.stage_results import Applied, RolledBack
-from include.reading.publication import Publication, read_publication, tables_of
+from include.reading.publication import Publication, find_publication, read_publication, tables_of
 from include.reading.published_tables import open_dataset
 from include.settings import Settings
 from include.state.release_files import patch_in_progress_file
@@ -49,6 +52,14 @@ def plan_any_backfill(
     """Plan to recompute a range of event time of a dataset, derived or not; raises what its planner does."""
     planner = plan_derived_backfill if dataset in derived_names(settings) else plan_backfill
     return planner(settings, dataset, parameters, by, now, origin)
+
+
+def published_windows(settings: Settings, dataset: str) -> tuple[Window, ...]:
+    """Return the windows of a dataset's published gold; none of a derived one: its days are in UTC."""
+    publication = find_publication(settings, dataset)
+    if publication is None or publication.is_derived:
+        return ()
+    return windows_of_gold(released_dataset(settings, dataset, publication.release).pipeline)
 
 
 def plan_derived_backfill(

@@ -193,6 +193,8 @@ def _table(database: Any, name: str, columns: str, rows: list[tuple[Any, ...]]) 
         database.executemany(f"insert into {name} values ({', '.join('?' * len(rows[0]))})", rows)
 
 
+# A backfill of a day verifies a part of a local day or of a week: adjacent and overlapping ranges count together, each
+# for as long as no row of the grain changed after it. Time is cut where a range begins or ends.
 CLASSIFIED = """
 with grains as (
     select
@@ -202,20 +204,32 @@ with grains as (
         max(_last_batch) as _batch
     from gold group by {grain}
 ),
+cuts as (
+    select '-infinity'::timestamptz as cut union select since from verified union select until from verified
+),
+spans as (select cut as low, lead(cut, 1, 'infinity'::timestamptz) over (order by cut) as high from cuts),
+parts as (
+    select low, high, coalesce(max(v.batch), -1) as batch
+    from spans left join verified v on v.since <= low and v.until >= high
+    group by all
+),
+reached as (
+    select _start, _stop, min(parts.batch) as _verified
+    from (select distinct _start, _stop from grains) join parts on low < _stop and high > _start
+    group by all
+),
 classified as (
     select
         {grain},
         _start,
         _batch,
         case
-            when exists (
-                from verified v where v.since <= g._start and g._stop <= v.until and v.batch >= g._batch
-            ) then 'verified'
-            when g._stop > ? then 'open'
-            when r.watermark >= g._stop then 'corrected'
+            when _verified >= g._batch then 'verified'
+            when _stop > ? then 'open'
+            when r.watermark >= _stop then 'corrected'
             else 'closed'
         end as _state
-    from grains g asof left join runs r on g._batch >= r.batch
+    from (select * from grains left join reached using (_start, _stop)) g asof left join runs r on g._batch >= r.batch
 )
 """
 WINDOWS = "select _start, _state, count(*), max(_batch) from classified group by all order by _start, _state"

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from include.catalog.dataset import Dataset, ReleaseStart, released_dataset, snapshot_dataset
 from include.catalog.dataset_checks import checked_dataset
-from include.catalog.pipeline import time_columns
+from include.catalog.pipeline import time_columns, window_zones
 from include.catalog.release_diff import release_changes
 from include.errors import Terminal
 from include.paths import bronze_path
@@ -122,7 +122,7 @@ def plan_release(
         declared, publication = checked_dataset(settings, dataset), read_publication(settings, dataset)
         base = released_dataset(settings, dataset, publication.release)
         start = _release_start(settings, publication, parameters)
-        if declared.code == base.code and start is None and base.release_start is None:
+        if _same_code(declared, base) and start is None and base.release_start is None:
             raise NothingToRelease(dataset, publication.release)
         if declared.pipeline.topic != base.pipeline.topic:
             raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
@@ -207,8 +207,13 @@ def _refuse_active(settings: Settings, declared: Dataset, start: ReleaseStart | 
     """Raise ReleaseAlreadyActive when the stream maintains a release of this code with the same start."""
     for release in active_releases_file(settings, declared.name).read() or ():
         active = released_dataset(settings, declared.name, release)
-        if (active.code, _start(active.release_start)) == (declared.code, _start(start)):
+        if _same_code(active, declared) and _start(active.release_start) == _start(start):
             raise ReleaseAlreadyActive(declared.name, release)
+
+
+def _same_code(one: Dataset, other: Dataset) -> bool:
+    """Whether two releases compute the same from their first batch on: by the same folder and rules of time zones."""
+    return one.code == other.code and window_zones(one.pipeline) == window_zones(other.pipeline)
 
 
 def _start(start: ReleaseStart | None) -> tuple[str, int] | None:

@@ -16,6 +16,7 @@ from include.catalog.dataset import code_hash, content_hash, dataset_names, decl
 from include.catalog.derived_dataset import all_dataset_names, derived_names, load_derived
 from include.catalog.pipeline import load_pipeline
 from include.catalog.release_diff import TableChange, folder_changes
+from include.catalog.zone_changes import changed_zones
 from include.clients.delta_log import LogDamaged, refuse_lost_commits
 from include.clients.kafka import TopicMissing, log_end_offsets, log_start_offsets
 from include.clients.readable_offsets import readable_end_offsets
@@ -23,6 +24,7 @@ from include.errors import HeadraceError
 from include.leases.database_lease import held_leases
 from include.leases.lease_table import LeaseRow
 from include.ledger.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
+from include.paths import snapshot_path
 from include.reading.publication import Publication, batches_behind, find_publication, published_tables, tables_of
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
@@ -172,9 +174,7 @@ def observe_dataset(
     extent = value_or_note(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
     release = running_release(reported, publication)
     refined = totals.releases.get(release) if totals and release else None
-    differs = (
-        None if release is None else content_hash(settings.datasets / dataset) != code_hash(settings, dataset, release)
-    )
+    differs = None if release is None else is_outdated(settings, dataset, release)
     return DatasetProgress(
         dataset=dataset,
         process=process,
@@ -202,6 +202,13 @@ def current_watermark(
         return None
     behind = None if extent is None else offsets_behind(extent, publication)
     return watermark_status(settings, publication, ledger, behind, extent.uncommitted if extent else {})
+
+
+def is_outdated(settings: Settings, dataset: str, release: str) -> bool:
+    """Return whether a release of the folder would be another one, also by other rules of time zones alone."""
+    if content_hash(settings.datasets / dataset) != code_hash(settings, dataset, release):
+        return True
+    return bool(changed_zones(snapshot_path(settings, dataset, release)))
 
 
 def running_release(reported: DriverStatus, publication: Publication | None) -> str | None:

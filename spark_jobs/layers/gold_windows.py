@@ -6,10 +6,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.windows import DAY, FIRST_POSITION, MICROSECOND, Start, Window
+from include.catalog.zone_cells import SPARK, local_sql
 from spark_jobs.layers.row_provenance import unfolded
 from spark_jobs.literals import literal
-
-FIRST_TIME, LAST_TIME = "timestamp'0001-01-01 00:00:00'", "timestamp'9999-12-31 23:59:59.999999'"
 
 
 def windowed(window: Window | None, rows: DataFrame) -> DataFrame:
@@ -48,19 +47,16 @@ def _kind(window: Window) -> str:
 def _position(window: Window) -> Column:
     if window.size.domain == "time":
         return F.unix_micros(window.column)
-    wall = F.col(window.column)
-    if window.time_zone != "UTC":
-        wall = _within_calendar(F.from_utc_timestamp(wall, window.time_zone))
-    if window.offset:
-        micros = F.unix_micros(wall) - F.lit(window.offset // MICROSECOND)
-        wall = _within_calendar(F.timestamp_micros(micros))
+    # Java's own rules of time zones, which `from_utc_timestamp` follows, are of another version.
+    moment, less = f"unix_micros({_quoted(window.column)})", window.offset // MICROSECOND
+    wall = F.timestamp_micros(F.expr(local_sql(window.time_zone.by_moment, moment, SPARK, less)))
     if window.size.domain == "day":
         return F.unix_date(F.to_date(wall))
     return (F.year(wall) - 1970) * 12 + F.month(wall) - 1
 
 
-def _within_calendar(wall: Column) -> Column:
-    return F.greatest(F.least(wall, F.expr(LAST_TIME)), F.expr(FIRST_TIME))
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
 
 
 def _start(window: Window, position: Column) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import polars as pl
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.catalog.pipeline import AdditiveGold
+from include.catalog.time_zones import installed_zone
 from include.catalog.watermark import Watermark, watermarks
 from include.catalog.windows import Session, Window, parsed_size
 from include.ledger.ledger_reader import Verification
@@ -70,6 +71,47 @@ def test_grain_states_follow_watermark_changes_and_verifications(
     known = [Watermark(0, None, at(5)), Watermark(2, at(5), at(9))]
     found = windows_of(HOURS, pl.DataFrame(rows).to_arrow(), known, verified)
     assert [(w.start.hour, w.state.value, w.grains) for w in found] == states
+
+
+LOCAL_DAYS = AdditiveGold(
+    "sales_days", "", Window("sold_at", parsed_size("1 day"), "day", time_zone=installed_zone("America/Sao_Paulo")), ()
+)
+WEEKS = AdditiveGold("sales_weeks", "", Window("sold_at", parsed_size("1 week"), "day"), ())
+
+
+def of_day(first: int, batch: int, days: float = 1) -> Verification:
+    """A verification of whole days (UTC) of March from a day on."""
+    since = datetime(2026, 3, first, tzinfo=UTC)
+    return Verification(f"p{first}", since, since + timedelta(days=days), batch)
+
+
+@pytest.mark.parametrize(
+    ("gold", "verified", "state"),
+    [
+        # Monday, 2 March in Sao Paulo: from 3:00 UTC to 3:00 on the next day.
+        (LOCAL_DAYS, [of_day(2, 5)], "closed"),
+        (LOCAL_DAYS, [of_day(2, 5), of_day(3, 5)], "verified"),
+        (LOCAL_DAYS, [of_day(3, 9), of_day(2, 5)], "verified"),
+        (LOCAL_DAYS, [of_day(2, 5), of_day(4, 5)], "closed"),
+        # A correction by batch 5 came after the verification of one half.
+        (LOCAL_DAYS, [of_day(2, 4), of_day(3, 9)], "closed"),
+        (LOCAL_DAYS, [of_day(2, 4), of_day(2, 6), of_day(3, 9)], "verified"),
+        # Overlapping ranges, of which the longer one is old.
+        (LOCAL_DAYS, [of_day(1, 4, 5), of_day(2, 5, 0.5), of_day(2, 6, 1.5)], "verified"),
+        (LOCAL_DAYS, [of_day(1, 5, 2), of_day(2, 6, 0.5)], "closed"),
+        (WEEKS, [of_day(day, day + 3) for day in (5, 3, 2, 4, 8, 7, 6)], "verified"),
+        (WEEKS, [of_day(day, day + 3) for day in (5, 3, 2, 8, 7, 6)], "closed"),
+        (WEEKS, [of_day(day, 9 if day != 4 else 4) for day in range(2, 9)], "closed"),
+        (WEEKS, [of_day(2, 5, 7)], "verified"),
+    ],
+)
+def test_adjacent_verified_ranges_verify_a_grain_together(
+    gold: AdditiveGold, verified: list[Verification], state: str
+) -> None:
+    rows = pl.DataFrame([{"day": date(2026, 3, 2), "_last_batch": 5}])
+    known = [Watermark(0, None, datetime(2026, 3, 2, tzinfo=UTC)), Watermark(5, None, datetime(2026, 4, 1, tzinfo=UTC))]
+    found = windows_of(gold, rows.to_arrow(), known, verified)
+    assert [(w.state.value, w.grains) for w in found] == [(state, 1)]
 
 
 SESSIONS = AdditiveGold("visits", "", None, ("shop",), (), Session("sold_at", timedelta(hours=1), "since", "until"))
