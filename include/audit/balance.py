@@ -28,6 +28,7 @@ from include.audit.file_findings import READ_ERRORS, FileCheck, file_check, unre
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka_comparison import KafkaCounts, is_compared, kafka_findings, payload_view
 from include.audit.kafka_records import Topic
+from include.audit.payload_numbers import define_exact_number, number_findings
 from include.audit.silver_findings import (
     ALL_SILVER,
     layer_counts,
@@ -37,9 +38,10 @@ from include.audit.silver_findings import (
     split_findings,
 )
 from include.audit.verified_history import AuditScope, VerifiedGold
+from include.catalog.column_lineage import unchanged_fields
 from include.catalog.dataset import Dataset
 from include.catalog.gold_refresh import EVERY_RUN
-from include.catalog.payload_format import JSON
+from include.catalog.payload_format import AVRO, JSON
 from include.catalog.pipeline import Gold, refresh_interval
 from include.reading.memory_database import memory_database
 from include.reading.parquet_rows import view_table
@@ -183,6 +185,7 @@ def _check_records(
     layers = bronze, silver, rejected = [given.table(layer) for layer in RECORD_LAYERS]
     register_fixes(database, given.fixes)
     define_payload_text(database, given.schemas, dataset.contract.format != JSON)
+    define_exact_number(database)
     progress(f"{name}: bronze against Kafka and its commits")
     audited.check(
         bronze, [bronze], lambda: kafka_findings(database, publication, given.tables, given.topic, counted, scope)
@@ -198,6 +201,7 @@ def _check_records(
         return split_findings(database, name, publication.batch, first, distinct=distinct)
 
     audited.check(silver, layers, splits)
+    audited.check(silver, layers, lambda: number_findings(database, name, _numbers_as_sent(dataset)))
     audited.check(silver, [silver], lambda: repeated_findings(database, name, pipeline, scope.batch))
     audited.check(
         rejected,
@@ -206,6 +210,12 @@ def _check_records(
     )
     readable = [table for table in layers if table not in audited.damaged]
     counted.layers = _rows_by_partition(layer_counts(database, readable))
+
+
+def _numbers_as_sent(dataset: Dataset) -> dict[str, str]:
+    """Return the columns whose numbers are those of the payloads. Avro has no number that a double could change."""
+    is_known = dataset.contract.format != AVRO and (dataset.folder / "silver.py").is_file()
+    return unchanged_fields(dataset) if is_known else {}
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, position_findings
+from include.audit.payload_numbers import EXACT_NUMBER
 from include.catalog.pipeline import Pipeline
 from include.sql_quoting import sql_identifier, sql_literal
 
@@ -147,13 +148,20 @@ def _orphans(
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     names = list(enumerate(pipeline.identity))
     extracted = ", ".join(
-        f"try_cast(json_extract_string(payload, {path}) as {types[name]}) as _identity_{number}"
+        f"try_cast({_member_text(members.get(name, name), types[name])} as {types[name]}) as _identity_{number}"
         for number, name in names
-        for path in [_json_path(members.get(name, name))]
     )
     same = " and ".join(f"s.{sql_identifier(name)} = d._identity_{number}" for number, name in names)
     kept = KEPT_WINNER.format(first=first) if first else ""
     return ORPHANED_DUPLICATES.format(extracted=extracted, same=same, kept=kept, payloads=payloads, near=near)
+
+
+def _member_text(member: str, kind: str) -> str:
+    """Return the SQL of the text of a payload's member that is cast to a type of silver."""
+    if kind.startswith("DECIMAL"):
+        scale = int(kind.rstrip(")").rpartition(",")[2])
+        return f"{EXACT_NUMBER}(payload, {sql_literal(member)}, {scale})"
+    return f"json_extract_string(payload, {_json_path(member)})"
 
 
 def _json_path(name: str) -> str:

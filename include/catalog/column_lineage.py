@@ -25,7 +25,7 @@ from include.catalog.pipeline import (
     row_condition,
 )
 from include.catalog.query_columns import query_columns
-from include.catalog.silver_columns import RECORD, silver_columns
+from include.catalog.silver_columns import RECORD, SilverColumns, silver_columns
 from include.catalog.sql_checks import parsed_statements
 from include.errors import Terminal
 from include.record_coordinates import COORDINATES
@@ -100,12 +100,22 @@ def bronze_lineage(dataset: Dataset) -> TableColumns:
     return TableColumns(whole | fields)
 
 
+def unchanged_fields(dataset: Dataset) -> dict[str, str]:
+    """Return the columns of the contract that `silver.py` does not compute again, with their names in the record."""
+    computed = _silver_columns(dataset).added
+    return {column.name: column.member for column in dataset.contract.columns if column.name not in computed}
+
+
+def _silver_columns(dataset: Dataset) -> SilverColumns:
+    fields = [column.name for column in dataset.contract.columns]
+    tables = {table.name: [name for name, _ in table.columns] for table in dataset.pipeline.reference}
+    return silver_columns((dataset.folder / "silver.py").read_text("utf-8"), fields, tables)
+
+
 def silver_lineage(dataset: Dataset) -> TableColumns:
     """Return the origins of silver's columns: those of the contract, then those that `silver.py` adds."""
     fields = {column.name: column.member for column in dataset.contract.columns}
-    tables = {table.name: [name for name, _ in table.columns] for table in dataset.pipeline.reference}
-    text = (dataset.folder / "silver.py").read_text("utf-8")
-    found = silver_columns(text, fields, tables)
+    found = _silver_columns(dataset)
     place = partial(_expression_origin, dataset, fields)
     columns: dict[str, Origins] = {name: (place((RECORD, name), "transformation"),) for name in fields}
     for name, named in found.added.items():

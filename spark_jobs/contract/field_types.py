@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
@@ -28,6 +29,7 @@ SPARK_TYPES = {
 # The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
 FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC)
 LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC)
+LARGER_THAN_ANY = Decimal(10) ** 38
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,25 @@ def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tupl
     if column.type == "string":
         rules += _string_bounds(column, value)
     if column.minimum is not None:
-        rules.append(("range", value >= literal(column.minimum)))
+        rules.append(("range", _is_at_least(column, value, column.minimum, 1)))
     if column.maximum is not None:
-        rules.append(("range", value <= literal(column.maximum)))
+        rules.append(("range", _is_at_least(column, value, column.maximum, -1)))
     return rules
+
+
+def _is_at_least(column: Column, value: Expression, bound: int | Decimal | datetime, sign: int) -> Expression:
+    """Return whether a value is at least a bound, or with the sign -1 at most.
+
+    To compare two decimals Spark rounds both to one type of 38 digits: -1 is not less than -0.5 in decimal(38,0). So
+    the bound has at most the column's decimals here, and one of more than 38 digits is no literal.
+    """
+    if isinstance(bound, Decimal):
+        if abs(bound) >= LARGER_THAN_ANY:
+            return value.isNull() if (bound > 0) == (sign > 0) else F.lit(True)
+        inwards, unit = ROUND_CEILING if sign > 0 else ROUND_FLOOR, Decimal(1).scaleb(-column.scale)
+        rounded = bound.quantize(unit, inwards, Context(prec=100))
+        bound = bound if rounded == bound else rounded
+    return value >= literal(bound) if sign > 0 else value <= literal(bound)
 
 
 def _time_bounds(column: Column, value: Expression, arrived: Expression) -> list[tuple[str, Expression]]:

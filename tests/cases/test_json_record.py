@@ -149,3 +149,20 @@ def test_bounds_of_times_hold_in_every_century(spark: SparkSession) -> None:
     for space in ("", "  "):
         rows = validated(spark, columns, [f'{{"id":"a",{space}"at":"{time}"}}' for time in times])
         assert [[reason["rule"] for reason in row["_reasons"]] for row in rows] == list(times.values())
+
+
+def test_bounds_of_decimals_hold_to_the_last_digit(spark: SparkSession) -> None:
+    """Spark compares two decimals as one type, which has no decimals beside 38 digits."""
+    cases = {
+        ("-0.5", "1E+37"): {"-1": ["range"], "0": [], "1" + "0" * 37: [], "1" + "0" * 36 + "1": ["range"]},
+        ("0.5", "2.5"): {"0": ["range"], "1": [], "2": [], "3": ["range"]},
+        ("-1E+60", "1E+60"): {"9" * 38: [], "-" + "9" * 38: []},
+        ("1E+60", "2E+60"): {"9" * 38: ["range"]},
+        ("-2E+60", "-1E+60"): {"-" + "9" * 38: ["range"], "null": []},
+    }
+    for (low, high), numbers in cases.items():
+        big = Column("n", "number", precision=38, scale=0, minimum=Decimal(low), maximum=Decimal(high))
+        columns = (Column("id", "string", required=True), big)
+        for space in ("", "  "):
+            rows = validated(spark, columns, [f'{{"id":"a",{space}"n":{number}}}' for number in numbers])
+            assert [[reason["rule"] for reason in row["_reasons"]] for row in rows] == list(numbers.values())

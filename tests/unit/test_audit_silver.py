@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +16,7 @@ from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_r
 
 from include.audit import silver_findings
 from include.audit.audit_findings import Finding, merge_findings
+from include.audit.payload_numbers import define_exact_number, exact_number, number_findings
 from include.audit.silver_findings import (
     ALL_SILVER,
     layer_counts,
@@ -211,3 +214,70 @@ def test_duplicate_without_a_winner_is_found_unless_the_winner_has_expired(
         ("different", "rejected", 0, 2, 3),
         ("different", "rejected", 0, 4, 6),
     ]
+
+
+def numbers(database: duckdb.DuckDBPyConnection, tokens: Mapping[str, str | None]) -> list[str]:
+    """Return the tokens of which silver's amount is another number, of payloads in this order."""
+    bronze = [
+        bronze_row(offset, b'{"event_id":"a","amt" : %s}' % token.encode()) for offset, token in enumerate(tokens)
+    ]
+    silver = [
+        silver_row(offset, "a") | {"amount": None if value is None else Decimal(value)}
+        for offset, value in enumerate(tokens.values())
+    ]
+    fill(database, bronze, silver, [])
+    register_fixes(database, {})
+    define_payload_text(database, {}, is_framed=False)
+    places = found(number_findings(database, "sales", {"amount": "amt", "shop": "shop"}))
+    named = {offset for *_, start, end in places for offset in range(start or 0, end or 0)}
+    return [token for offset, token in enumerate(tokens) if offset in named]
+
+
+def test_number_that_a_double_would_change_is_compared_with_its_token(database: duckdb.DuckDBPyConnection) -> None:
+    same = {"12.34": "12.34", "1234e-2": "12.34", "1.20000000000000000000": "1.20", "0e-999999999999999999999": "0"}
+    other = {
+        "1.000000000000000000000000000000000000000001": "1.00",
+        "1E-400": "0",
+        "12.345e0": "12.35",
+        '1,"n":1e5': "2.00",
+        "9e1": None,
+        "1e99999999999999999999": "1.00",
+    }
+    assert numbers(database, same) == []
+    assert numbers(database, {**same, **other}) == list(other)
+
+
+@pytest.mark.parametrize(
+    ("payload", "number"),
+    [
+        ('{"n":123456789012345678e-6}', "123456789012.345678"),
+        ('{"n":-1.23456789012345678901e20}', "-123456789012345678901"),
+        ('{"n":-0.0}', "0"),
+        ('{"n":0e999999999}', "0"),
+        ('{"n":1e999999999}', None),
+        ('{"n":1e-999999999}', None),
+        ('{"n":0.0000010}', "0.0000010"),
+        ('{"n":0.0000001}', None),
+        ('{"n":"1"}', None),
+        ('{"n":true}', None),
+        ('{"n":NaN}', None),
+        ("[1]", None),
+        ("{", None),
+        (None, None),
+    ],
+)
+def test_number_of_a_payload_is_read_without_a_double(payload: str | None, number: str | None) -> None:
+    assert exact_number(payload, "n", 6) == number
+
+
+def test_duplicate_is_found_by_all_digits_of_its_identity(database: duckdb.DuckDBPyConnection) -> None:
+    """DuckDB's JSON functions read the last one as the double 0.12."""
+    tokens = ("0.12", "12e-2", "0.120000000000000000000000001")
+    bronze = [bronze_row(offset, b'{"amount":%s}' % token.encode()) for offset, token in enumerate(tokens)]
+    duplicates = [rejected_row(offset, "duplicate") for offset in (1, 2)]
+    fill(database, bronze, [silver_row(0, "a") | {"amount": Decimal("0.12")}], duplicates)
+    register_fixes(database, {})
+    define_payload_text(database, {}, is_framed=False)
+    define_exact_number(database)
+    pipeline = replace(PIPELINE, identity=("amount",))
+    assert found(orphan_findings(database, "sales", pipeline)) == [("different", "rejected", 0, 2, 3)]
