@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
     from include.plans.comparison import Comparison
 
 
-def show_comparison(console: Console, comparison: Comparison, *, details: bool = True) -> None:
-    """Print a comparison, table by table; with `details` also changed columns, sums and the first keys that differ."""
+MOST_DIFFERENCES = 3
+
+
+def show_comparison(console: Console, comparison: Comparison, *, details: bool = False) -> None:
+    """Print the verdict, the tables, and the differences that matter most; with `details` all of them."""
     from include.planning.comparison_view import comparison_view
 
     view = comparison_view(comparison)
+    console.print(f"[bold]{view.verdict}[/], {view.summary}", highlight=False)
     counts = ("rows before", "rows after", "added", "missing", "changed")
     table = Table(box=None, header_style="bold", collapse_padding=True, pad_edge=False)
     table.add_column("table", no_wrap=True)
@@ -30,21 +35,23 @@ def show_comparison(console: Console, comparison: Comparison, *, details: bool =
         numbers = (f"{number:,}" for number in (t.old_rows, t.new_rows, t.added, t.missing, t.changed))
         table.add_row(Text(t.name), Text(t.difference, "green" if t.is_equal else ""), *numbers)
     console.print(table)
-    for t in view.tables if details else ():
-        for line in _details(t):
-            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    _show_differences(console, view.tables, details=details)
     if view.checks:
         console.print(checks_table(comparison.checks))
     for line in view.dependants:
         console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"[bold]{view.verdict}[/], {view.summary}", highlight=False)
 
 
-def _details(table: TableView) -> list[str]:
-    columns = [f"{table.name}.{column}: {change}" for column, change in table.columns]
-    by_column: dict[str, list[str]] = {}
-    for s in table.statistics:
-        by_column.setdefault(s.column, []).append(f"{s.statistic} {s.before} → {s.after}")
-    statistics = [f"{table.name}.{column}: {'; '.join(found)}" for column, found in by_column.items()]
-    samples = [f"{table.name}, first {group.kind}: {group.samples[0].key}" for group in table.samples if group.samples]
-    return [*columns, *statistics, *samples]
+def _show_differences(console: Console, tables: Sequence[TableView], *, details: bool) -> None:
+    found = [each for table in tables for each in table.details]
+    shown = found if details else sorted(found, key=lambda each: -each[0])[:MOST_DIFFERENCES]
+    for _, line in shown:
+        fitting = line if details else _shortened(line, console.width - 2)
+        console.print(f"  {fitting}", highlight=False, markup=False, soft_wrap=True)
+    if more := len(found) - len(shown):
+        console.print(f"  {more} more differences: headrace plan show ID --details, or the page", highlight=False)
+
+
+def _shortened(line: str, width: int) -> str:
+    """Return a line that fits the terminal."""
+    return line if len(line) <= width else f"{line[: width - 1]}…"

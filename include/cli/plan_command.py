@@ -39,6 +39,7 @@ from include.settings import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")
 ID = typer.Argument(metavar="ID", help="The plan's id, see `headrace plan list`.")
+DETAILS = typer.Option("--details", help="All differences, instead of the three that matter most.")
 YES = typer.Option("--yes", help="Approve without a confirmation.")
 THRESHOLD = typer.Option(
     "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
@@ -80,7 +81,7 @@ def list_(
 
 
 @app.command()
-def show(plan: Annotated[str, ID], json_: AsJson = False) -> None:
+def show(plan: Annotated[str, ID], json_: AsJson = False, details: Annotated[bool, DETAILS] = False) -> None:
     """Show a plan, its events and its comparison."""
 
     settings = load_settings()
@@ -97,7 +98,7 @@ def show(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     if failure := last_failure(settings, plan):
         console.print(f"  {failure}", highlight=False, markup=False, soft_wrap=True)
     if comparison is not None:
-        show_comparison(console, comparison)
+        show_comparison(console, comparison, details=details)
         console.print(f"page: {comparison_path(settings, plan, 'html')}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -135,7 +135,7 @@ class ChapterReporter:
             _print_seconds(self._console, {"build": "built", "apply": "published"}[stage.name], self._began, record)
         found = load_comparison(self._settings, record.plan.id) if stage.name == "compare" else None
         if found is not None and self._tables:
-            show_comparison(self._console, found, details=False)
+            show_comparison(self._console, found)
         elif found is not None:
             rows = sum(table.new_rows for table in found.tables)
             text = f"  {rows:,} rows of {len(found.tables)} tables compared: [bold]{found.verdict}[/]"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from include.plans.comparison import ColumnProfile, Comparison, MeasureChange, Sample, TableComparison
 
+MANIFOLD = 1.5
 DIFFERENCES = {"added": "new table", "removed": "removed table", "rekeyed": "rekeyed"}
 
 
@@ -21,6 +23,9 @@ class StatisticView:
     after: str
     change: str = ""
     bar: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.statistic} {self.before} → {self.after}{f' ({self.change})' if self.change else ''}"
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,22 @@ class TableView:
     columns: Sequence[tuple[str, str]]
     statistics: Sequence[StatisticView]
     samples: Sequence[SampleGroup]
+
+    @property
+    def details(self) -> list[tuple[float, str]]:
+        """What differs, a line for each column and kind of change, and how much it matters to a reviewer."""
+        columns = [(math.inf, f"{self.name}.{column}: {change}") for column, change in self.columns]
+        samples = [
+            (0.0, f"{self.name}, first {group.kind}: {group.samples[0].key}") for group in self.samples if group.samples
+        ]
+        by_column: dict[str, list[StatisticView]] = {}
+        for each in self.statistics:
+            by_column.setdefault(each.column, []).append(each)
+        statistics = [
+            (max(abs(each.bar or 0.0) for each in found), f"{self.name}.{column}: {'; '.join(map(str, found))}")
+            for column, found in by_column.items()
+        ]
+        return [*columns, *statistics, *samples]
 
     @property
     def has_details(self) -> bool:
@@ -110,10 +131,9 @@ def comparison_view(comparison: Comparison) -> ComparisonView:
 
 
 def _table(table: TableComparison) -> TableView:
-    share = "equal" if table.is_equal else f"{100 * table.share:.2f} %"
     return TableView(
         name=table.name,
-        difference=DIFFERENCES.get(table.presence, share),
+        difference=DIFFERENCES.get(table.presence) or _difference(table),
         is_equal=table.is_equal,
         keys=", ".join(table.keys),
         old_rows=table.old_rows,
@@ -131,6 +151,24 @@ def _table(table: TableComparison) -> TableView:
     )
 
 
+def _difference(table: TableComparison) -> str:
+    """Return how much of a table differs: a share of its keys, or how many times as many rows it has."""
+    if table.is_equal:
+        return "equal"
+    if table.share <= 1:
+        return f"{100 * table.share:.2f} %"
+    growth = table.new_rows / table.old_rows if table.old_rows else 0.0
+    return f"×{growth:.3g} rows" if growth >= MANIFOLD else f"{table.differing:,} keys, of {table.old_keys:,} before"
+
+
+def _change(measure: MeasureChange) -> str:
+    """Return the change of a sum; beyond a doubling as a factor."""
+    percent, old, new = measure.percent, measure.old_sum, measure.new_sum
+    if percent is None or old is None or new is None:
+        return ""
+    return f"{percent:+.3g} %" if -100 <= percent <= 100 else f"×{new / old:.3g}"
+
+
 def _columns(table: TableComparison) -> Iterator[tuple[str, str]]:
     yield from ((name, "new column") for name in table.columns_added)
     yield from ((name, "removed column") for name in table.columns_removed)
@@ -143,9 +181,9 @@ def _statistics(measures: Sequence[MeasureChange]) -> list[StatisticView]:
     found = []
     for m in measures:
         if m.old_sum != m.new_sum:
-            change = "" if m.percent is None else f"{m.percent:+.3g} %"
             bar = None if m.percent is None or not largest else m.percent / largest
-            found.append(StatisticView(m.column, "sum", _number(m.old_sum), _number(m.new_sum), change, bar))
+            old, new = _number(m.old_sum), _number(m.new_sum)
+            found.append(StatisticView(m.column, "sum", old, new, _change(m), bar))
         if m.old_nulls != m.new_nulls:
             old, new = (f"{100 * share:.2f} %" for share in (m.old_nulls, m.new_nulls))
             found.append(StatisticView(m.column, "nulls", old, new))

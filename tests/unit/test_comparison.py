@@ -22,6 +22,7 @@ from include.cli.comparison_table import show_comparison
 from include.planning import key_parts
 from include.planning.compare_tables import Side, compare
 from include.planning.comparison_rendering import comparison_markdown, comparison_page
+from include.planning.comparison_view import comparison_view
 from include.plans.comparison import (
     EQUAL,
     HELD,
@@ -84,6 +85,47 @@ def test_internal_columns_and_row_order_do_not_differ(tmp_path: Path) -> None:
     found = compared(tmp_path, ROUTES, ROUTES.reverse().with_columns(_revision=pl.lit(9)))
     assert found.verdict == EQUAL
     assert "equal" in page(found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "added", "missing", "difference", "change"),
+    [
+        (1_000, 24_770, 23_770, 0, "×24.8 rows", "×24.8"),
+        (1_000, 1_280, 1_280, 1_000, "2,280 keys, of 1,000 before", "+28 %"),
+        (1_000, 1_050, 50, 0, "5.00 %", "+5 %"),
+        (1_000, 0, 0, 1_000, "100.00 %", "-100 %"),
+    ],
+)
+def test_difference_beyond_all_keys_is_no_percentage(
+    old: int, new: int, added: int, missing: int, difference: str, change: str
+) -> None:
+    table = TableComparison(
+        name="gold.days", presence="both", keys=("day",), old_rows=old, new_rows=new, old_keys=old,
+        added=added, missing=missing, changed=0, measures=(MeasureChange("n", float(old), float(new), 0.0, 0.0),),
+    )  # fmt: skip
+    (shown,) = comparison_view(Comparison("flights", "a", "b", 3, 0.25, (table,), ())).tables
+    assert (shown.difference, shown.statistics[0].change) == (difference, change)
+
+
+def test_terminal_shows_the_verdict_and_three_differences_unless_details_are_requested() -> None:
+    measures = tuple(MeasureChange(f"m{n}", 100.0, 100.0 + n, 0.0, 0.0) for n in range(1, 9))
+    table = TableComparison(
+        name="gold.days", presence="both", keys=("day",), old_rows=9, new_rows=9, old_keys=9,
+        added=0, missing=0, changed=9, measures=measures,
+    )  # fmt: skip
+    comparison = Comparison("flights", "a", "b", 3, 0.25, (table,), ())
+    written = {}
+    for details in (False, True):
+        console = Console(width=80, record=True, file=StringIO())
+        show_comparison(console, comparison, details=details)
+        written[details] = console.export_text()
+    lines = written[False].splitlines()
+    assert lines[0].startswith("needs approval")
+    found = [line.strip().split(":")[0] for line in lines if "gold.days.m" in line]
+    assert found == [f"gold.days.m{n}" for n in (8, 7, 6)]
+    assert "5 more differences" in written[False]
+    assert max(map(len, lines)) <= 80
+    assert all(f"gold.days.m{n}:" in written[True] for n in range(1, 9))
 
 
 def test_every_kind_of_difference_is_sampled_with_its_key(tmp_path: Path) -> None:
