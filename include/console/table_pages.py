@@ -38,17 +38,15 @@ def table(request: Request, name: str, measure: str = "") -> HTMLResponse:
     console = console_of(request)
     view = table_view(console.settings, name, measure, memory_of(console))
     found = console.observer.snapshot().watermarks.get(view.line.dataset) if view.has_watermark else None
-    shown = table_watermark(name, found)
-    return page(request, "table", "Tables", name, view=view, watermark=shown, sql=EXAMPLE.format(name))
+    complete = [] if found is None else [("complete up to (UTC)", moment(found.watermark))]
+    waits, query = table_waits(name, found), EXAMPLE.format(name)
+    return page(request, "table", "Tables", name, view=view, complete=complete, waits=waits, sql=query)
 
 
-def table_watermark(name: str, found: WatermarkStatus | None) -> list[tuple[str, str]]:
-    """Return the watermark of a gold table as labels and values: up to when it is complete, and what it waits for."""
-    if found is None:
-        return []
-    waits = [("waits for", each.sentence) for each in found.waits if each.table == name]
-    held = [("held by", found.holder.sentence)] if found.holder and waits else []
-    return [("complete up to (UTC)", moment(found.watermark)), *waits, *held]
+def table_waits(name: str, found: WatermarkStatus | None) -> list[str]:
+    """Return what a gold table waits for, and which partition holds the watermark; nothing unless it is on close."""
+    waits = [each.sentence for each in found.waits if each.table == name] if found else []
+    return [*waits, found.holder.sentence] if found and found.holder and waits else waits
 
 
 @routes.get("/sql", response_class=HTMLResponse)

@@ -53,7 +53,7 @@ class PartitionTime:
     @property
     def sentence(self) -> str:
         """The partition as what holds the watermark."""
-        since = f" since {self.since:%Y-%m-%d %H:%M:%S}" if self.since else ""
+        since = f" and came at {moment(self.since)}" if self.since else ""
         state = "" if self.state is PartitionState.UNKNOWN else f" ({self.state})"
         return (
             f"partition {self.partition}{state} holds the watermark: its latest row is of {moment(self.latest)}{since}"
