@@ -20,6 +20,8 @@ COMMENT = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
 EXPLAIN = re.compile(rf"{COMMENT}*explain(?:{COMMENT}+analy[sz]e)?\b", re.IGNORECASE | re.DOTALL)
 WORD = re.compile(r"\w+")
 WRITING = {"copy", "insert", "update", "delete", "merge", "create", "attach", "export"}
+# They run a text that is not part of the statement's own tree.
+RUNNING_TEXT = {"query", "json_execute_serialized_sql"}
 READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 # DuckDB has only the published tables that a text names, so for a misspelt one it suggests a table of its own.
 SUGGESTION = re.compile(r'(Table with name \S+ does not exist!)\nDid you mean "[^"]*"\?')
@@ -112,17 +114,20 @@ def _writing_part(sql: str) -> str:
     tree = json.loads(text)
     if tree["error"]:
         # A PIVOT of this kind has no tree.
-        return next((word.upper() for word in WORD.findall(sql) if word.lower() in WRITING), "")
-    return next((kind for kind in _nodes(tree) if kind not in READING_NODES), "")
+        return next((word.upper() for word in WORD.findall(sql) if word.lower() in WRITING | RUNNING_TEXT), "")
+    return next(_writing_nodes(tree), "")
 
 
-def _nodes(tree: Any) -> Iterator[str]:
-    """Yield the kinds of all queries in a statement's tree."""
-    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    if isinstance(tree, dict) and str(tree.get("type")).endswith("_NODE"):
-        yield tree["type"]
-    for each in inner:
-        yield from _nodes(each)
+def _writing_nodes(tree: Any) -> Iterator[str]:
+    """Yield the queries in a statement's tree that do not read, and the functions that run a text of their own."""
+    if isinstance(tree, dict):
+        kind, function = str(tree.get("type")), str(tree.get("function_name", ""))
+        if kind.endswith("_NODE") and kind not in READING_NODES:
+            yield kind
+        if function.lower() in RUNNING_TEXT:
+            yield f"the function {function}"
+    for each in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from _writing_nodes(each)
 
 
 def database_of(

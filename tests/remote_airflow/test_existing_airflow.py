@@ -197,7 +197,7 @@ def test_patch_of_lost_rows_waits_for_approval_and_is_applied(site: Site, airflo
     assert airflow.await_run(dag, run) == "success", airflow.story(dag, run)
     record = load_plan(site.settings, plan)
     assert record.stage is Stage.APPLIED
-    assert {event.by for event in record.events if event.stage is Stage.APPROVED} == {"admin"}
+    assert {event.by for event in record.events if event.stage is Stage.APPROVED} == {"token token on behalf of admin"}
 
 
 def test_wrong_token_is_refused(port: int) -> None:

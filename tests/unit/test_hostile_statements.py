@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import duckdb
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
 from include.errors import HeadraceError
 from include.reading.limited_query import QUERIES, QueriesBusy, QueryLimits, QueryPool, limited_query
 from include.reading.memory_database import memory_database
+from include.reading.published_sql import QueryRefused, validate_reading
 from include.reading.published_tables import PinnedTables, pinned
 from include.reading.query_worker import MARGIN_BYTES, memory_bytes
 from include.settings import Settings
@@ -47,6 +49,8 @@ WRITES = (
     "with t as (delete from silver.sales returning 1) select * from t",
     "with t as (update silver.sales set id = 1 returning 1) select * from t",
     "select * from query('copy (select 1) to ''{written}''')",
+    "select * from json_execute_serialized_sql(json_serialize_sql('with t as (copy x to ''{written}'') from t'))",
+    "from main.\"query\"('select * from JSON_execute_serialized_sql(json_serialize_sql(''{written}''))')",
     "select * from query_table('{secret}')",
     "export database '{written}'",
     "import database '{written}'",
@@ -227,6 +231,29 @@ def attempt_all(reading: PinnedTables, statements: Sequence[str]) -> Sequence[st
 def test_no_statement_writes(reading: PinnedTables) -> None:
     shown = attempt_all(reading, WRITES)
     assert [sql for sql, text in zip(WRITES, shown, strict=True) if not text.startswith("refused: ")] == []
+
+
+@pytest.mark.parametrize("sql", [sql for sql in WRITES if "{written}" in sql or "explain" in sql])
+def test_statement_that_writes_is_refused_before_it_runs(sql: str) -> None:
+    """Also for commands and programs, whose statements run in their own process, with a folder to spill into."""
+    with pytest.raises((QueryRefused, duckdb.Error)):
+        validate_reading(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        *("select 1", "from range(3)", "values (1)", "describe select 1", "show tables", "summarize select 1"),
+        *("explain select 1", "explain analyze select 1", "/* a */ EXPLAIN -- b\n ANALYZE select 'copy'", "(select 1)"),
+        *("pivot (select 1 a, 2 b) on a using sum(b)", "explain pivot (select 1 a, 2 b) on a using sum(b)"),
+        "with recursive t as (select 1 n union all select n + 1 from t where n < 3) select * from t",
+        "select 1 union all select 2 order by 1",
+        "with copy as (select 1 as update) select update from copy",
+        "select 'copy (select 1) to x' as insert",
+    ],
+)
+def test_statement_that_reads_is_not_refused(sql: str) -> None:
+    validate_reading(sql)
 
 
 def test_no_statement_reads_elsewhere(reading: PinnedTables) -> None:
