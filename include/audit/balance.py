@@ -103,7 +103,7 @@ class DatasetAudit:
     scope: AuditScope = EVERYTHING
     """What was compared; `partitions` also count the records that were verified before."""
     standing: str = ""
-    """Why nothing more will be published: the stream has failed or is halted; "" while it goes on."""
+    """Why nothing more will be published: the stream has failed or is halted; "" while it continues."""
 
     @property
     def balanced(self) -> bool:
@@ -192,7 +192,7 @@ def _check_records(
     )
     progress(f"{name}: silver and rejected against bronze")
     first, kept = counted.aged.complete, counted.aged.of("silver")
-    members = {column.name: column.member for column in dataset.contract.columns}
+    columns = {column.name: column for column in dataset.contract.columns}
     audited.check(silver, layers, lambda: left_over_findings(database, name, counted.aged))
     sound = not any(finding.table == bronze for finding in audited.findings) and bronze not in audited.unchecked
 
@@ -206,7 +206,7 @@ def _check_records(
     audited.check(
         rejected,
         layers,
-        lambda: orphan_findings(database, name, pipeline, kept, members, payload_view(database, counted)),
+        lambda: orphan_findings(database, name, pipeline, kept, columns, payload_view(database, counted)),
     )
     readable = [table for table in layers if table not in audited.damaged]
     counted.layers = _rows_by_partition(layer_counts(database, readable))

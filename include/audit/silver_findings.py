@@ -16,6 +16,7 @@ import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, position_findings
 from include.audit.payload_numbers import EXACT_NUMBER
+from include.catalog.contract import Column
 from include.catalog.pipeline import Pipeline
 from include.sql_quoting import sql_identifier, sql_literal
 
@@ -115,20 +116,21 @@ def orphan_findings(
     dataset: str,
     pipeline: Pipeline,
     first: int = 0,
-    members: Mapping[str, str] = MappingProxyType({}),
+    columns: Mapping[str, Column] = MappingProxyType({}),
     payloads: str = "bronze",
 ) -> Iterator[Finding]:
     """Yield rejected duplicates without a winner in silver.
 
     The winner has the same identity and precedes the duplicate in the order (batch, partition, offset). A duplicate's
     identity is read from its fix, or else from its payload (`payload_text`), which the view `payloads` has. A duplicate
-    whose winner is in a batch before `first`, and so expired from silver, is skipped. `members`: the names that columns
-    have in the payload, if others. The batches of silver that the rejected rows name are read; all if one is wrong.
+    whose winner is in a batch before `first`, and so expired from silver, is skipped. `columns`: those of the contract
+    by name; another one is read as DuckDB casts its text. The batches of silver that the rejected rows name are read;
+    all if one is wrong.
     """
     near = _named_batches(database)
-    orphans = database.sql(_orphans(database, pipeline, first, members, payloads, near)).pl()
+    orphans = database.sql(_orphans(database, pipeline, first, columns, payloads, near)).pl()
     if orphans.height and near != EVERYWHERE:
-        orphans = database.sql(_orphans(database, pipeline, first, members, payloads, EVERYWHERE)).pl()
+        orphans = database.sql(_orphans(database, pipeline, first, columns, payloads, EVERYWHERE)).pl()
     detail = "rejected as a duplicate, but silver has no earlier record with its identity"
     yield from position_findings(FindingKind.different, f"rejected.{dataset}", orphans, detail)
 
@@ -142,32 +144,33 @@ def _named_batches(database: Any) -> str:
 
 
 def _orphans(
-    database: Any, pipeline: Pipeline, first: int, members: Mapping[str, str], payloads: str, near: str
+    database: Any, pipeline: Pipeline, first: int, columns: Mapping[str, Column], payloads: str, near: str
 ) -> str:
     """Return the SQL of the duplicates without a winner. The identity's columns are numbered: any name may clash."""
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     names = list(enumerate(pipeline.identity))
+    known = [columns.get(name, Column(name, "string")) for name in pipeline.identity]
     extracted = ", ".join(
-        f"try_cast({_member_text(members.get(name, name), types[name])} as {types[name]}) as _identity_{number}"
-        for number, name in names
+        f"{_payload_value(column, types[column.name])} as _identity_{number}" for number, column in enumerate(known)
     )
     same = " and ".join(f"s.{sql_identifier(name)} = d._identity_{number}" for number, name in names)
     kept = KEPT_WINNER.format(first=first) if first else ""
     return ORPHANED_DUPLICATES.format(extracted=extracted, same=same, kept=kept, payloads=payloads, near=near)
 
 
-def _member_text(member: str, kind: str) -> str:
-    """Return the SQL of the text of a payload's member that is cast to a type of silver."""
+def _payload_value(column: Column, kind: str) -> str:
+    """Return the SQL of a column's value in a payload, of a type of silver."""
     if kind.startswith("DECIMAL"):
         scale = int(kind.rstrip(")").rpartition(",")[2])
-        return f"{EXACT_NUMBER}(payload, {sql_literal(member)}, {scale})"
-    return f"json_extract_string(payload, {_json_path(member)})"
+        return f"try_cast({EXACT_NUMBER}(payload, {sql_literal(column.member)}, {scale}) as {kind})"
+    return column.kind.duckdb_value(payload_member(column.member), kind)
 
 
-def _json_path(name: str) -> str:
-    """Return the SQL literal of the JSON path of a top-level member."""
+def payload_member(name: str) -> str:
+    """Return SQL for the text of a member of the JSON object `payload`."""
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    return sql_literal(f'$."{escaped}"')
+    path = sql_literal(f'$."{escaped}"')
+    return f"json_extract_string(payload, {path})"
 
 
 def register_fixes(database: Any, fixes: Mapping[tuple[int, int], bytes]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from decimal import Decimal
+from datetime import timedelta
 
+from include.catalog.column_type import ColumnType, Value
 from include.catalog.contract_rules import Rule
+from include.catalog.contract_types import COLUMN_TYPES
 from include.catalog.payload_format import JSON
 from include.catalog.portable_regex import DEFAULT_STRING_BYTES
 
@@ -16,13 +17,13 @@ CLOCK_SKEW = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class Column:
-    """One field of the record. `minimum`/`maximum` are of the column's type; lengths are bytes of UTF-8."""
+    """One field of the record. `type` is a name of COLUMN_TYPES; `minimum`/`maximum` are of it; lengths are bytes."""
 
     name: str
     type: str
     required: bool = False
-    minimum: int | Decimal | datetime | None = None
-    maximum: int | Decimal | datetime | None = None
+    minimum: Value | None = None
+    maximum: Value | None = None
     min_length: int = 0
     max_length: int = DEFAULT_STRING_BYTES
     pattern: str | None = None
@@ -41,9 +42,14 @@ class Column:
         return self.physical_name or self.name
 
     @property
+    def kind(self) -> ColumnType:
+        """Its type."""
+        return COLUMN_TYPES[self.type]
+
+    @property
     def type_text(self) -> str:
         """The type in words: of a number the decimal, with its digits."""
-        return f"decimal({self.precision},{self.scale})" if self.type == "number" else self.type
+        return self.kind.text(self)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from include.catalog.contract_rules import REJECT, Rule
 COMPATIBLE, ADDITIVE, BREAKING = "compatible", "additive", "breaking"
 KINDS = (COMPATIBLE, ADDITIVE, BREAKING)
 VERSION = re.compile(r"^(\d+)\.(\d+)\.(\d+)$")
+RETYPED = "readers of silver get another type"
+WIDER = "it has every value that it had, and records with others are accepted"
 STRICTER = "records that were accepted may be rejected"
 LOOSER = "records that were rejected may be accepted"
 
@@ -82,32 +84,47 @@ def _numbers(version: str) -> list[int]:
 
 def _columns(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
     before, after = ({column.name: column for column in contract.columns} for contract in (base, fresh))
-    for name in [name for name in before if name not in after]:
+    members = {column.member: column for column in base.columns if column.name not in after}
+    renamed = {name: members[c.member] for name, c in after.items() if name not in before and c.member in members}
+    for name in [name for name in before if name not in after and before[name] not in renamed.values()]:
         yield ContractChange(name, BREAKING, "removed: readers of silver lose the column")
-    for name in [name for name in after if name not in before]:
-        if after[name].required:
-            yield ContractChange(name, BREAKING, "added and required: records without it are rejected")
-        else:
-            yield ContractChange(name, ADDITIVE, "added: null in records that lack it")
-    for name in [name for name in after if name in before and before[name] != after[name]]:
-        yield from _column(before[name], after[name])
+    for name in [name for name in after if name not in before and name not in renamed]:
+        kind, how = (BREAKING, "required, {} are rejected") if after[name].required else (ADDITIVE, "null in {}")
+        yield ContractChange(name, kind, f"added: {how}".format(_lacking(after[name])))
+    for name, old in renamed.items():
+        yield ContractChange(name, BREAKING, _renamed(old, after[name]))
+    olds = {**before, **renamed}
+    for name in [name for name in after if name in olds]:
+        yield from _column(olds[name], after[name])
+
+
+def _renamed(old: Column, new: Column) -> str:
+    how = f"column {old.name} → {new.name}, read from the same field {new.member} of the record"
+    return f"{how}: readers of silver lose {old.name}"
+
+
+def _lacking(column: Column) -> str:
+    return "records without it" if column.member == column.name else f"records without the field {column.member}"
 
 
 def _column(old: Column, new: Column) -> Iterator[ContractChange]:
     if old.type_text != new.type_text:
-        why = "readers of silver get another type"
-        yield ContractChange(old.name, BREAKING, f"{old.type_text} → {new.type_text}: {why}")
-        return
+        is_wider = old.kind.is_wider(old, new)
+        how, kind, why = ("type widened ", ADDITIVE, WIDER) if is_wider else ("", BREAKING, RETYPED)
+        yield ContractChange(new.name, kind, f"{how}{old.type_text} → {new.type_text}: {why}")
+        if not is_wider:
+            return
     if old.member != new.member:
-        yield ContractChange(old.name, BREAKING, f"read from {old.member} → {new.member}: records use another name")
+        why = f"records that have {old.member} alone are {'rejected' if new.required else 'read without it'}"
+        yield ContractChange(new.name, BREAKING, f"read from field {old.member} → {new.member} of the record: {why}")
     if old.required != new.required:
         why = STRICTER if new.required else "readers may meet null where they met none"
-        yield ContractChange(old.name, BREAKING, f"{'required' if new.required else 'optional'} now: {why}")
+        yield ContractChange(new.name, BREAKING, f"{'required' if new.required else 'optional'} now: {why}")
     for part, is_stricter in STRICTER_WHEN.items():
         was, now = getattr(old, part), getattr(new, part)
         if was != now:
             kind, why = (BREAKING, STRICTER) if is_stricter(was, now) else (ADDITIVE, LOOSER)
-            yield ContractChange(old.name, kind, f"{part} {_value_text(was)} → {_value_text(now)}: {why}")
+            yield ContractChange(new.name, kind, f"{part} {_value_text(was)} → {_value_text(now)}: {why}")
 
 
 def _value_text(value: Any) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from include.catalog.column_type import MAX_PRECISION, ColumnType, Value
 from include.catalog.contract import Column, Contract, ServiceLevel
 from include.catalog.contract_rules import Rule, RuleModel, rule_findings, typed_rule
+from include.catalog.contract_types import COLUMN_TYPES, LOGICAL, declared_type, default_type
 from include.catalog.payload_format import JSON, DeclaredFormat
 from include.catalog.portable_regex import DEFAULT_STRING_BYTES, pattern_fault
-from include.catalog.row_conditions import zoned_time
 from include.catalog.yaml_declarations import (
     Declared,
     Document,
@@ -28,10 +28,7 @@ from include.catalog.yaml_declarations import (
     shown,
 )
 
-ColumnType = Literal["string", "integer", "number", "timestamp", "boolean"]
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),\s*([0-9]{1,2})\)")
-MAX_PRECISION = 38
 MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 LONG = range(-(2**63), 2**63)
 
@@ -45,6 +42,7 @@ class _Options(Declared):
     minLength: int = 0
     maxLength: int = DEFAULT_STRING_BYTES
     pattern: str | None = None
+    format: str | None = None
 
 
 class _TimeBound(Declared):
@@ -66,13 +64,20 @@ class _ValuesRule(Declared):
     arguments: _Values
 
 
+def _known_logical(value: Any) -> Any:
+    if isinstance(value, str) and value not in LOGICAL:
+        raise ValueError(f"must be one of {', '.join(LOGICAL)}, is {shown(value)}")
+    return value
+
+
 class _Property(Declared):
-    ignored: ClassVar[frozenset[str]] = PEOPLE | {"unique", "businessName", "examples", "classification"}
+    ignored: ClassVar[frozenset[str]] = PEOPLE | {"businessName", "examples", "classification"}
     name: str
-    logicalType: ColumnType
+    logicalType: Annotated[str, BeforeValidator(_known_logical)]
     physicalType: str = ""
     physicalName: str = ""
     required: bool = False
+    unique: bool = False
     primaryKey: bool = False
     logicalTypeOptions: _Options = _Options()
     customProperties: list[_TimeBound] = []
@@ -172,7 +177,7 @@ def read_contract(document: Document) -> Contract | None:
     record, tables = file.record, file.schema_[1:]
     base: Key = ("schema", 0, "properties")
     columns = [_column(document, (*base, n), found) for n, found in enumerate(record.properties)]
-    types = {found.name: found.logicalType for found in record.properties}
+    types = {column.name: column.kind for column in columns}
     lengths = {column.name: column.max_length for column in columns}
     rules = [
         *(((*base, n, "quality", m), r, types, c.name) for n, c in enumerate(record.properties) for m, r in _models(c)),
@@ -206,7 +211,7 @@ def _models(found: _Property) -> list[tuple[int, RuleModel]]:
 
 def _rules(
     document: Document,
-    models: Iterable[tuple[Key, RuleModel, Mapping[str, str] | None, str | None]],
+    models: Iterable[tuple[Key, RuleModel, Mapping[str, ColumnType] | None, str | None]],
     lengths: Mapping[str, int] | None = None,
 ) -> tuple[Rule, ...]:
     found = []
@@ -219,20 +224,16 @@ def _rules(
 
 def _column(document: Document, key: Key, found: _Property) -> Column:
     """Return a column; each invalid part of it becomes a problem of the document."""
-    options, kind, place = found.logicalTypeOptions, found.logicalType, (*key, "logicalTypeOptions")
-    facts: dict[str, Any] = {}
+    options, place = found.logicalTypeOptions, (*key, "logicalTypeOptions")
+    kind, facts = _type(document, key, found)
     for bound in ("minimum", "maximum"):
         with document.problem_at(*place, bound):
             facts[bound] = _bound(getattr(options, bound), kind, document.strict)
-    if match := DECIMAL.fullmatch(found.physicalType):
-        facts |= {"precision": int(match[1]), "scale": int(match[2])}
-    elif found.physicalType.startswith("decimal"):
-        document.refuse((*key, "physicalType"), f"must be decimal(p,s), is {found.physicalType!r}")
     values = [rule.arguments.validValues for rule in found.quality if isinstance(rule, _ValuesRule)]
     facts |= {bound.property: bound.value for bound in found.customProperties}
     column = Column(
         name=found.name,
-        type=kind,
+        type=kind.name,
         required=found.required,
         min_length=options.minLength,
         max_length=options.maxLength,
@@ -245,21 +246,32 @@ def _column(document: Document, key: Key, found: _Property) -> Column:
     return column
 
 
-def _bound(value: Any, kind: str, strict: bool) -> int | Decimal | datetime | None:
+def _type(document: Document, key: Key, found: _Property) -> tuple[ColumnType, dict[str, Any]]:
+    """Return the type of a column, and a decimal's digits. A snapshot's unknown name stands for the logical type."""
+    try:
+        kind, digits = declared_type(found.logicalType, found.physicalType, found.logicalTypeOptions.format)
+    except InvalidValue as error:
+        if document.strict:
+            document.refuse((*key, *error.key), error.why)
+        kind, digits = default_type(found.logicalType), {}
+    return kind, dict(digits)
+
+
+def _bound(value: Any, kind: ColumnType, strict: bool) -> Value | None:
     """Return a bound as the column's type; raises InvalidValue."""
     if value is None:
         return None
-    if kind == "timestamp" and isinstance(value, str | datetime):
-        return zoned_time(value if strict or _has_zone(value) else f"{value}+00:00")
-    if strict and isinstance(value, bool):
-        raise InvalidValue(f"must be of type {kind}, is {value}")
-    if kind == "integer" and isinstance(value, int):
-        return value
-    if kind == "number" and isinstance(value, int | float):
-        return Decimal(str(value))
-    if kind in ("string", "boolean"):
-        raise InvalidValue(f"a {kind} has no bounds; allowed for integer, number and timestamp")
-    raise InvalidValue(f"must be of type {kind}, is {shown(value)}")
+    if "minimum" not in kind.options:
+        known = ", ".join(dict.fromkeys(each.logical for each in COLUMN_TYPES.values() if "minimum" in each.options))
+        raise InvalidValue(f"a {kind.physical[0]} has no bounds; allowed for {known}")
+    return kind.value(value if strict else _as_before(value, kind))
+
+
+def _as_before(value: Any, kind: ColumnType) -> Any:
+    """Return a bound that a snapshot may have from an earlier version: without a zone, or a boolean."""
+    if kind.logical == "timestamp" and not _has_zone(value):
+        return f"{value}+00:00"
+    return int(value) if isinstance(value, bool) else value
 
 
 def _has_zone(value: str | datetime) -> bool:
@@ -277,6 +289,11 @@ def _file_findings(file: _ContractFile) -> Iterator[Finding]:
     yield from accepted_names((("schema", n, "name"), table.name) for n, table in enumerate(tables, 1))
     if not record.properties:
         yield ("schema", 0, "properties"), "must list the columns of the record"
+    identity = [found.name for found in record.properties if found.primaryKey]
+    for n, found in enumerate(record.properties):
+        if found.unique and identity != [found.name]:
+            why = "only the primaryKey is unique in silver; for others declare expect_column_values_to_be_unique"
+            yield ("schema", 0, "properties", n, "unique"), f"{why}, or leave it out"
     for n, level in enumerate(file.slaProperties):
         if isinstance(level, _Latency) and level.value <= 0:
             yield ("slaProperties", n, "value"), f"must be greater than 0, is {level.value}"
@@ -300,18 +317,14 @@ def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Fin
     given = found.logicalTypeOptions.model_fields_set
     for bound in ("minimum", "maximum"):
         value = getattr(column, bound)
-        if isinstance(value, Decimal) and not value.is_finite():
-            yield (*options, bound), f"must be a finite number, is {value}"
-            return
         if isinstance(value, int) and value not in LONG:
             yield (*options, bound), f"must fit in 64 bits, is {value}"
     if column.minimum is not None and column.maximum is not None and column.minimum > column.maximum:  # type: ignore[operator]
         yield (*options, "minimum"), f"{column.minimum} is greater than maximum {column.maximum}"
-    if column.type != "string":
-        for name in sorted(given & {"pattern", "minLength", "maxLength"}):
-            yield (*options, name), f"is for strings only; {column.name} is of type {column.type}"
-        if column.values:
-            yield (*key, "quality"), f"validValues is for strings only; {column.name} is of type {column.type}"
+    for name in sorted(given - {"minimum", "maximum", "format", *column.kind.options}):
+        yield (*options, name), f"is for strings only; {column.name} is of type {column.type_text}"
+    if column.values and "validValues" not in column.kind.options:
+        yield (*key, "quality"), f"validValues is for strings only; {column.name} is of type {column.type_text}"
     for name, length in (("minLength", column.min_length), ("maxLength", column.max_length)):
         if length < 0:
             yield (*options, name), f"must be 0 or more, is {length}"
@@ -322,9 +335,12 @@ def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Fin
     if not 1 <= column.precision <= MAX_PRECISION or column.scale > column.precision:
         why = f"must be decimal(p,s) with 1 <= p <= {MAX_PRECISION} and s <= p, is {found.physicalType!r}"
         yield (*key, "physicalType"), why
-    if found.customProperties and column.type != "timestamp":
-        name = found.customProperties[0].property
-        yield (*key, "customProperties"), f"{name} is for timestamps only; {column.name} is of type {column.type}"
+    for each in found.customProperties:
+        if each.property not in column.kind.options:
+            why = f"{each.property} is for timestamps only; {column.name} is of type {column.type_text}"
+            yield (*key, "customProperties"), why
+    if found.primaryKey and column.kind.no_key:
+        yield (*key, "primaryKey"), f"a {column.type_text} is no identity: {column.kind.no_key}"
     for n, rule in enumerate(found.quality):
         if isinstance(rule, _ValuesRule) and rule.mustBe != 0:
             why = f"must be 0: a record with another value is rejected; is {rule.mustBe}"

@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
+from include.catalog.column_type import ColumnType
 from include.catalog.portable_regex import DEFAULT_STRING_BYTES, pattern_fault, time_fault
 from include.catalog.row_conditions import Condition, RowCondition, condition_columns, known_column, typed_condition
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS, TABLE_EXPECTATIONS, why_not_per_record
@@ -108,7 +109,7 @@ class RuleModel(Declared):
 
 def typed_rule(
     model: RuleModel,
-    types: Mapping[str, str] | None,
+    types: Mapping[str, ColumnType] | None,
     *,
     column: str | None = None,
     lengths: Mapping[str, int] | None = None,
@@ -165,13 +166,13 @@ def _shared_arguments(written: Mapping[str, Any]) -> _Kwargs:
         raise InvalidValue(why, *key) from error
 
 
-def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, str]) -> Rule:
+def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, ColumnType]) -> Rule:
     spec = ROW_EXPECTATIONS[facts["expectation"]]
     columns = tuple(known_column(own.pop(key, None), types, key) for key in spec.columns)
-    kinds = {types[column] for column in columns}
-    if len(kinds) > 1 or not kinds <= set(spec.types):
-        known = ", ".join(spec.types)
-        raise InvalidValue(f"{facts['expectation']} is for one type of {known}, not {', '.join(sorted(kinds))}")
+    kinds = [types[column] for column in columns]
+    if len({kind.comparable or kind.name for kind in kinds}) > 1 or any(kind not in spec.types for kind in kinds):
+        known, given = (", ".join(dict.fromkeys(kind.physical[0] for kind in each)) for each in (spec.types, kinds))
+        raise InvalidValue(f"{facts['expectation']} is for one type of {known}, not {given}")
     if facts["action"] == REJECT and facts["mostly"] < 1:
         why = f"a record is rejected or not, so `reject` needs mostly: 1, is {facts['mostly']:g}"
         raise InvalidValue(why, "mostly")
@@ -179,7 +180,7 @@ def _row_rule(facts: dict[str, Any], own: dict[str, Any], types: Mapping[str, st
     return Rule(columns=columns, arguments=arguments, **{"condition": None, **facts})
 
 
-def _table_rule(facts: dict[str, Any], own: Mapping[str, Any], types: Mapping[str, str] | None) -> Rule:
+def _table_rule(facts: dict[str, Any], own: Mapping[str, Any], types: Mapping[str, ColumnType] | None) -> Rule:
     expectation = facts["expectation"]
     if facts["action"] == REJECT:
         why = "applies to a table, not a record" if types is None else why_not_per_record(expectation)

@@ -62,16 +62,20 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
 
 def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding]:
     """Yield where a pipeline contradicts the contract."""
-    types = {column.name: column.type for column in contract.columns}
+    types = {column.name: column for column in contract.columns}
     known = f"is not a column of the contract; columns: {', '.join(types)}"
     for n, name in enumerate(pipeline.identity):
         if name not in types:
             yield ("identity", "columns", n), f"{name!r} {known}"
     for name in time_columns(pipeline):
-        if types.get(name, "timestamp") != "timestamp":
+        if name in types and types[name].type != "timestamp":
             key = _time_key(pipeline, name)
-            yield key, f"must be a timestamp; {name} is of type {types[name]}"
+            yield key, f"must be a timestamp; {name} is of type {types[name].type_text}"
     for gold in pipeline.gold:
+        for n, name in enumerate(gold.keys):
+            if name in types and types[name].kind.no_key:
+                why = f"{name} is of type {types[name].type_text}, no key: {types[name].kind.no_key}"
+                yield ("gold", gold.name, "keys", n), why
         window = gold_window(gold)
         if window is not None and window.name in (*types, *COORDINATES):
             why = f"{window.name!r} is already a column of silver; give the window a name of its own"

@@ -8,25 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
-from math import isfinite
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from include.catalog.column_type import Ability, ColumnType, Value
 from include.catalog.yaml_declarations import Declared, InvalidValue, inside, shown
 
-Value = str | int | Decimal | bool | datetime
 ORDERED = ("<", "<=", ">", ">=")
-WRITTEN: Mapping[str, type | tuple[type, ...]] = {
-    "string": str,
-    "boolean": bool,
-    "integer": int,
-    "number": (int, float),
-    "timestamp": str,
-}
-"""How YAML holds a value of each logicalType."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,7 @@ RowCondition = Annotated[ConditionModel, BeforeValidator(structured)]
 """`row_condition` as a contract writes it."""
 
 
-def typed_condition(written: ConditionModel, types: Mapping[str, str]) -> Condition:
+def typed_condition(written: ConditionModel, types: Mapping[str, ColumnType]) -> Condition:
     """Return a condition over columns of these types; raises InvalidValue for other columns or types."""
     if isinstance(written, _Compound):
         parts = []
@@ -110,7 +99,7 @@ def typed_condition(written: ConditionModel, types: Mapping[str, str]) -> Condit
         return ConditionTerm(name, written.operator, _operand(written, types[name]))
 
 
-def known_column(name: object, types: Mapping[str, str], *key: str) -> str:
+def known_column(name: object, types: Mapping[str, ColumnType], *key: str) -> str:
     """Return a column's name; raises InvalidValue when the contract has no such column."""
     if name not in types:
         raise InvalidValue(f"{shown(name)} is not a column of the contract; columns: {', '.join(types)}", *key)
@@ -126,41 +115,16 @@ def condition_columns(condition: Condition | None) -> Iterator[str]:
         yield condition.column
 
 
-def typed_value(value: object, kind: str, *key: str) -> Value:
-    """Return `value` as a column of type `kind` holds it; raises InvalidValue when it is none."""
-    if isinstance(value, float) and not isfinite(value):
-        raise InvalidValue(f"must be a finite number, is {value}", *key)
-    if not isinstance(value, WRITTEN[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        raise InvalidValue(f"must be of type {kind}, is {shown(value)}", *key)
-    if kind == "timestamp":
-        return zoned_time(value, *key)
-    if kind == "number":
-        return Decimal(str(value))
-    assert isinstance(value, str | int | bool)
-    return value
-
-
-def zoned_time(value: object, *key: str) -> datetime:
-    """Return an ISO 8601 time with its zone, in UTC; raises InvalidValue when it has no zone, or is none."""
-    try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-        if moment.tzinfo is not None:
-            return moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
-    else:
-        raise InvalidValue(f"must have a zone, like 2013-01-01T00:00:00Z, is {shown(str(value))}", *key)
-    raise InvalidValue(f"must be a time like 2013-01-01T00:00:00Z, is {shown(value)}", *key)
-
-
-def _operand(written: _Comparison, kind: str) -> Value | tuple[Value, ...]:
+def _operand(written: _Comparison, kind: ColumnType) -> Value | tuple[Value, ...]:
     given, operator = written.parameter, written.operator
     if operator not in ("IN", "NOT_IN"):
-        if operator in ORDERED and kind == "boolean":
-            raise InvalidValue("booleans have no order")
-        return typed_value(given, kind)
-    if kind in ("boolean", "timestamp"):
-        raise InvalidValue(f"a {kind} cannot be compared with a set (Great Expectations refuses it)")
+        if operator in ORDERED and Ability.ordered not in kind.abilities:
+            raise InvalidValue(f"a {kind.physical[0]} has no order")
+        if operator not in ORDERED and Ability.equal not in kind.abilities:
+            raise InvalidValue(f"a {kind.physical[0]} is not compared by {operator}: use <, <=, > or >=")
+        return kind.value(given)
+    if Ability.counted not in kind.abilities:
+        raise InvalidValue(f"a {kind.physical[0]} cannot be compared with a set (Great Expectations refuses it)")
     if not isinstance(given, list) or not given:
         raise InvalidValue(f"must be a list of values, is {shown(given)}")
-    return tuple(typed_value(item, kind) for item in given)
+    return tuple(kind.value(item) for item in given)

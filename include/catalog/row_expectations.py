@@ -10,35 +10,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from include.catalog.row_conditions import typed_value
+from include.catalog.column_type import Ability, ColumnType
+from include.catalog.contract_types import COLUMN_TYPES
 from include.catalog.yaml_declarations import InvalidValue, shown
 
 Arguments = dict[str, Any]
-ALL = ("string", "integer", "number", "timestamp", "boolean")
-ORDERED = ("string", "integer", "number", "timestamp")
-MEASURED = ("integer", "number", "timestamp")
-COUNTED = ("string", "integer", "number")
+STRING, INTEGER, NUMBER = COLUMN_TYPES["string"], COLUMN_TYPES["integer"], COLUMN_TYPES["number"]
 PAIR = ("column_A", "column_B")
 IGNORED = ("both_values_are_missing", "either_value_is_missing", "neither")
 
 
 @dataclass(frozen=True)
 class RowExpectation:
-    """An expectation that can validate one record: the column types it is for, and its arguments.
+    """An expectation that can validate one record: what it needs of the column's type, and its arguments.
 
     `read` gets the arguments as written and the column's type, and returns them typed; it raises InvalidValue.
     """
 
-    types: tuple[str, ...]
-    read: Callable[[Arguments, str], Arguments]
+    needs: Ability | None
+    read: Callable[[Arguments, ColumnType], Arguments]
     columns: tuple[str, ...] = ("column",)
 
+    @property
+    def types(self) -> list[ColumnType]:
+        """The types of columns that it is for."""
+        return [each for each in COLUMN_TYPES.values() if self.needs is None or self.needs in each.abilities]
 
-def _no_arguments(given: Arguments, kind: str) -> Arguments:
+
+def _no_arguments(given: Arguments, kind: ColumnType) -> Arguments:
     return _refuse_unknown(given, ())
 
 
-def _bounds(given: Arguments, kind: str) -> Arguments:
+def _bounds(given: Arguments, kind: ColumnType) -> Arguments:
     found = _refuse_unknown(given, ("min_value", "max_value", "strict_min", "strict_max"))
     for key in ("min_value", "max_value"):
         found[key] = None if found.get(key) is None else _bound(found[key], kind, key)
@@ -50,45 +53,45 @@ def _bounds(given: Arguments, kind: str) -> Arguments:
     return found | {key: bool(found.get(key, False)) for key in ("strict_min", "strict_max")}
 
 
-def _bound(value: object, kind: str, key: str) -> Any:
-    return typed_value(value, "number" if kind == "integer" else kind, key)
+def _bound(value: object, kind: ColumnType, key: str) -> Any:
+    return (NUMBER if kind.comparable == INTEGER.comparable else kind).value(value, key)
 
 
-def _lengths(given: Arguments, kind: str) -> Arguments:
+def _lengths(given: Arguments, kind: ColumnType) -> Arguments:
     for key in ("min_value", "max_value"):
         if given.get(key) is not None:
-            typed_value(given[key], "integer", key)
-    return _bounds(given, "integer")
+            INTEGER.value(given[key], key)
+    return _bounds(given, INTEGER)
 
 
-def _length(given: Arguments, kind: str) -> Arguments:
-    return {"value": typed_value(_refuse_unknown(given, ("value",)).get("value"), "integer", "value")}
+def _length(given: Arguments, kind: ColumnType) -> Arguments:
+    return {"value": INTEGER.value(_refuse_unknown(given, ("value",)).get("value"), "value")}
 
 
-def _set(given: Arguments, kind: str) -> Arguments:
+def _set(given: Arguments, kind: ColumnType) -> Arguments:
     values = _list(_refuse_unknown(given, ("value_set",)), "value_set")
-    return {"value_set": tuple(typed_value(value, kind, "value_set") for value in values)}
+    return {"value_set": tuple(kind.value(value, "value_set") for value in values)}
 
 
-def _pattern(given: Arguments, kind: str) -> Arguments:
-    return {"regex": typed_value(_refuse_unknown(given, ("regex",)).get("regex"), "string", "regex")}
+def _pattern(given: Arguments, kind: ColumnType) -> Arguments:
+    return {"regex": STRING.value(_refuse_unknown(given, ("regex",)).get("regex"), "regex")}
 
 
-def _patterns(given: Arguments, kind: str) -> Arguments:
+def _patterns(given: Arguments, kind: ColumnType) -> Arguments:
     found = _refuse_unknown(given, ("regex_list", "match_on"))
-    patterns = tuple(typed_value(each, "string", "regex_list") for each in _list(found, "regex_list"))
+    patterns = tuple(STRING.value(each, "regex_list") for each in _list(found, "regex_list"))
     return {"regex_list": patterns, "match_on": _allowed_value(found, "match_on", ("any", "all"))}
 
 
-def _no_patterns(given: Arguments, kind: str) -> Arguments:
+def _no_patterns(given: Arguments, kind: ColumnType) -> Arguments:
     return _patterns(_refuse_unknown(given, ("regex_list",)), kind)
 
 
-def _pair(given: Arguments, kind: str) -> Arguments:
+def _pair(given: Arguments, kind: ColumnType) -> Arguments:
     return {"ignore_row_if": _allowed_value(_refuse_unknown(given, ("ignore_row_if",)), "ignore_row_if", IGNORED)}
 
 
-def _greater(given: Arguments, kind: str) -> Arguments:
+def _greater(given: Arguments, kind: ColumnType) -> Arguments:
     found = _refuse_unknown(given, ("ignore_row_if", "or_equal"))
     return {"or_equal": bool(found.pop("or_equal", False)), **_pair(found, kind)}
 
@@ -115,20 +118,20 @@ def _allowed_value(given: Arguments, key: str, allowed: tuple[str, ...]) -> str:
 
 
 ROW_EXPECTATIONS: Mapping[str, RowExpectation] = {
-    "expect_column_values_to_be_null": RowExpectation(ALL, _no_arguments),
-    "expect_column_values_to_not_be_null": RowExpectation(ALL, _no_arguments),
-    "expect_column_values_to_be_between": RowExpectation(MEASURED, _bounds),
-    "expect_column_values_to_be_in_set": RowExpectation(COUNTED, _set),
-    "expect_column_values_to_not_be_in_set": RowExpectation(COUNTED, _set),
-    "expect_column_values_to_match_regex": RowExpectation(("string",), _pattern),
-    "expect_column_values_to_not_match_regex": RowExpectation(("string",), _pattern),
-    "expect_column_values_to_match_regex_list": RowExpectation(("string",), _patterns),
-    "expect_column_values_to_not_match_regex_list": RowExpectation(("string",), _no_patterns),
-    "expect_column_value_lengths_to_be_between": RowExpectation(("string",), _lengths),
-    "expect_column_value_lengths_to_equal": RowExpectation(("string",), _length),
-    "expect_column_values_to_be_json_parseable": RowExpectation(("string",), _no_arguments),
-    "expect_column_pair_values_to_be_equal": RowExpectation(ALL, _pair, PAIR),
-    "expect_column_pair_values_a_to_be_greater_than_b": RowExpectation(ORDERED, _greater, PAIR),
+    "expect_column_values_to_be_null": RowExpectation(None, _no_arguments),
+    "expect_column_values_to_not_be_null": RowExpectation(None, _no_arguments),
+    "expect_column_values_to_be_between": RowExpectation(Ability.measured, _bounds),
+    "expect_column_values_to_be_in_set": RowExpectation(Ability.counted, _set),
+    "expect_column_values_to_not_be_in_set": RowExpectation(Ability.counted, _set),
+    "expect_column_values_to_match_regex": RowExpectation(Ability.text, _pattern),
+    "expect_column_values_to_not_match_regex": RowExpectation(Ability.text, _pattern),
+    "expect_column_values_to_match_regex_list": RowExpectation(Ability.text, _patterns),
+    "expect_column_values_to_not_match_regex_list": RowExpectation(Ability.text, _no_patterns),
+    "expect_column_value_lengths_to_be_between": RowExpectation(Ability.text, _lengths),
+    "expect_column_value_lengths_to_equal": RowExpectation(Ability.text, _length),
+    "expect_column_values_to_be_json_parseable": RowExpectation(Ability.text, _no_arguments),
+    "expect_column_pair_values_to_be_equal": RowExpectation(None, _pair, PAIR),
+    "expect_column_pair_values_a_to_be_greater_than_b": RowExpectation(Ability.ordered, _greater, PAIR),
 }
 """The row expectations, and the column types of each."""
 

@@ -36,11 +36,12 @@ from include.catalog.pipeline import (
     row_columns,
     row_condition,
 )
+from include.catalog.possible_columns import PossibleColumns, names_in_code
 from include.catalog.query_grains import grain_problems
+from include.catalog.silver_columns import silver_columns
 from include.catalog.yaml_declarations import Document, Finding, Key, Problem, shown, spelled
 from include.record_coordinates import COORDINATES
 
-WORDS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # What Spark and DuckDB evaluate alike over the same types (tests/cases/test_sql_in_both_engines.py). Casts, arithmetic
@@ -108,11 +109,11 @@ def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> 
                 yield Problem(file, line, "", why)
 
 
-def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str, set[str] | None]]:
+def _expressions(gold: Gold, silver: PossibleColumns | None) -> Iterator[tuple[Key, str, PossibleColumns | None]]:
     """Yield key, SQL and known columns of each expression of a gold table."""
     path: Key = ("gold", gold.name)
     if gold.partition:
-        yield (*path, "partition"), gold.partition, set(row_columns(gold))
+        yield (*path, "partition"), gold.partition, PossibleColumns(frozenset(row_columns(gold)))
     yield from (((*path, "keys", n), name, silver) for n, name in enumerate(gold.keys))
     if isinstance(gold, AdditiveGold):
         for measure in gold.measures:
@@ -128,7 +129,7 @@ def _expressions(gold: Gold, silver: set[str] | None) -> Iterator[tuple[Key, str
     yield (*path, "touched_by" if isinstance(gold, QueryGold) else "where"), row_condition(gold), silver
 
 
-def _expression_findings(key: Key, expression: str, known: set[str] | None) -> Iterator[Finding]:
+def _expression_findings(key: Key, expression: str, known: PossibleColumns | None) -> Iterator[Finding]:
     """Yield why a text is not an SQL expression over these columns; `known` is None where they cannot be known."""
     try:
         trees = parsed_statements(expression)
@@ -143,7 +144,7 @@ def _expression_findings(key: Key, expression: str, known: set[str] | None) -> I
     yield from ((key, why) for why in (*_unknown_columns(trees[0], known), *_unknown_functions(trees[0])))
 
 
-def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[int, str]]:
+def _query_findings(gold: QueryGold, silver: PossibleColumns | None) -> Iterator[tuple[int, str]]:
     """Yield line and reason where a query cannot be the query of a gold table."""
     try:
         trees = parsed_statements(gold.query)
@@ -165,7 +166,7 @@ def _query_findings(gold: QueryGold, silver: set[str] | None) -> Iterator[tuple[
         yield 1, f"the query's columns must begin with {', '.join(grain)}, are {', '.join(names)}"
     aliases = {alias.alias.lower() for alias in query.find_all(exp.Alias, exp.TableAlias, exp.Subquery)}
     aliases |= {column.name.lower() for alias in query.find_all(exp.TableAlias) for column in alias.columns}
-    known = None if silver is None else silver | set(grain) | aliases
+    known = None if silver is None else silver | {*grain, *aliases}
     yield from ((1, why) for why in (*_unknown_columns(query, known), *_unknown_functions(query)))
     yield from grain_problems(query, grain)
 
@@ -198,14 +199,14 @@ def parsed_statements(sql: str) -> list[Any]:
         raise ParseError("a function lacks an argument") from error
 
 
-def _unknown_columns(tree: Any, known: set[str] | None) -> Iterator[str]:
+def _unknown_columns(tree: Any, known: PossibleColumns | None) -> Iterator[str]:
     if known is None:
         return
     bound = {name.name.lower() for each in tree.find_all(exp.Lambda) for name in each.expressions}
-    usable = {name.lower() for name in known} | bound
+    usable = known.usable | bound
     for name in dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)):
         if name.lower() not in usable:
-            yield f"{name!r} is not a column; columns: {', '.join(sorted(known))}"
+            yield f"{name!r} is not a column; columns: {', '.join(sorted(known.certain))}"
 
 
 @cache
@@ -222,22 +223,23 @@ def _unknown_functions(tree: Any) -> Iterator[str]:
             yield f"{name!r} is not a function of Spark" + (f"; do you mean {', '.join(near)}?" if near else "")
 
 
-def _silver_columns(pipeline: Pipeline, contract: Contract, silver: Path) -> set[str] | None:
-    """Return the possible names of silver's columns; None when `silver.py` computes names at run time."""
-    known = {column.name for column in contract.columns} | set(COORDINATES)
-    known |= {name for table in pipeline.reference for name, _ in table.columns}
+def _silver_columns(pipeline: Pipeline, contract: Contract, silver: Path) -> PossibleColumns | None:
+    """Return the possible columns of silver; None when `silver.py` computes names at run time."""
+    fields, reference = [column.name for column in contract.columns], dict(_reference_columns(pipeline))
     try:
-        tree = ast.parse(silver.read_bytes())
+        text = silver.read_text("utf-8")
+        tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError):
         return None
-    nodes = list(ast.walk(tree))
-    documented = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    if any(isinstance(node, ast.JoinedStr | ast.Mod | ast.Add) for node in nodes):
+    if any(isinstance(node, ast.JoinedStr | ast.Mod | ast.Add) for node in ast.walk(tree)):
         return None
-    constants = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in documented]
-    texts = [node.value for node in constants if isinstance(node.value, str)]
-    keywords = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
-    return known | keywords | {word for text in texts for word in WORDS.findall(text)}
+    added = silver_columns(text, fields, reference).added
+    certain = {*fields, *COORDINATES, *added, *(name for names in reference.values() for name in names)}
+    return PossibleColumns(frozenset(certain), frozenset(names_in_code(tree)))
+
+
+def _reference_columns(pipeline: Pipeline) -> Iterator[tuple[str, list[str]]]:
+    yield from ((table.name, [name for name, _ in table.columns]) for table in pipeline.reference)
 
 
 def _binds(node: ast.Assign | ast.Import | ast.ImportFrom) -> bool:

@@ -109,7 +109,7 @@ def type_name(kind: object) -> str:
 
 def record_fields(dataset: Dataset) -> dict[str, list[ColumnFacts]]:
     """Return the declared columns of topic and reference tables, and of the record in bronze, below `value`."""
-    fields = [ColumnFacts(column.member, column.type) for column in dataset.contract.columns]
+    fields = [ColumnFacts(column.member, column.type_text) for column in dataset.contract.columns]
     about = f"Field of the JSON object in {VALUE}, which bronze keeps as bytes."
     inside = [ColumnFacts(f"{VALUE}.{each.name}", each.type, about) for each in fields]
     reference = {

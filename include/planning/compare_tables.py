@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from include.catalog.comparable_doubles import rounded_sql
@@ -18,6 +19,7 @@ from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, row_columns
 from include.planning.column_profiles import column_changes, is_number
 from include.planning.key_parts import key_parts
+from include.planning.widened_rows import widened_columns, widened_rows
 from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
 from include.reading.bounded_reader import bounded_reader
 from include.reading.memory_database import memory_database
@@ -26,6 +28,8 @@ from include.sql_quoting import sql_identifier
 
 SIDES = ("old", "new")
 KINDS = ("added", "missing", "changed")
+Types = Mapping[str, tuple[str, str]]
+NONE: Types = MappingProxyType({})
 SAMPLES = 5
 ROWS_PER_SAMPLE = 3
 # A new contract version alone does not change a rejected record.
@@ -41,10 +45,22 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: the dataset as its release declares it, and the rows of its tables by full name."""
+    """One side of a comparison: the dataset as its release declares it, and the rows of its tables by full name.
+
+    `conditions`: by table, which of its rows count, as Arrow has it; all of a table without one.
+    """
 
     dataset: Dataset
     tables: Mapping[str, Rows]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self, name: str, like: Rows | None = None) -> Rows | None:
+        """Return the rows of a table that count, with the types of another table where those are wider."""
+        rows = self.tables.get(name)
+        if rows is None:
+            return None
+        rows = rows if like is None else widened_rows(rows, like)
+        return rows.filter(self.conditions[name]) if name in self.conditions else rows
 
 
 def parquet_rows(folder: Path) -> Rows:
@@ -63,9 +79,11 @@ def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progre
         progress(name)
         if name in old.tables and name in new.tables:
             keys, sums = key_columns(new.dataset, name), summed_columns(new.dataset, name)
-            found.append(compared_by_key(name, keys, sums, old.tables[name], new.tables[name]))
+            widened = widened_types(old.tables[name], new.tables[name])
+            sides = old.rows(name, like=new.tables[name]), new.rows(name)
+            found.append(compared_by_key(name, keys, sums, *sides, widened))
         else:
-            found.append(_unmatched(name, old.tables.get(name), new.tables.get(name)))
+            found.append(_unmatched(name, old.rows(name), new.rows(name)))
     return Comparison(old.dataset.name, old.dataset.release, new.dataset.release, batch, threshold, found)
 
 
@@ -111,6 +129,12 @@ def column_types(table: Rows) -> dict[str, str]:
     rows = database.execute("describe select * from _rows").fetchall()
     database.close()
     return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in RECORD}
+
+
+def widened_types(old: Rows, new: Rows) -> dict[str, tuple[str, str]]:
+    """Return the columns that have a wider type in `new`, with both types as DuckDB names them."""
+    before, after = column_types(old), column_types(new)
+    return {name: (before[name], after[name]) for name in widened_columns(old, new) if name in before}
 
 
 class _TablePair:
@@ -172,7 +196,14 @@ class _TablePair:
         return f"from {one} anti join {other} on {on}"
 
 
-def compared_by_key(name: str, keys: Sequence[str], sums: frozenset[str], old: Rows, new: Rows) -> TableComparison:
+def compared_by_key(
+    name: str,
+    keys: Sequence[str],
+    sums: frozenset[str],
+    old: Rows,
+    new: Rows,
+    widened: Mapping[str, tuple[str, str]] = NONE,
+) -> TableComparison:
     """Return how two versions of a table differ, by key; `sums`: columns whose doubles are sums."""
     before, after = column_types(old), column_types(new)
     if any(before.get(key) != after.get(key) for key in keys):
@@ -180,12 +211,12 @@ def compared_by_key(name: str, keys: Sequence[str], sums: frozenset[str], old: R
         return TableComparison(name, "rekeyed", keys=list(keys), **rows)
     pair = _TablePair(old, new, keys, sums)
     try:
-        return _by_key(name, keys, pair)
+        return _by_key(name, keys, pair, widened)
     finally:
         pair.database.close()
 
 
-def _by_key(name: str, keys: Sequence[str], pair: _TablePair) -> TableComparison:
+def _by_key(name: str, keys: Sequence[str], pair: _TablePair, widened: Types) -> TableComparison:
     counts: Counter[str] = Counter()
     for _ in pair.parts():
         counts["old_keys"] += pair.count("select count(*) from old_keys")
@@ -202,6 +233,7 @@ def _by_key(name: str, keys: Sequence[str], pair: _TablePair) -> TableComparison
         columns_added=sorted(set(pair.new) - set(pair.old)),
         columns_removed=sorted(set(pair.old) - set(pair.new)),
         retyped={n: (pair.old[n], pair.new[n]) for n in pair.new if n in pair.old and pair.old[n] != pair.new[n]},
+        widened=widened,
         samples={kind: _samples(pair, kind) for kind in KINDS if counts[kind]},
         measures=_measures(pair),
         profiles=column_changes(pair.database, pair.old, pair.new, pair.values),

@@ -48,11 +48,12 @@ def _closed(settings: Settings, dataset: Dataset, publication: Publication) -> d
 
 def _closed_on_both(side: Side, closed: Sequence[Mapping[str, Closing]]) -> Side:
     """Return a side without the rows that are open on a side that waits for them to close."""
-    tables = dict(side.tables)
-    for name, bound in ((name, bound) for each in closed for name, bound in each.items() if name in tables):
-        if bound.column in tables[name].schema.names:
-            tables[name] = tables[name].filter(closed_rows(bound))
-    return replace(side, tables=tables)
+    conditions = dict(side.conditions)
+    for name, bound in ((name, bound) for each in closed for name, bound in each.items() if name in side.tables):
+        if bound.column in side.tables[name].schema.names:
+            also = closed_rows(bound)
+            conditions[name] = conditions[name] & also if name in conditions else also
+    return replace(side, conditions=conditions)
 
 
 def closed_rows(closed: Closing) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from include.planning.widened_rows import type_word
 from include.plans.comparison import ColumnProfile, Comparison, MeasureChange, Sample, TableComparison
 
 MANIFOLD = 1.5
@@ -173,6 +174,8 @@ def _columns(table: TableComparison) -> Iterator[tuple[str, str]]:
     yield from ((name, "new column") for name in table.columns_added)
     yield from ((name, "removed column") for name in table.columns_removed)
     yield from ((name, f"{old} → {new}") for name, (old, new) in table.retyped.items())
+    for name, types in table.widened.items():
+        yield name, "type widened {} → {}".format(*map(type_word, types))
 
 
 def _statistics(measures: Sequence[MeasureChange]) -> list[StatisticView]:

@@ -73,7 +73,8 @@ class TableComparison:
     """One table. `keys` are its key columns; `added`, `missing` and `changed` count keys, not rows.
 
     `presence`: both, added (only the new release has the table), removed, rekeyed (the key columns differ, so rows
-    cannot be matched). `retyped`: column → old and new type. `samples`: kind of change → up to five samples.
+    cannot be matched). `retyped`: column → old and new type; `widened`: of those whose new type has each value of
+    the old one, and whose values are compared. `samples`: kind of change → up to five samples.
     `profiles`: what new and changed columns hold; comparisons of earlier versions have none.
     """
 
@@ -89,6 +90,7 @@ class TableComparison:
     columns_added: Sequence[str] = ()
     columns_removed: Sequence[str] = ()
     retyped: Mapping[str, tuple[str, str]] = Field(default_factory=dict)
+    widened: Mapping[str, tuple[str, str]] = Field(default_factory=dict)
     samples: Mapping[str, Sequence[Sample]] = Field(default_factory=dict)
     # "drift" in comparisons stored by earlier versions.
     measures: Annotated[Sequence[MeasureChange], Field(validation_alias=AliasChoices("measures", "drift"))] = ()
@@ -109,7 +111,7 @@ class TableComparison:
     @property
     def is_equal(self) -> bool:
         """Whether a reader sees no difference."""
-        same_columns = not (self.columns_added or self.columns_removed or self.retyped)
+        same_columns = not (self.columns_added or self.columns_removed or self.retyped or self.widened)
         return self.presence == "both" and same_columns and self.differing == 0
 
 
@@ -137,8 +139,8 @@ class Comparison:
 
         HELD: a blocking rule failed, or a running dependant breaks, even if every row is equal. NEEDS_APPROVAL: a
         blocking rule was not evaluated, or more differs than the threshold allows. WITHIN_POLICY: at most the threshold
-        of each table's keys differs, and no table, column or type is lost. An added table or column takes nothing away,
-        so it needs no approval.
+        of each table's keys differs, and no table, column or type is lost. An added table or column and a wider type
+        take nothing away: no approval.
         """
         if any(check.blocks for check in self.checks) or holding(self.dependants):
             return HELD

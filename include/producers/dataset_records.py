@@ -47,7 +47,7 @@ def _avro(registry: SchemaRegistry, subject: str, dataset: Dataset, schema: Path
         avro_record(text)
     except SchemaUnusable as error:
         raise SchemaRefused(dataset.name, f"{schema} {error}") from error
-    return avro_encoding(text, registry.register(subject, text, AVRO_TYPE)).encoded
+    return avro_encoding(dataset.contract, text, registry.register(subject, text, AVRO_TYPE)).encoded
 
 
 def _json(registry: SchemaRegistry, subject: str, name: str, schema: Path | None) -> Encode:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from include.catalog.column_type import Profile
 from include.catalog.contract import Column, Contract
 from include.catalog.payload_format import JSON
 from include.errors import Terminal
@@ -86,10 +87,10 @@ def _database(reading: PinnedTables, contract: Contract, since_batch: int, schem
 
 def _column(database: Any, column: Column) -> Iterator[DriftWarning]:
     yield from _nulls(database, column.name)
-    if column.type in ("integer", "number"):
+    if column.kind.profile is Profile.range:
         yield from _range(database, column.name)
         yield from _psi(database, column.name, _bins(database, column.name))
-    elif column.type in ("string", "boolean"):
+    elif column.kind.profile is Profile.values:
         yield from _values(database, column.name)
 
 

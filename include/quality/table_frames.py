@@ -222,6 +222,13 @@ def to_pandas(table: Any, columns: Iterable[str]) -> Any:
     names = table.schema.names
     table = table.select([name for name in names if name in set(columns)] or names[:1])
     for place, field in enumerate(table.schema):
+        if pa.types.is_float32(field.type):
+            # The double of its shortest text: 0.1 of a rule is no float, and would differ from each.
+            shortest = table.column(place).cast(pa.string()).cast(pa.float64())
+            table = table.set_column(place, field.name, shortest)
+        if pa.types.is_date(field.type):
+            # Pandas' own dates are Python objects, which Great Expectations compares with no text.
+            table = table.set_column(place, field.name, table.column(place).cast(pa.timestamp("us")))
         if _exact_as_floats(table[place], EXACT_DIGITS if pa.types.is_decimal(field.type) else EXACT_IN_DOUBLE):
             table = table.set_column(place, field.name, table.column(place).cast(pa.float64(), safe=False))
     frame = table.to_pandas(integer_object_nulls=True)

@@ -72,10 +72,10 @@ def gold_name(dataset: InferredDataset) -> str:
 
 
 def _property(dataset: InferredDataset, field: InferredField) -> str:
-    facts = [f"name: {_key(field.name)}", f"logicalType: {field.type}"]
+    facts = [f"name: {_key(field.name)}", f"logicalType: {field.kind.logical}"]
     facts += [f"physicalName: {_key(field.member)}"] if field.member != field.name else []
-    if field.type == "number":
-        facts.append(f'physicalType: "decimal({field.precision},{field.scale})"')
+    if field.physical_type:
+        facts.append(f'physicalType: "{field.physical_type}"')
     key = (*dataset.identity, dataset.time.name)
     is_certain = field.name in key or dataset.records >= LARGE_SAMPLE
     facts += ["required: true"] if field.required and is_certain else []

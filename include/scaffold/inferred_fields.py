@@ -1,7 +1,7 @@
 """Fields inferred from a sample: the type that every value has, whether a record must have it, formats of times.
 
-A type is what the contract's validator accepts (`spark_jobs/contract/field_types.py`): an integer has 32 bits, a
-timestamp is ISO 8601 with a zone. A time of another form keeps its own type, and silver.py converts it.
+A type is an entry of COLUMN_TYPES: an integer has as many bits as its values need, at least 32; a timestamp is ISO 8601
+with a zone. A time of another form keeps its own type, and silver.py converts it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from include.catalog.contract_file import MAX_PRECISION, MEMBER
+from include.catalog.column_type import MAX_PRECISION, ColumnType, Profile
+from include.catalog.contract_file import MEMBER
+from include.catalog.contract_types import COLUMN_TYPES, default_type
 from include.catalog.portable_regex import DEFAULT_STRING_BYTES
 from include.catalog.yaml_declarations import NAME
 from include.scaffold.sample_records import Fields
 from include.scaffold.time_forms import is_day, is_local, is_zoned, moment
 
 TIME_NAME = re.compile(r"(^|_)(at|ts|time|timestamp|date|datetime|when|created|updated|on)(_|$)|_(ms|us|at|ts)$")
-INTEGER = range(-(2**31) // 10, 2**31 // 10)
-"""Later values may be ten times as large."""
+INTEGERS = ("integer", "bigint")
+"""The types of whole numbers, the narrowest first; what is wider is a decimal."""
+LATER = 10
+"""Later values may be so many times as large."""
 FIRST_YEAR, LAST_YEAR = datetime(1990, 1, 1, tzinfo=UTC).timestamp(), datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 CODE = re.compile(r"[A-Z0-9][A-Z0-9_]{0,15}|[a-z]{1,2}")
 """A value that people chose from a list: `EUR`, `PAID`, `f`. A sample never has all names of cities or shops."""
@@ -74,9 +78,20 @@ class InferredField:
         return self.form is not TimeForm.none
 
     @property
+    def kind(self) -> ColumnType:
+        """Its type."""
+        return COLUMN_TYPES[self.type]
+
+    @property
+    def physical_type(self) -> str:
+        """How the contract names the type; empty when the logical type says it."""
+        is_default = self.kind is default_type(self.kind.logical) and not self.precision
+        return "" if is_default else self.kind.text(self)
+
+    @property
     def is_measured(self) -> bool:
         """Whether it is a number that can be added up."""
-        return self.type in ("integer", "number") and not self.is_time
+        return self.kind.profile is Profile.range and not self.is_time
 
 
 def inferred_fields(records: Sequence[Fields], now: datetime) -> tuple[list[InferredField], dict[str, str]]:
@@ -148,8 +163,10 @@ def _text_field(member: str, values: Sequence[str], required: bool, distinct: in
 
 def _number_field(member: str, values: Sequence[Any], required: bool, distinct: int) -> InferredField:
     form = _epoch(member, values)
-    if all(isinstance(value, int) and value in INTEGER for value in values) and form is TimeForm.none:
-        return InferredField(column_name(member), member, "integer", required, distinct)
+    if form is TimeForm.none and all(isinstance(value, int) for value in values):
+        for name in INTEGERS:
+            if all(COLUMN_TYPES[name].has(LATER * value) for value in values):
+                return InferredField(column_name(member), member, name, required, distinct)
     whole, scale = _digits(values)
     # A sample of prices without a third decimal does not prove that there is none.
     scale = min(scale + SPARE_SCALE, MAX_PRECISION - whole) if scale else 0

@@ -7,27 +7,28 @@ no value for a column: its kind names what it is. Such fields that the contract 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-TEXT, BYTES, BOOLEAN, INTEGER, FLOAT, DECIMAL, DATE, TIMESTAMP = (
-    *("text", "bytes", "boolean", "integer", "float", "decimal", "date", "timestamp"),
-)
+from include.catalog.column_type import AvroKind
+
 KINDS = {
-    ("string", None): TEXT,
-    ("enum", None): TEXT,
-    ("bytes", None): BYTES,
-    ("boolean", None): BOOLEAN,
-    ("int", None): INTEGER,
-    ("long", None): INTEGER,
-    ("float", None): FLOAT,
-    ("double", None): FLOAT,
-    ("bytes", "decimal"): DECIMAL,
-    ("fixed", "decimal"): DECIMAL,
-    ("int", "date"): DATE,
-    ("long", "timestamp-millis"): TIMESTAMP,
-    ("long", "timestamp-micros"): TIMESTAMP,
+    ("string", None): AvroKind.text,
+    ("enum", None): AvroKind.text,
+    ("bytes", None): AvroKind.bytes,
+    ("boolean", None): AvroKind.boolean,
+    ("int", None): AvroKind.integer,
+    ("long", None): AvroKind.integer,
+    ("float", None): AvroKind.float,
+    ("double", None): AvroKind.float,
+    ("bytes", "decimal"): AvroKind.decimal,
+    ("fixed", "decimal"): AvroKind.decimal,
+    ("int", "date"): AvroKind.date,
+    ("int", "time-millis"): AvroKind.time,
+    ("long", "time-micros"): AvroKind.time,
+    ("long", "timestamp-millis"): AvroKind.timestamp,
+    ("long", "timestamp-micros"): AvroKind.timestamp,
 }
 """By type and logical type; a string is text, whatever its logical type."""
 PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -59,13 +60,16 @@ class AvroRecord:
     name: str
     fields: tuple[AvroField, ...]
 
-    def reader(self, members: Iterable[str]) -> dict[str, Any]:
-        """Return the schema of the same record with only the readable fields among `members`, in their order."""
+    def reader(self, members: Iterable[str], base64: Collection[str] = ()) -> dict[str, Any]:
+        """Return the schema of the same record with only the readable fields among `members`, in their order.
+
+        Bytes are read as text, but for the members `base64`; a time of day as its number.
+        """
         by_name, defined, fields = {field.name: field for field in self.fields}, set[str](), []
         for member in members:
             field = by_name.get(member)
             if field is not None and field.is_readable:
-                fields.append({"name": member, "type": _once(field.type, defined)})
+                fields.append({"name": member, "type": _once(field.type, defined, member in base64)})
         space, _, simple = self.name.rpartition(".")
         return {"type": "record", "name": simple, "namespace": space, "fields": fields}
 
@@ -139,14 +143,14 @@ def _full_name(schema: Mapping[str, Any], space: str) -> str:
     return name if "." in name or not given else f"{given}.{name}"
 
 
-def _kind(schema: Any) -> str | None:
+def _kind(schema: Any) -> AvroKind | None:
     """Return the kind of a resolved type, None when a column can take no value of it."""
     if isinstance(schema, str):
         return KINDS.get((schema, None))
     if schema["type"] == "string":
-        return TEXT
+        return AvroKind.text
     kind = KINDS.get((schema["type"], schema.get("logicalType")))
-    if kind == DECIMAL and not 0 < int(schema["precision"]) <= MOST_DIGITS:
+    if kind == AvroKind.decimal and not 0 < int(schema["precision"]) <= MOST_DIGITS:
         return None
     return kind
 
@@ -157,14 +161,15 @@ def _type_name(schema: Any) -> str:
     return str(schema.get("logicalType") or schema["type"])
 
 
-def _once(schema: Any, defined: set[str]) -> Any:
-    """Return a field's type as a reader's schema has it: bytes as text, a named type in full the first time only."""
+def _once(schema: Any, defined: set[str], is_bytes: bool) -> Any:
+    """Return a field's type as a reader's schema has it; a named type in full the first time only."""
     if isinstance(schema, list):
-        return [_once(branch, defined) for branch in schema]
+        return [_once(branch, defined, is_bytes) for branch in schema]
     if isinstance(schema, dict) and "name" in schema:
         name = _full_name(schema, "")
         if name in defined:
             return name
         defined.add(name)
-    kind = schema if isinstance(schema, str) else schema["type"] if "logicalType" not in schema else ""
-    return "string" if kind == "bytes" else schema
+    if _kind(schema) == AvroKind.time:
+        return schema["type"]
+    return "string" if _kind(schema) == AvroKind.bytes and not is_bytes else schema

@@ -6,28 +6,7 @@ from collections.abc import Iterator
 
 from include.catalog.contract import Column, Contract
 from include.clients.schema_registry import AVRO, RegisteredSchema
-from include.schemas.avro_record import (
-    BOOLEAN,
-    BYTES,
-    DATE,
-    DECIMAL,
-    FLOAT,
-    INTEGER,
-    TEXT,
-    TIMESTAMP,
-    AvroField,
-    SchemaUnusable,
-    avro_record,
-)
-
-KINDS = {
-    "string": (TEXT, BYTES, DATE, TIMESTAMP),
-    "integer": (INTEGER,),
-    "number": (INTEGER, FLOAT, DECIMAL),
-    "timestamp": (TIMESTAMP, TEXT),
-    "boolean": (BOOLEAN,),
-}
-"""The kinds of values that a column of each type takes; a text is a timestamp if it is one in ISO 8601."""
+from include.schemas.avro_record import AvroField, SchemaUnusable, avro_record
 
 
 def unread_parts(contract: Contract, schema: RegisteredSchema) -> list[str]:
@@ -45,5 +24,5 @@ def _unread(column: Column, field: AvroField | None) -> Iterator[str]:
     if field is None:
         if column.required:
             yield f"{column.name} is required, and the schema has no field {column.member}"
-    elif not field.is_readable or field.kind not in KINDS[column.type]:
-        yield f"{column.name} is of type {column.type}, and field {field.name} of the schema is {field.kind}"
+    elif not field.is_readable or field.kind not in column.kind.avro_kinds:
+        yield f"{column.name} is of type {column.type_text}, and field {field.name} of the schema is {field.kind}"

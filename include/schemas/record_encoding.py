@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+from include.catalog.column_type import AvroKind
 from include.catalog.contract import Column, Contract
 from include.errors import Terminal
-from include.schemas.avro_record import BYTES, DATE, DECIMAL, FLOAT, TIMESTAMP, avro_record
+from include.schemas.avro_record import avro_record
 from include.schemas.wire_format import framed
-
-TYPES: dict[str, Any] = {
-    "string": "string",
-    "integer": "int",
-    "boolean": "boolean",
-    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
-}
 
 
 class RecordNotEncodable(Terminal):
@@ -42,10 +37,7 @@ def contract_schema(contract: Contract) -> str:
 
 
 def _field(column: Column) -> dict[str, Any]:
-    kind = TYPES.get(column.type) or {
-        **{"type": "bytes", "logicalType": "decimal"},
-        **{"precision": column.precision, "scale": column.scale},
-    }
+    kind = column.kind.avro_type(column)
     if column.required:
         return {"name": column.member, "type": kind}
     return {"name": column.member, "type": ["null", kind], "default": None}
@@ -57,7 +49,9 @@ class AvroEncoding:
 
     schema: str
     id: int
-    kinds: dict[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    base64: frozenset[str] = frozenset()
+    """The fields of bytes that JSON has as base64; of others it has the bytes as text."""
 
     def encoded(self, line: int, record: bytes) -> bytes:
         """Return a JSON object in the wire format. Raises RecordNotEncodable."""
@@ -70,11 +64,22 @@ class AvroEncoding:
                 raise ValueError("it is not a JSON object")
             if unknown := sorted(given.keys() - self.kinds.keys()):
                 raise ValueError(f"the schema has no field {unknown[0]}")
-            values = {name: _value(name, self.kinds[name], value) for name, value in given.items()}
+            values = {name: self._value(name, value) for name, value in given.items()}
             fastavro.schemaless_writer(out, self._parsed, values, strict_allow_default=True)
         except (ValueError, TypeError, ArithmeticError, AttributeError, OverflowError) as error:
             raise RecordNotEncodable(line, str(error) or type(error).__name__) from error
         return framed(self.id, out.getvalue())
+
+    def _value(self, name: str, value: Any) -> Any:
+        """Return a JSON value as a value of the schema's field. Raises ValueError that names the field."""
+        kind = self.kinds[name]
+        read = FROM_BASE64 if kind == AvroKind.bytes and name in self.base64 else FROM_JSON.get(kind)
+        if value is None or read is None:
+            return value
+        try:
+            return read(value)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise ValueError(f"{name} is {json.dumps(value, default=str)[:60]}, no {kind}") from error
 
     @cached_property
     def _parsed(self) -> Any:
@@ -83,25 +88,18 @@ class AvroEncoding:
         return fastavro.parse_schema(json.loads(self.schema))
 
 
-def avro_encoding(schema: str, number: int) -> AvroEncoding:
-    """Return the encoding by a schema. Raises SchemaUnusable."""
-    return AvroEncoding(schema, number, {field.name: field.kind for field in avro_record(schema).fields})
+def avro_encoding(contract: Contract, schema: str, number: int) -> AvroEncoding:
+    """Return the encoding of a contract's records by a schema. Raises SchemaUnusable."""
+    base64 = frozenset(column.member for column in contract.columns if column.kind.is_base64)
+    return AvroEncoding(schema, number, {field.name: field.kind for field in avro_record(schema).fields}, base64)
 
 
 FROM_JSON: dict[str, Callable[[Any], Any]] = {
-    TIMESTAMP: datetime.fromisoformat,
-    DATE: date.fromisoformat,
-    DECIMAL: Decimal,
-    FLOAT: float,
-    BYTES: str.encode,
+    AvroKind.timestamp: datetime.fromisoformat,
+    AvroKind.date: date.fromisoformat,
+    AvroKind.time: time.fromisoformat,
+    AvroKind.decimal: Decimal,
+    AvroKind.float: float,
+    AvroKind.bytes: str.encode,
 }
-
-
-def _value(name: str, kind: str, value: Any) -> Any:
-    """Return a JSON value as a value of the schema's field. Raises ValueError that names the field."""
-    if value is None or kind not in FROM_JSON:
-        return value
-    try:
-        return FROM_JSON[kind](value)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise ValueError(f"{name} is {json.dumps(value, default=str)[:60]}, no {kind}") from error
+FROM_BASE64 = partial(b64decode, validate=True)

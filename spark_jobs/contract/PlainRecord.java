@@ -3,6 +3,8 @@ package headrace;
 import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
 import java.util.List;
 import java.util.regex.Pattern;
 
@@ -26,7 +28,7 @@ public final class PlainRecord implements UDF1, Serializable {
             int longest, String positions) {
         PlainField field = new PlainField();
         field.key = bytes("\"" + member + "\":");
-        field.type = type.charAt(0);
+        field.reads = PlainField.code(type);
         field.required = required;
         field.whole = whole;
         field.scale = scale;
@@ -104,7 +106,7 @@ public final class PlainRecord implements UDF1, Serializable {
  */
 final class PlainField implements Serializable {
     byte[] key;
-    char type;
+    int reads;
     boolean required;
     int whole;
     int scale;
@@ -112,6 +114,24 @@ final class PlainField implements Serializable {
     Pattern pattern;
     int longest;
     long[] positions;
+
+    private static final String[] CODES = {"text", "time", "boolean", "integer", "long", "date", "base64", "number"};
+    private static final int TEXT = 0;
+    private static final int TIME = 1;
+    private static final int BOOLEAN = 2;
+    private static final int INTEGER = 3;
+    private static final int LONG = 4;
+    private static final int DATE = 5;
+    private static final int BASE64 = 6;
+
+    /** Returns the number of a way of reading, as spark_types.py names them. */
+    static int code(String name) {
+        int code = Arrays.asList(CODES).indexOf(name);
+        if (code < 0) {
+            throw new IllegalArgumentException(name);
+        }
+        return code;
+    }
 
     /** Returns where the value begins, after the key at `at`. */
     int begin(byte[] record, int at) {
@@ -128,32 +148,42 @@ final class PlainField implements Serializable {
         if (!required && isNull(record, at)) {
             return at + 4;
         }
-        switch (type) {
-            case 's':
+        switch (reads) {
+            case TEXT:
                 return endOfText(record, at);
-            case 't':
+            case TIME:
                 return endOfTime(record, at);
-            case 'b':
+            case BOOLEAN:
                 return has(record, at, TRUE) ? at + 4 : has(record, at, FALSE) ? at + 5 : -1;
+            case DATE:
+                return endOfDate(record, at);
+            case BASE64:
+                return endOfBase64(record, at);
             default:
                 return endOfNumber(record, at);
         }
     }
 
-    /** Returns the value between two places: a time as microseconds since 1970, a decimal as its text. */
+    /** Returns the value between two places: a time as microseconds since 1970, a date as days, a decimal as its text. */
     Object value(byte[] record, int begin, int end) {
         if (!required && isNull(record, begin)) {
             return null;
         }
-        switch (type) {
-            case 's':
+        switch (reads) {
+            case TEXT:
                 return UTF8String.fromBytes(record, begin + 1, end - begin - 2);
-            case 't':
+            case TIME:
                 return Long.valueOf(micros(record, begin + 1, end - 2));
-            case 'b':
+            case BOOLEAN:
                 return Boolean.valueOf(record[begin] == 't');
-            case 'i':
-                return Integer.valueOf(integer(record, begin, end));
+            case INTEGER:
+                return Integer.valueOf((int) whole(record, begin, end));
+            case LONG:
+                return Long.valueOf(whole(record, begin, end));
+            case DATE:
+                return Integer.valueOf(days(record, begin + 1));
+            case BASE64:
+                return Base64.getDecoder().decode(Arrays.copyOfRange(record, begin + 1, end - 1));
             default:
                 return UTF8String.fromBytes(record, begin, end - begin);
         }
@@ -234,7 +264,7 @@ final class PlainField implements Serializable {
         }
     }
 
-    /** The end of a whole number of at most nine digits, or of a decimal that fits. */
+    /** The end of a whole number of few enough digits, or of a decimal that fits. */
     private int endOfNumber(byte[] record, int at) {
         int first = record[at] == '-' ? at + 1 : at;
         int end = endOfDigits(record, first);
@@ -258,9 +288,9 @@ final class PlainField implements Serializable {
         return end;
     }
 
-    private static int integer(byte[] record, int begin, int end) {
+    private static long whole(byte[] record, int begin, int end) {
         boolean isNegative = record[begin] == '-';
-        int number = 0;
+        long number = 0;
         for (int at = isNegative ? begin + 1 : begin; at < end; at++) {
             number = 10 * number + record[at] - '0';
         }
@@ -283,13 +313,51 @@ final class PlainField implements Serializable {
         return record[end] == 'Z' && record[end + 1] == '"' ? end + 2 : -1;
     }
 
-    /** Whether "2013-01-31T10:15:00" is at a place; February 29 is not in plain form. */
-    private static boolean hasTime(byte[] record, int at) {
-        boolean isMarked = record[at + 4] == '-' && record[at + 7] == '-' && record[at + 10] == 'T'
-            && record[at + 13] == ':' && record[at + 16] == ':';
+    /** The end of "2013-01-31" with its quotes; no calendar of Python has the year 0. */
+    private static int endOfDate(byte[] record, int at) {
+        boolean isDate = at + 12 < record.length && record[at] == '"' && hasDate(record, at + 1)
+            && digits(record, at + 1, 4) > 0 && record[at + 11] == '"';
+        return isDate ? at + 12 : -1;
+    }
+
+    /** The end of a text that is base64 with padding and unused bits of 0: no other text has the same bytes. */
+    private static int endOfBase64(byte[] record, int at) {
+        if (record[at] != '"') {
+            return -1;
+        }
+        int end = at + 1;
+        int last = 0;
+        while (record[end] >= 0 && SIXTY_FOUR[record[end]] >= 0) {
+            last = SIXTY_FOUR[record[end]];
+            end++;
+        }
+        int padding = record[end] != '=' ? 0 : record[end + 1] != '=' ? 1 : 2;
+        boolean isWhole = (end + padding - at - 1) % 4 == 0 && (last & (1 << 2 * padding) - 1) == 0;
+        end += padding;
+        return isWhole && end > at + 1 && end < record.length - 1 && record[end] == '"' ? end + 1 : -1;
+    }
+
+    private static final int[] SIXTY_FOUR = new int[128];
+
+    static {
+        Arrays.fill(SIXTY_FOUR, -1);
+        String alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        for (int number = 0; number < 64; number++) {
+            SIXTY_FOUR[alphabet.charAt(number)] = number;
+        }
+    }
+
+    /** Whether "2013-01-31" is at a place; February 29 is not in plain form. */
+    private static boolean hasDate(byte[] record, int at) {
         int month = digits(record, at + 5, 2);
         int day = digits(record, at + 8, 2);
-        return isMarked && digits(record, at, 4) >= 0 && month >= 1 && month <= 12 && day >= 1 && day <= DAYS[month]
+        return record[at + 4] == '-' && record[at + 7] == '-' && digits(record, at, 4) >= 0 && month >= 1 && month <= 12
+            && day >= 1 && day <= DAYS[month];
+    }
+
+    /** Whether "2013-01-31T10:15:00" is at a place. */
+    private static boolean hasTime(byte[] record, int at) {
+        return hasDate(record, at) && record[at + 10] == 'T' && record[at + 13] == ':' && record[at + 16] == ':'
             && isBelow(digits(record, at + 11, 2), 24) && isBelow(digits(record, at + 14, 2), 60)
             && isBelow(digits(record, at + 17, 2), 60);
     }
@@ -315,13 +383,16 @@ final class PlainField implements Serializable {
 
     /** The microseconds of the time between a place and its `Z`; further digits are cut. */
     private static long micros(byte[] record, int at, int zone) {
-        int days = daysSince1970(digits(record, at, 4), digits(record, at + 5, 2), digits(record, at + 8, 2));
-        long minutes = 1440L * days + 60 * digits(record, at + 11, 2) + digits(record, at + 14, 2);
+        long minutes = 1440L * days(record, at) + 60 * digits(record, at + 11, 2) + digits(record, at + 14, 2);
         long micros = 60 * minutes + digits(record, at + 17, 2);
         for (int place = at + 20; place < at + 26; place++) {
             micros = 10 * micros + (place < zone ? record[place] - '0' : 0);
         }
         return micros;
+    }
+
+    private static int days(byte[] record, int at) {
+        return daysSince1970(digits(record, at, 4), digits(record, at + 5, 2), digits(record, at + 8, 2));
     }
 
     /**

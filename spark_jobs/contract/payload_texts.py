@@ -18,15 +18,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
+from include.catalog.column_type import AvroKind
 from include.catalog.contract import Contract
 from include.catalog.payload_format import AVRO, JSON
 from include.clients.schema_registry import AVRO as AVRO_TYPE
 from include.clients.schema_registry import RegisteredSchema
-from include.schemas.avro_record import BYTES, TEXT, AvroField, AvroRecord, SchemaUnusable, avro_record
+from include.schemas.avro_record import AvroField, AvroRecord, SchemaUnusable, avro_record
 from include.schemas.wire_format import HEADER_BYTES
 from spark_jobs.contract.json_record import MAX_BYTES
 
+TEXTS = (AvroKind.text, AvroKind.bytes)
+TEXTS = (AvroKind.text, AvroKind.bytes)
 UNREAD = "_unread"
+DAY_US = 86_400_000_000
 UNREAD_TYPE = "struct<rule:string,detail:string>"
 WIRE_FORMAT, UNKNOWN_SCHEMA, UNUSABLE_SCHEMA, UNDECODABLE = (
     *("wire_format", "unknown_schema", "unusable_schema", "undecodable"),
@@ -113,7 +117,7 @@ class _Reader:
 
     def _decoded(self, value: Column) -> Column:
         assert self.record_type is not None
-        written, read = json.loads(self.schema.text), self.record_type.reader(self._members())
+        written, read = json.loads(self.schema.text), self.record_type.reader(self._members(), self._base64())
         options = {**OPTIONS, "avroSchema": json.dumps(_with_end(read))}
         return from_avro(value, json.dumps(_with_end(written)), options)
 
@@ -126,7 +130,10 @@ class _Reader:
 
     def _value(self, field: AvroField) -> Column:
         # An object is not a value of any column, so the record is rejected by the type of this field.
-        return self._column(field) if field.is_readable else F.struct(F.lit(field.kind).alias("avro"))
+        if not field.is_readable:
+            return F.struct(F.lit(field.kind).alias("avro"))
+        value = self._column(field)
+        return _clock(field, value) if field.kind == AvroKind.time else value
 
     def fault(self) -> Column:
         """Return why a record of this schema has no text, or null."""
@@ -134,7 +141,8 @@ class _Reader:
         if self.unusable:
             return _unread(UNUSABLE_SCHEMA, F.lit(f"schema {self.schema.id} {self.unusable}"))
         whole = F.coalesce(F.hex(F.col(f"{self.column}.end")) == END, F.lit(False))
-        texts = [self._column(field) for field in self._fields().values() if field.kind in (TEXT, BYTES)]
+        named = [field for field in self._fields().values() if field.kind in TEXTS and field.name not in self._base64()]
+        texts = [self._column(field) for field in named]
         valid = [F.coalesce(F.is_valid_utf8(text), F.lit(True)) for text in texts]
         is_text = reduce(Column.__and__, valid, F.lit(True))
         return F.when(~whole, _unread(UNDECODABLE, about)).when(~is_text, _unread("bad_utf8", about))
@@ -147,8 +155,22 @@ class _Reader:
     def _members(self) -> list[str]:
         return [column.member for column in self.contract.columns]
 
+    def _base64(self) -> list[str]:
+        """Return the members whose bytes stay bytes, which JSON has as base64: those of Avro's type bytes."""
+        assert self.record_type is not None
+        kinds = {field.name: field.kind for field in self.record_type.fields}
+        members = [column.member for column in self.contract.columns if column.kind.is_base64]
+        return [member for member in members if kinds.get(member) == AvroKind.bytes]
+
     def _column(self, field: AvroField) -> Column:
         return F.col(f"{self.column}.payload.`{field.name}`")
+
+
+def _clock(field: AvroField, value: Column) -> Column:
+    """Return a time of day as text; a number that is none as itself, which no column takes for a time."""
+    micros = value.try_cast("long") * (1 if "time-micros" in json.dumps(field.type) else 1_000)
+    text = F.date_format(F.timestamp_micros(micros), "HH:mm:ss.SSSSSS")
+    return F.when(micros.between(0, DAY_US - 1), text).otherwise(value.try_cast("string"))
 
 
 def _with_end(record: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 r"""The plain form of a record, recognised and read in one pass over its bytes (adr-0004).
 
 Plain means: the contract's fields in the contract's order, optional ones present or not, strings without escapes,
-whole numbers of at most nine digits, decimals that fit, at most one space after a separator. Such a record needs no
-JSON parser: its form proves its structure, its types, the required fields, enumerations and simple patterns.
+whole numbers with fewer digits than the greatest, decimals that fit, numbers without an exponent, UUIDs in lower case,
+times as they are stored, at most one space after a separator. Such a record needs no JSON parser: its form proves its
+structure, its types, the required fields, enumerations and simple patterns.
 Any other record takes the general path (json_record.py), with the same verdict at several times the cost.
 """
 
@@ -14,11 +15,12 @@ from pathlib import Path
 from pyspark.sql import Column as Expression
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from include.catalog.contract import Column, Contract
 from spark_jobs.contract.java_function import java_function
 from spark_jobs.contract.json_record import MAX_BYTES
+from spark_jobs.contract.spark_types import READ_AS, spark_type
 from spark_jobs.java_class import new_instance
 
 PLAIN_RECORD = Path(__file__).with_name("PlainRecord.java")
@@ -29,14 +31,6 @@ SIMPLE_PATTERN = re.compile(r"^\^(?:[A-Za-z0-9_/:,\-{}()|?+*]|\\d|\[[A-Za-z0-9_\
 # One character, or a class of characters, in a number that is known.
 POSITION = r"(\\d|\[[A-Za-z0-9_\-]+\]|[A-Za-z0-9_/:,\-])(?:\{(\d{1,3})\})?"
 PLAIN_ASCII = [sign for sign in map(chr, range(128)) if re.fullmatch(PLAIN_CHARACTER, sign)]
-# How values come from the record: decimals as texts, times as microseconds.
-READ_AS = {
-    "string": StringType(),
-    "integer": IntegerType(),
-    "number": StringType(),
-    "timestamp": LongType(),
-    "boolean": BooleanType(),
-}
 
 
 def plain_values(record: Expression, contract: Contract) -> Expression:
@@ -48,12 +42,11 @@ def plain_values(record: Expression, contract: Contract) -> Expression:
     spark = SparkSession.active()
     function = new_instance(spark, PLAIN_RECORD)
     for column in contract.columns:
-        whole, scale = _digits(column)
-        values, pattern, positions = _accepted_texts(column)
-        function.add(
-            column.member, column.type, column.required, whole, scale, values, pattern, column.max_length, positions
-        )
-    fields = [StructField(_field_name(n), READ_AS[column.type]) for n, column in enumerate(contract.columns)]
+        kind, (values, pattern, positions) = spark_type(column), _accepted_texts(column)
+        texts = (values, pattern, column.max_length, positions)
+        function.add(column.member, kind.code, column.required, *kind.digits(column), *texts)
+    codes = [spark_type(column).code for column in contract.columns]
+    fields = [StructField(_field_name(n), READ_AS[code]) for n, code in enumerate(codes)]
     known = F.octet_length(record) <= MAX_BYTES if contract.columns[0].required else F.lit(False)
     return java_function(spark, function, StructType(fields), F.when(known, record))
 
@@ -61,9 +54,7 @@ def plain_values(record: Expression, contract: Contract) -> Expression:
 def plain_value(values: str, contract: Contract, number: int) -> Expression:
     """Return the typed value of a contract's column of this number, in a column of `plain_values`."""
     column, value = contract.columns[number], F.col(f"{values}.{_field_name(number)}")
-    if column.type == "timestamp":
-        return F.timestamp_micros(value)
-    return value.try_cast(f"decimal({column.precision},{column.scale})") if column.type == "number" else value
+    return spark_type(column).of_plain(column, value)
 
 
 def is_proven_by_plain_form(column: Column, rule: str) -> bool:
@@ -77,19 +68,15 @@ def _field_name(number: int) -> str:
     return f"_{number}"
 
 
-def _digits(column: Column) -> tuple[int, int]:
-    """Return the most digits of a plain number before and after the point."""
-    return (9, 0) if column.type == "integer" else (column.precision - column.scale, column.scale)
-
-
 def _accepted_texts(column: Column) -> tuple[list[str] | None, str | None, str | None]:
     """Return what restricts a text of the column: its values, or a pattern, or the characters of each position."""
     if column.values:
         return [value for value in column.values if re.fullmatch(f"{PLAIN_CHARACTER}+", value)], None, None
-    if not column.pattern or not _is_simple(column):
+    pattern = column.pattern if _is_simple(column) else spark_type(column).pattern
+    if not pattern:
         return None, None, None
-    positions = _positions(column.pattern[1:-1])
-    return None, None if positions else column.pattern, positions
+    positions = _positions(pattern[1:-1])
+    return None, None if positions else pattern, positions
 
 
 def _positions(pattern: str) -> str | None:

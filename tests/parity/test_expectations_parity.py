@@ -10,47 +10,39 @@ import random
 import string
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
 import pytest
 from deliveries import parity_seed
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StructField, StructType
 
+from include.catalog.column_type import Ability, rounded_to_float, shortest_float
+from include.catalog.contract import Column
 from include.catalog.contract_rules import Rule, RuleModel, typed_rule
+from include.catalog.contract_types import COLUMN_TYPES
 from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS
 from include.catalog.yaml_declarations import InvalidValue
 from include.optional_packages import import_optional
+from include.quality.table_frames import to_pandas
 from spark_jobs.contract.compiled_rules import compiled_rule
+from spark_jobs.contract.field_types import column_type
 
 gx = import_optional("great_expectations")
 get_expectation_impl = import_optional("great_expectations.expectations.registry").get_expectation_impl
 ROWS = 400
 RULES_OF_EACH = 14
-TYPES = {
-    f"{name}{number}": kind
-    for name, kind in (("s", "string"), ("n", "integer"), ("d", "number"), ("t", "timestamp"), ("b", "boolean"))
+COLUMNS = {
+    f"{name}_{number}": Column(f"{name}_{number}", name, precision=7, scale=2)
+    for name in COLUMN_TYPES
     for number in (1, 2)
 }
-SPARK = {
-    "string": StringType(),
-    "integer": IntegerType(),
-    "number": DecimalType(7, 2),
-    "timestamp": TimestampType(),
-    "boolean": BooleanType(),
-}
+TYPES = {name: column.kind for name, column in COLUMNS.items()}
 WORDS = [
     *["", "a", "b", "ab", "abc", "UA", "ua", "EWR", "x" * 40, "é", "e\u0301", "\U0001f6eb", "ß", "ſ", "١٢", "12", "1"],
     *["a\nb", "a\n", "\na", "a\rb", "a\u2028b", "a\u0085", " a ", "a b", "it's", "100%", "N1\u0001", "null", "{}"],
@@ -76,7 +68,17 @@ PATTERNS = [
     *[r"^\{.*\}$", r"\.", "^[0-9]*$", "^$", "(?=a)ab", "(?!a)b", "[a-]", "^ ", "1|2", r"[\[{]", "^.*$"],
 ]
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
+UUIDS = [f"123e4567-e89b-12d3-a456-42661417400{digit}" for digit in range(4)]
 VALUES: Mapping[str, Callable[[random.Random], Any]] = {
+    "uuid": lambda rng: rng.choice(UUIDS),
+    "binary": lambda rng: rng.choice([b"", b"\x00", b"a", b"\xff\xfe"]),
+    "bigint": lambda rng: rng.choice([*range(-3, 13), 2**31, 2**53 - 1, -(2**40)]),
+    "smallint": lambda rng: rng.choice([*range(-3, 13), 2**15 - 1, -(2**15)]),
+    "tinyint": lambda rng: rng.choice([*range(-3, 13), 127, -128]),
+    "float": lambda rng: rng.choice([0.0, rounded_to_float(0.1), -1.5, 16777216.0, rounded_to_float(3.3e38)]),
+    "double": lambda rng: rng.choice([0.0, 0.1, 0.30000000000000004, -1.5, 1e300, 5e-324]),
+    "date": lambda rng: (BEGIN + timedelta(days=rng.choice([0, 1, 365, -700_000, 100_000]))).date(),
+    "time": lambda rng: rng.choice(["00:00:00", "08:30:00", "08:30:00.5", "08:30:00.51", "23:59:59.999999"]),
     "string": lambda rng: rng.choice(WORDS),
     "integer": lambda rng: rng.choice([*range(-3, 13), 2**31 - 1, -(2**31)]),
     "number": lambda rng: Decimal(rng.choice(["0.00", "0.10", "-0.10", "1.00", "2.50", "99999.99", "-1.25"])),
@@ -88,9 +90,11 @@ VALUES: Mapping[str, Callable[[random.Random], Any]] = {
 def value_as_written(rng: random.Random, kind: str) -> Any:
     """Return a random value as it is written in YAML."""
     value = VALUES[kind](rng)
+    if kind == "float":
+        return float(shortest_float(value))
     if isinstance(value, Decimal):
         return float(value)
-    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, date) else value
 
 
 def bounds(rng: random.Random, kind: str) -> dict[str, Any]:
@@ -142,14 +146,16 @@ ARGUMENTS: Mapping[str, Callable[[random.Random, str], dict[str, Any]]] = {
 def comparison(rng: random.Random) -> dict[str, Any]:
     column = rng.choice(sorted(TYPES))
     kind = TYPES[column]
-    if rng.random() < 0.2:
+    abilities = kind.abilities
+    if rng.random() < 0.2 or not abilities:
         return {"type": "nullity", "column": {"name": column}, "is_null": rng.random() < 0.5}
     written = {"type": "comparison", "column": {"name": column}}
-    if kind in ("string", "integer", "number") and rng.random() < 0.4:
-        values = [value_as_written(rng, kind) for _ in range(rng.randrange(1, 6))]
+    if Ability.counted in abilities and rng.random() < 0.4:
+        values = [value_as_written(rng, kind.name) for _ in range(rng.randrange(1, 6))]
         return written | {"operator": rng.choice(["IN", "NOT_IN"]), "parameter": values}
-    operators = ["==", "!="] if kind == "boolean" else ["==", "!=", "<", "<=", ">", ">="]
-    return written | {"operator": rng.choice(operators), "parameter": value_as_written(rng, kind)}
+    operators = ["==", "!="] if Ability.equal in abilities else []
+    operators += ["<", "<=", ">", ">="] if Ability.ordered in abilities else []
+    return written | {"operator": rng.choice(operators), "parameter": value_as_written(rng, kind.name)}
 
 
 def condition(rng: random.Random) -> dict[str, Any]:
@@ -160,9 +166,9 @@ def condition(rng: random.Random) -> dict[str, Any]:
 def random_kwargs(rng: random.Random, expectation: str) -> dict[str, Any]:
     spec = ROW_EXPECTATIONS[expectation]
     kind = rng.choice(spec.types)
-    names = [name for name, found in TYPES.items() if found == kind]
+    names = [name for name, found in TYPES.items() if found.name == kind.name]
     kwargs = dict(zip(spec.columns, rng.sample(names, len(spec.columns)), strict=True))
-    kwargs |= ARGUMENTS[expectation](rng, kind)
+    kwargs |= ARGUMENTS[expectation](rng, kind.name)
     if rng.random() < 0.6:
         kwargs["row_condition"] = condition(rng)
     return kwargs | {"mostly": rng.choice([1, 1.0, 0.5, 0.9, 0.05])}
@@ -189,7 +195,8 @@ class Verdict:
 def rows() -> list[dict[str, Any]]:
     rng = random.Random(parity_seed())
     return [
-        {name: None if rng.random() < 0.25 else VALUES[kind](rng) for name, kind in TYPES.items()} for _ in range(ROWS)
+        {name: None if rng.random() < 0.25 else VALUES[kind.name](rng) for name, kind in TYPES.items()}
+        for _ in range(ROWS)
     ]
 
 
@@ -203,8 +210,8 @@ def rules() -> list[Rule]:
 def compiled_verdicts(spark: SparkSession, rows: list[dict[str, Any]], rules: list[Rule]) -> list[Verdict]:
     """Evaluate all rules over all rows in one pass."""
     schema = StructType().add("id", LongType())
-    for name, kind in TYPES.items():
-        schema.add(name, SPARK[kind])
+    for name, column in COLUMNS.items():
+        schema.add(name, column_type(column))
     records = spark.createDataFrame([{"id": n, **row} for n, row in enumerate(rows)], schema)
     compiled = [compiled_rule(rule) for rule in rules]
     columns = [
@@ -230,21 +237,13 @@ def gx_verdicts(rows: list[dict[str, Any]], rules: list[Rule]) -> list[Verdict]:
 
 
 def pandas_batch(rows: list[dict[str, Any]]) -> Any:
-    """Return the rows as Arrow converts tables to pandas: numbers are floats, other types keep None."""
-    frame = pd.DataFrame({name: column(rows, name, kind) for name, kind in TYPES.items()})
+    """Return the rows as checkpoints see them."""
+    schema = StructType([StructField(name, column_type(column)) for name, column in COLUMNS.items()])
+    frame = to_pandas(pa.Table.from_pylist(rows, to_arrow_schema(schema, timezone="UTC")), list(COLUMNS))
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     asset = context.data_sources.add_pandas("rows").add_dataframe_asset("rows")
     return asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": frame})
-
-
-def column(rows: list[dict[str, Any]], name: str, kind: str) -> pd.Series[Any]:
-    values = [row[name] for row in rows]
-    if kind in ("integer", "number"):
-        return pd.Series([None if value is None else float(value) for value in values], dtype="float64")
-    if kind == "timestamp":
-        return pd.Series(pd.to_datetime(values, utc=True))
-    return pd.Series(values, dtype="object")
 
 
 def gx_verdict(batch: Any, rule: Rule) -> Verdict:
@@ -287,7 +286,7 @@ def test_every_row_expectation_is_covered() -> None:
 )
 def test_pattern_with_other_meaning_in_java_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidValue) as refused:
-        declared("expect_column_values_to_match_regex", {"column": "s1", "regex": pattern})
+        declared("expect_column_values_to_match_regex", {"column": "string_1", "regex": pattern})
     assert refused.value.key == ("implementation", "kwargs", "regex")
 
 
@@ -295,5 +294,5 @@ def test_pattern_of_any_punctuation_is_accepted() -> None:
     for sign in string.punctuation:
         declared(
             "expect_column_values_to_match_regex",
-            {"column": "s1", "regex": "\\" + sign if sign in r"\^$.|?*+(){}[]/-" else sign},
+            {"column": "string_1", "regex": "\\" + sign if sign in r"\^$.|?*+(){}[]/-" else sign},
         )

@@ -98,7 +98,7 @@ def test_contract_names_what_it_cannot_read_of_a_schema(contract: Contract) -> N
     assert unread_parts(contract, RegisteredSchema(3, "AVRO", record(**kinds))) == [
         "trade_id is required, and the schema has no field trade_id",
         "traded_at is of type timestamp, and field tradedAt of the schema is integer",
-        "quantity is of type integer, and field quantity of the schema is text",
+        "quantity is of type int, and field quantity of the schema is text",
         "live is of type boolean, and field live of the schema is union of int, boolean",
     ]
     assert unread_parts(contract, RegisteredSchema(4, "JSON", "{}")) == [
@@ -118,7 +118,7 @@ def test_payloads_are_shown_as_json() -> None:
 
 def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract) -> None:
     text = contract_schema(contract)
-    encoding = avro_encoding(text, 5)
+    encoding = avro_encoding(contract, text, 5)
     line = b'{"trade_id": "t1", "tradedAt": "2026-11-30T12:00:01.5Z", "quantity": 3, "price": 1.25, "live": true}'
     value = encoding.encoded(1, line)
     assert schema_id(value) == 5
@@ -143,7 +143,7 @@ def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract
 )
 def test_line_that_is_no_record_of_the_schema_is_named(contract: Contract, line: bytes, why: str) -> None:
     with pytest.raises(RecordNotEncodable, match=why) as refused:
-        avro_encoding(contract_schema(contract), 5).encoded(7, line)
+        avro_encoding(contract, contract_schema(contract), 5).encoded(7, line)
     assert refused.value.line == 7
 
 

@@ -49,13 +49,17 @@ MARKUP = "<script>alert(1)</script> [bold] *x* {{ 7*7 }} [y](z) a|b `c`"
 
 
 def compared(tmp_path: Path, old: pl.DataFrame, new: pl.DataFrame, threshold: float = 0.0) -> Comparison:
+    return compare(*sides_of(tmp_path, old, new), 3, threshold, lambda _: None)
+
+
+def sides_of(folder: Path, old: pl.DataFrame, new: pl.DataFrame) -> list[Side]:
     dataset = load_dataset("flights", FLIGHTS)
     sides = []
     for side, rows in (("old", old), ("new", new)):
-        write_deltalake(str(tmp_path / side), rows.to_arrow())
-        table = PublishedTable("gold.route_days", tmp_path / side, 0, "flights", side, 3)
+        write_deltalake(str(folder / side), rows.to_arrow())
+        table = PublishedTable("gold.route_days", folder / side, 0, "flights", side, 3)
         sides.append(Side(dataset, {table.name: open_dataset(table)}))
-    return compare(*sides, 3, threshold, lambda _: None)
+    return sides
 
 
 def page(comparison: Comparison) -> str:

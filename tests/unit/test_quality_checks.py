@@ -13,6 +13,7 @@ import pyarrow.dataset as pd
 import pytest
 
 from include.catalog.contract_rules import Rule, RuleModel, typed_rule
+from include.catalog.contract_types import COLUMN_TYPES
 from include.catalog.dataset import snapshot_dataset
 from include.catalog.rule_results import RuleResult
 from include.paths import docs_page
@@ -24,7 +25,10 @@ from include.quality.table_frames import to_pandas
 from include.reading.publication import Publication, publish
 from include.settings import Settings
 
-TYPES = {"day": "string", "rows": "integer", "litres": "number", "name": "string"}
+TYPES = {
+    name: COLUMN_TYPES[kind]
+    for name, kind in {"day": "string", "rows": "integer", "litres": "number", "name": "string"}.items()
+}
 ROWS = pa.table(
     {
         "day": ["mon", "tue", "wed", None],

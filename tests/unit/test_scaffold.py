@@ -58,7 +58,9 @@ def field(records: list[dict[str, Any]], name: str) -> Any:
     ("value", "kind"),
     [
         (lambda n: n, "integer"),
-        (lambda n: n + 2**31, "number"),
+        (lambda n: n + 2**31 - 100, "bigint"),
+        (lambda n: -(2**31) - n, "bigint"),
+        (lambda n: n + 2**63, "number"),
         (lambda n: n / 2, "number"),
         (lambda n: n % 2 == 0, "boolean"),
         (lambda n: f"t{n}", "string"),
