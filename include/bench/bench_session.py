@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from include.bench.bench_follower import BenchFailed, Ends, PublicationFollower
 from include.bench.bench_state import LogLine, stopped_afterwards, temporary_state
@@ -19,17 +19,18 @@ from include.bench.sending import Target, send_frames
 from include.bench.sent_records import SentRecords
 from include.clients.kafka import ensure_topic
 from include.clients.readable_offsets import readable_end_offsets
+from include.host.await_progress import NoProgress, Waiting
 from include.paths import publication_path
 from include.process_control.start_stop import up
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
+from include.state.process_signs import process_signs
 from include.state.process_states import stream_name
 from include.state.run_files import read_run_file
 
 PARTITIONS = 2
 COLD_EVENTS = 2_000
 """Events that are in the topic before the driver starts."""
-FIRST_PUBLICATION_WITHIN = 180.0
 
 
 @dataclass
@@ -95,15 +96,21 @@ def warm_session(dataset: str, warm_up: int, keep: bool, log: LogLine) -> Iterat
 def start_driver(session: BenchSession) -> float:
     """Start the driver; return the seconds from its process to its first publication. Raises BenchFailed."""
     settings, published = session.settings, publication_path(session.settings, session.dataset)
-    end = time.monotonic() + FIRST_PUBLICATION_WITHIN
+    signs = partial(process_signs, settings, stream_name(session.dataset))
     with ThreadPoolExecutor(1, "up") as pool:
         starting = pool.submit(up, settings, [session.dataset], session.log)
-        while not published.exists():
+
+        def has_published() -> bool:
             if starting.done():
                 starting.result()
-            if time.monotonic() > end:
-                raise BenchFailed("the driver published nothing", settings, session.dataset)
-            time.sleep(0.01)
+            return published.exists()
+
+        try:
+            Waiting(session.dataset, lambda: signs() if starting.done() else time.monotonic()).holds(
+                has_published, 0.01
+            )
+        except NoProgress as error:
+            raise BenchFailed(f"the driver published nothing, {error.why}", settings, session.dataset) from error
         at = time.time()
         starting.result()
     driver = read_run_file(settings, stream_name(session.dataset))

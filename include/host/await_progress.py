@@ -23,6 +23,8 @@ IDLE = 120.0
 LONGEST = 1_800.0
 """Seconds after which it ends in any case: processes that restart for ever show progress too."""
 REPORT_EVERY = 15.0
+LOOK_EVERY = 1.0
+"""Signs of processes are not free: while something starts, it needs the processors."""
 CPU_STEP = 4.0
 """Processor seconds that count as progress: a process on a crowded processor gets them in time, an idle one not."""
 Answer = TypeVar("Answer")
@@ -51,11 +53,12 @@ class Waiting:
     def until(self, ask: Callable[[], Answer | None], pause: float = 0.1) -> Answer:
         """Ask until there is an answer, and return it. Raises NoProgress, and what `ask` raises."""
         began = moved = reported = time.monotonic()
-        before: object = None
+        before, looked = self.signs(), began
         while (answer := ask()) is None:
-            now, signs = time.monotonic(), self.signs()
-            if signs != before:
-                before, moved = signs, now
+            now = time.monotonic()
+            if now - looked >= LOOK_EVERY:
+                looked, signs = now, self.signs()
+                before, moved = signs, moved if signs == before else now
             if now - moved >= self.idle or now - began >= LONGEST:
                 raise NoProgress(self.what, now - began, now - moved)
             if now - reported >= REPORT_EVERY:

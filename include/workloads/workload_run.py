@@ -6,7 +6,6 @@ sent once. After a crash: the next call sends the rest.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from include.audit.derived_audit import derived_audit
 from include.audit.kafka_records import open_topic
 from include.clients.kafka import ensure_topic
 from include.errors import Terminal, Transient
+from include.host.await_progress import NoProgress, Waiting
 from include.planning.derived_recomputation import recompute_derived
 from include.process_control.start_stop import down, up
 from include.producers.event_feed import Feed
@@ -32,6 +32,8 @@ from include.producers.paced_sending import Run, send
 from include.reading import pinned
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
+from include.state.process_signs import process_signs
+from include.state.process_states import stream_name
 from include.status.stream_progress import observe_catch_up
 from include.workloads.arrival_orders import OrderComparison
 from include.workloads.oracle_rows import Expected, differing_rows
@@ -48,7 +50,6 @@ WHOLE = ("searches",)
 """Always sent completely: the spikes are in the third week."""
 FAULTS = Shares(duplicates=0.01, late=0.02, reorder=0.1)
 """Duplicates, late and reordered records; the oracles know nothing of them."""
-CAUGHT_UP_WITHIN = 600.0
 POLL_SECONDS = 0.5
 ONE_TICK = timedelta(microseconds=1)
 Reporter = Callable[[str], None]
@@ -236,10 +237,13 @@ def _events_of(name: str, events: int) -> pl.DataFrame:
 
 
 def _await_published(settings: Settings, name: str) -> None:
-    end = time.monotonic() + CAUGHT_UP_WITHIN
-    while not (observed := observe_catch_up(settings, [name])).caught_up:
-        if observed.blocked_by:
+    def has_caught_up() -> bool:
+        observed = observe_catch_up(settings, [name])
+        if observed.blocked_by and not observed.caught_up:
             raise NotPublished(name, str(observed.blocked_by))
-        if time.monotonic() > end:
-            raise NotPublished(name, f"not caught up after {CAUGHT_UP_WITHIN:g} s")
-        time.sleep(POLL_SECONDS)
+        return observed.caught_up
+
+    try:
+        Waiting(name, partial(process_signs, settings, stream_name(name))).holds(has_caught_up, POLL_SECONDS)
+    except NoProgress as error:
+        raise NotPublished(name, f"not caught up, {error.why}") from error
