@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from include.audit.gold_findings import columns_of
 from include.audit.gold_recomputation import grained_sql
 from include.catalog.dataset import released_dataset
+from include.catalog.event_times import utc_text
 from include.catalog.pipeline import Gold, QueryGold, closes, gold_session, gold_window, grain_columns, row_columns
 from include.catalog.windows import Start, Window, window_begin, window_end
 from include.errors import Terminal
@@ -136,7 +137,7 @@ def _no_row(gold: Gold, table: str, keys: Mapping[str, str], published: Publishe
     if not closes(gold):
         return OriginRefused(table, why, (), remedy)
     watermark, window = stored_refresh_state(published.path, published.version).watermark, gold_window(gold)
-    reached = f"{watermark:%Y-%m-%d %H:%M:%S} UTC" if watermark else "nowhere yet"
+    reached = f"{utc_text(watermark)} UTC" if watermark else "nowhere yet"
     if window is None:
         why += f"; sessions appear when the watermark, at {reached}, has passed their end by the gap"
         return OriginRefused(table, why, (), f"headrace grains --dataset {published.dataset}")
@@ -144,7 +145,7 @@ def _no_row(gold: Gold, table: str, keys: Mapping[str, str], published: Publishe
     end = None if start is None else window_end(window, start)
     if end is None or (watermark is not None and end <= watermark):
         return OriginRefused(table, why, (), remedy)
-    why += f"; its window is open: it closes when the watermark, at {reached}, reaches {end:%Y-%m-%d %H:%M:%S} UTC"
+    why += f"; its window is open: it closes when the watermark, at {reached}, reaches {utc_text(end)} UTC"
     return OriginRefused(table, why, (), f"headrace grains --dataset {published.dataset}")
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from include.catalog.event_times import utc_text
 from include.cli.open_windows import open_windows
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
@@ -101,4 +102,4 @@ def _listed(windows: list[GrainWindow], limit: int) -> Table:
 
 
 def _moment(at: datetime | None) -> str:
-    return "no time yet" if at is None else f"{at:%Y-%m-%d %H:%M}"
+    return "no time yet" if at is None else utc_text(at, "minutes")

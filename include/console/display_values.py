@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from include.catalog.event_times import utc_text
+
 UNKNOWN = "–"
 STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -38,7 +40,7 @@ def duration(seconds: float | None) -> str:
 
 def moment(value: datetime | None) -> str:
     """Return a time in UTC, to the second."""
-    return UNKNOWN if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    return UNKNOWN if value is None else utc_text(value)
 
 
 def moment_of_ms(value: int | None) -> str:

@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from include.catalog.dataset import Dataset, ReleaseStart, released_dataset, snapshot_dataset
 from include.catalog.dataset_checks import checked_dataset
+from include.catalog.event_times import utc_text
 from include.catalog.pipeline import time_columns, window_zones
 from include.catalog.release_diff import release_changes
 from include.errors import Terminal
@@ -160,7 +161,9 @@ def _release_start(settings: Settings, publication: Publication, parameters: Rel
     if since is not None:
         batch = first_batch_since(bronze_path(settings, publication.dataset), since)
         if batch is None:
-            raise StartPointRefused(publication.dataset, f"no record has arrived since {since:%Y-%m-%d %H:%M} UTC")
+            raise StartPointRefused(
+                publication.dataset, f"no record has arrived since {utc_text(since, 'minutes')} UTC"
+            )
     if batch is None or batch == 0:
         return None
     if not 0 < batch <= publication.batch + 1:

@@ -13,12 +13,13 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from include.app_ids import plan_app_id
 from include.catalog.dataset import Dataset, released_dataset
+from include.catalog.event_times import utc_text
 from include.catalog.history_slice import BRONZE, Slice, Span, joined_spans
 from include.catalog.span_index import SpanIndex
 from include.clients.delta_log import transaction_version
@@ -267,7 +268,7 @@ def _lies_in(part: BatchOffsets, spans: Sequence[Span]) -> bool:
 
 def format_range(since: datetime, until: datetime) -> str:
     """Return the range [since, until) in words."""
-    return f"from {since.astimezone(UTC):%Y-%m-%d %H:%M} to before {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"from {utc_text(since, 'minutes')} to before {utc_text(until, 'minutes')} UTC"
 
 
 def refuse_not_ingested(view: PublishedView, spans: Iterable[Span], requested: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from include.catalog.event_times import utc_text
 from include.state.process_states import ProcessState
 from include.status.dataset_health import StreamHealth
 
@@ -74,7 +75,7 @@ def current_breaches(health: StreamHealth, lag_seconds: float) -> dict[str, str]
 def health_line(health: StreamHealth) -> str:
     """Return a stream's health as one line."""
     seconds = "" if health.lag_seconds is None else f" / {health.lag_seconds:.1f} s"
-    watermark = "" if health.watermark is None else f", complete up to {health.watermark:%Y-%m-%d %H:%M} UTC"
+    watermark = "" if health.watermark is None else f", complete up to {utc_text(health.watermark, 'minutes')} UTC"
     rejected = "" if health.rejected_share is None else f", {health.rejected_share:.2%} rejected"
     reason = f" ({health.reason})" if health.reason else ""
     state = f"{health.dataset}: {health.state.label}{reason}, batch {health.batch}"

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from include.catalog.dataset import Dataset, released_dataset
+from include.catalog.event_times import utc_text
 from include.catalog.gold_refresh import first_open
 from include.catalog.pipeline import closes, gold_window
 from include.catalog.watermark import WatermarkProgress, read_progress
@@ -111,7 +112,7 @@ def _declared(settings: Settings, publication: Publication) -> Dataset:
 
 def moment(at: datetime) -> str:
     """Return a time to the second, in UTC."""
-    return f"{at:%Y-%m-%d %H:%M:%S}"
+    return utc_text(at)
 
 
 def published_progress(

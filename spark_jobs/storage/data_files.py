@@ -195,5 +195,6 @@ def _stats(bounds: Mapping[str, Bound], round_up: timedelta) -> dict[str, int | 
 def _stat(value: int | str | datetime | date, round_up: timedelta) -> int | str:
     """Format a bound. Delta stores milliseconds: times are rounded outwards, so that a bound never excludes a row."""
     if isinstance(value, datetime):
-        return (value.astimezone(UTC) + round_up).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+        # Not by `strftime`, which writes years before 1000 with fewer than four digits.
+        return (value.astimezone(UTC) + round_up).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
     return value.isoformat() if isinstance(value, date) else value

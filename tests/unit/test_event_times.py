@@ -8,13 +8,15 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from include.catalog.dataset import declared_dataset
-from include.catalog.event_times import FIRST, LAST, after, before
+from include.catalog.event_times import FIRST, LAST, after, before, utc_text
 from include.catalog.watermark import watermarks
 from include.catalog.windows import Window, parsed_size, window_end, window_starts
+from include.console.display_values import moment
 from include.operators.day_completion import complete_days
+from include.planning.slice_plan import format_range
 from include.settings import Settings
 from spark_jobs.layers.identity_lookup import _may_share
-from spark_jobs.storage.data_files import DataFile
+from spark_jobs.storage.data_files import DataFile, _stats
 
 EARLY, LATE = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, 999_999, tzinfo=UTC)
 WEEK = timedelta(days=7)
@@ -50,3 +52,16 @@ def test_files_with_the_same_identity_are_found_at_the_ends_of_the_calendar(
     bounds = {"occurred_at": moment, "event_id": "a"}
     file = DataFile("a.parquet", "0001-01", 1, 1, bounds, bounds)
     assert _may_share(file, bounds, bounds, declared_dataset(settings, "flights").pipeline)
+
+
+@pytest.mark.parametrize(("at", "text"), [(FIRST, "0001-01-01 00:00:00"), (LAST, "9999-12-31 23:59:59")])
+def test_years_have_four_digits_in_texts(at: datetime, text: str) -> None:
+    assert utc_text(at) == text
+    assert moment(at) == text
+    assert format_range(at, at) == f"from {text[:-3]} to before {text[:-3]} UTC"
+
+
+def test_years_have_four_digits_in_the_bounds_of_files() -> None:
+    assert _stats({"at": FIRST}, timedelta()) == {"at": "0001-01-01T00:00:00.000Z"}
+    late = datetime(999, 1, 2, 3, 4, 5, 678_001, tzinfo=UTC)
+    assert _stats({"at": late}, timedelta(microseconds=999)) == {"at": "0999-01-02T03:04:05.679Z"}
