@@ -29,9 +29,9 @@ from include.clients import table_files
 from include.paths import publication_path
 from include.planning.contract_checks import PlanHeld
 from include.planning.derived_release_plan import plan_derived_release
-from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_stages import approve, compare_built
 from include.planning.release_kind import read_release_build
+from include.planning.release_plan import ReleaseParameters
 from include.plans.plan_journal import record_result
 from include.plans.stage_results import Compared
 from include.quality.published_quality import validate_published
@@ -316,7 +316,7 @@ def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_ta
     query = tmp_path / "datasets" / NAME / "gold" / f"{NAME}.sql"
     query.write_text(query.read_text().replace("as delayed,", "+ 7 as delayed,"))
     changed = Settings(state=state, datasets=tmp_path / "datasets")
-    record = plan_derived_release(changed, NAME, PlanParameters(threshold=1), "ann", now)
+    record = plan_derived_release(changed, NAME, ReleaseParameters(threshold=1), "ann", now)
     published = find_publication(changed, NAME)
     assert published is not None
     fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, 1, is_published=False)
