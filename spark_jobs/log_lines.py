@@ -11,9 +11,12 @@ from datetime import UTC, datetime
 from deltalake.exceptions import DeltaError
 
 from include.errors import HeadraceError
+from spark_jobs.jvm_end import jvm_end
 
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CAUSE = "Caused by: "
+CALL = re.compile(r"\AAn error occurred while calling .*\n: ")
+"""Py4J names its own object before what Java has thrown."""
 
 
 def log_line(line: str, error: BaseException | None = None) -> None:
@@ -26,9 +29,10 @@ def log_line(line: str, error: BaseException | None = None) -> None:
 
 def error_reason(error: BaseException) -> str:
     """Return the reason of a failure in one line of at most 300 characters: what failed, and its root cause."""
-    if isinstance(error, HeadraceError):
-        return error.what.strip().splitlines()[0][:300]
-    text = ANSI_COLOUR.sub("", str(error)).strip() or type(error).__name__
+    known = error if isinstance(error, HeadraceError) else jvm_end(error)
+    if known is not None:
+        return known.what.strip().splitlines()[0][:300]
+    text = CALL.sub("", ANSI_COLOUR.sub("", str(error)).strip()) or type(error).__name__
     lines = [line.strip(" \t↳") for line in text.splitlines()]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
     root = causes[-1] if causes else lines[-1] if isinstance(error, OSError | DeltaError) else ""

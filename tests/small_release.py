@@ -7,7 +7,7 @@ build on it. Records are shaped as Spark's Kafka source hands them over, with ma
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -66,6 +66,7 @@ class SmallRelease:
     batches: int = 0
     idle: IdleSet = IdleSet()
     """The partitions that are idle after the last batch."""
+    topic_id: str = ""
 
     def __post_init__(self) -> None:
         self.restart()
@@ -84,13 +85,16 @@ class SmallRelease:
 
     def ingest(self, records: Sequence[Record]) -> int:
         """Commit the records as the next bronze batch, at the partitions' ends; return its number."""
+        return self.commit(*self._next_records(records))
+
+    def commit(self, source: DataFrame | Callable[[Path], list[Path]], ends: dict[int, int]) -> int:
+        """Commit a source's records, from the partitions' ends up to others, as the next batch; return its number."""
         number, starts = self.batches, self.ends
-        source, ends = self._next_records(records)
         ranges = {partition: (starts[partition], ends[partition]) for partition in ends}
         app_id = f"{self.dataset.name}/bronze/1"
         batch = BronzeBatch(number, app_id, number, ranges, self._facts(), self.idle)
-        commit_bronze(self.bronze, source, batch)
-        self.idle = batch.idle_set([record.partition for record in records])
+        files = commit_bronze(self.bronze, source, batch)
+        self.idle = batch.idle_set({int(str(file.low["partition"])) for file in files})
         self.ends, self.batches = ends, number + 1
         return number
 
@@ -189,7 +193,7 @@ class SmallRelease:
         name = self.dataset.pipeline.topic
         return {"dataset": self.dataset.name, "code": self.dataset.release, "epoch": self.epoch} | {
             "topic": name,
-            "topic_id": f"{name}-id",
+            "topic_id": self.topic_id or f"{name}-id",
             "query_id": f"{name}-query",
             "reference": current_versions(self.settings, self.dataset.name),
         }

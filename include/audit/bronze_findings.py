@@ -11,8 +11,9 @@ from typing import Any
 import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, offset_findings, position_findings
-from include.audit.kafka_records import RECORD, Chunk, Topic
+from include.audit.kafka_records import HEADERS, RECORD, Chunk, Topic
 from include.clients.delta_log import commits
+from include.kafka_times import AFTER, BEFORE, FIRST_MS, HEADER, LAST_MS
 from include.reading.bronze_ranges import commit_ranges
 from include.reading.publication import PublishedTable
 from include.record_coordinates import CONTENT
@@ -31,8 +32,7 @@ class CommittedRange:
 
 def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[Finding]:
     """Compare a chunk of Kafka with bronze's rows of the same range (both ascending by offset), byte for byte."""
-    kafka = chunk.records.with_columns(pl.col("timestamp") * 1000)
-    kafka, bronze = _comparable(kafka), _comparable(bronze)
+    kafka, bronze = _comparable(_as_in_bronze(chunk.records)), _comparable(bronze)
     if kafka.equals(bronze):
         return
     p, offsets = chunk.partition, bronze["offset"]
@@ -47,6 +47,19 @@ def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[
     for name in CONTENT:
         changed = both.filter(pl.col(name).ne_missing(pl.col(f"{name}_bronze")))["offset"]
         yield from offset_findings(FindingKind.different, table, p, changed, f"{name} differs from Kafka")
+
+
+def _as_in_bronze(kafka: pl.DataFrame) -> pl.DataFrame:
+    """Return Kafka's records with the times and headers that bronze must have: a time that is none is a header."""
+    time = pl.col("timestamp")
+    is_before, is_after = time < FIRST_MS, time > LAST_MS
+    if not kafka.select((is_before | is_after).any()).item():
+        return kafka.with_columns(time * 1000)
+    micros = pl.when(is_before).then(BEFORE).when(is_after).then(AFTER).otherwise(time * 1000)
+    number = pl.struct(pl.lit(HEADER).alias("key"), time.cast(pl.String).cast(pl.Binary).alias("value"))
+    own = pl.coalesce("headers", pl.lit([], HEADERS))
+    headers = pl.when(is_before | is_after).then(pl.concat_list(own, pl.concat_list(number))).otherwise("headers")
+    return kafka.with_columns(micros.alias("timestamp"), headers.alias("headers"))
 
 
 def _comparable(frame: pl.DataFrame) -> pl.DataFrame:

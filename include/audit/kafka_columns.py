@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 from uuid import uuid4
@@ -24,6 +24,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from include.host.java_runtime import find_java
+from include.host.process_end import ended_how
 from include.kafka_address import source_options
 
 SOURCE = Path(__file__).with_name("KafkaRecords.java")
@@ -49,6 +50,8 @@ OPTIONS = {
     "value.deserializer": BYTES,
 }
 ALIGNED = 8
+END_SECONDS = 5.0
+"""The connection breaks before the process is gone: how long its end is waited for."""
 QUIET = logging.NullHandler()
 PY4J = logging.getLogger("py4j")
 """It logs each call that fails, with a traceback; what failed is raised too."""
@@ -66,7 +69,7 @@ def _read_failures() -> Iterator[None]:
     except Py4JJavaError as error:
         raise KafkaReadFailed(str(error.java_exception.toString())) from error
     except Py4JError as error:
-        raise KafkaReadFailed(f"the JVM that reads Kafka has ended: {error}") from error
+        raise KafkaReadFailed(f"the JVM that reads Kafka {JVM.end()}") from error
 
 
 class _SharedJvm:
@@ -99,6 +102,12 @@ class _SharedJvm:
                 self._users -= 1
                 if self._users == 0:
                     self._end()
+
+    def end(self) -> str:
+        """Return how the JVM ended, which no longer answers."""
+        with suppress(TimeoutExpired):
+            return ended_how(self.process.wait(END_SECONDS))
+        return "does not answer"
 
     def _start(self, jars: Path) -> None:
         # The JVM also unpacks native libraries there, which it does not delete.

@@ -59,12 +59,14 @@ class Problem:
 class DeclarationRefused(Terminal):
     """Files of a dataset cannot be used; `problems` are all that were found in them, by file and line."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(
+        self, problems: Iterable[Problem], consequence: str = "the dataset was not loaded", remedy: str = ""
+    ) -> None:
         self.problems = tuple(sorted(set(problems)))
         files = ", ".join(dict.fromkeys(str(problem.file) for problem in self.problems))
         count = f"{len(self.problems)} problems:\n  " if len(self.problems) > 1 else ""
         found = "\n  ".join(map(str, self.problems))
-        super().__init__(f"{count}{found}\nthe dataset was not loaded", f"correct {files}; headrace contract check")
+        super().__init__(f"{count}{found}\n{consequence}", remedy or f"correct {files}; headrace contract check")
 
 
 class InvalidValue(ValueError):

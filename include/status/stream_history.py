@@ -7,10 +7,11 @@ Minutes older than a day are merged into hours, so memory grows with time, not w
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from include.kafka_times import arrivals
 from include.ledger.ledger_reader import LedgerReader
 from include.ledger.run_history import BatchTimes, RecordedRun
 
@@ -49,6 +50,12 @@ class Minute:
         self.newest_ms = greatest(self.newest_ms, other.newest_ms)
         self.reasons.update(other.reasons)
         self.warned.update(other.warned)
+
+
+def _arrivals(batch: BatchTimes, now_ms: int) -> Sequence[int]:
+    """Return when the first and the last record of a batch arrived, nothing if it has none."""
+    first, last = batch.first_timestamp_ms, batch.last_timestamp_ms
+    return () if first is None or last is None else arrivals((first, last), batch.committed_at_ms, now_ms)
 
 
 def greatest(first: int | None, second: int | None) -> int | None:
@@ -111,10 +118,10 @@ class StreamHistory:
         if run.last_batch <= self.published_batch or run.published_at_ms is None:
             return
         passed = list(self._passed(run.last_batch))
-        oldest = [batch.first_timestamp_ms for batch in passed if batch.first_timestamp_ms is not None]
-        newest = max((batch.last_timestamp_ms or 0 for batch in passed), default=0)
-        self.newest_ms, self.published_batch = greatest(self.newest_ms, newest or None), run.last_batch
-        lag = run.published_at_ms - min(oldest) if oldest else None
+        arrived = [time for batch in passed for time in _arrivals(batch, run.published_at_ms)]
+        newest = max(arrived, default=None)
+        self.newest_ms, self.published_batch = greatest(self.newest_ms, newest), run.last_batch
+        lag = run.published_at_ms - min(arrived) if arrived else None
         minute = Minute(
             published=sum(batch.rows for batch in passed),
             runs=1,

@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 from include.catalog.contract import Column as ContractColumn
 from include.catalog.contract import Contract
 from include.catalog.payload_format import JSON
+from include.kafka_times import AFTER, BEFORE
 from spark_jobs.contract.field_types import (
     FieldRule,
     column_type,
@@ -88,11 +89,20 @@ def _compiled(contract: Contract, application: str) -> Validator:
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
     unread = [] if contract.format == JSON else [F.col(UNREAD)]
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
-    parsing = (*read, F.col("_batch_id"), *unread, value, plain_values(value, contract).alias("_values"))
+    # A record without a time of the calendar is not in plain form: its headers are read here only.
+    plain = plain_values(F.when(_has_time(F.col("timestamp")), value), contract).alias("_values")
+    parsing = (*read, F.col("_batch_id"), *unread, value, plain)
+    time = F.when(~_has_time(F.col("timestamp")), F.element_at("headers", -1)["value"].cast("string"))
     return Validator(
         (
-            parsing,
-            (*coordinates, *unread, F.col("_values"), _unless_plain(json_values(value, contract)).alias("_read")),
+            (*parsing, time.alias("_time")),
+            (
+                *coordinates,
+                *unread,
+                F.col("_time"),
+                F.col("_values"),
+                _unless_plain(json_values(value, contract)).alias("_read"),
+            ),
             (*_typed_values(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
             (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
         ),
@@ -107,6 +117,11 @@ def _compiled(contract: Contract, application: str) -> Validator:
 def validated_schema(contract: Contract) -> StructType:
     """Return the columns of validated records: the contract's, then FOLLOWING. Spark takes two seconds to find them."""
     return StructType([*(StructField(column.name, column_type(column)) for column in contract.columns), *FOLLOWING])
+
+
+def _has_time(timestamp: Column) -> Column:
+    micros = F.unix_micros(timestamp)
+    return (micros > BEFORE) & (micros < AFTER)
 
 
 def _unless_plain(value: Column) -> Column:
@@ -135,6 +150,7 @@ def _faults(contract: Contract) -> Column:
     found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), detail))).otherwise(
         _without_nulls(types)
     )
+    found = F.when(F.col("_time").isNotNull(), F.array(_reason("kafka_timestamp", "", F.col("_time")))).otherwise(found)
     if contract.format != JSON:
         why = F.array(_reason(F.col(f"{UNREAD}.rule"), F.lit(""), F.col(f"{UNREAD}.detail")))
         found = F.when(F.col(UNREAD).isNotNull(), why).otherwise(found)

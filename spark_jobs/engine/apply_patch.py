@@ -20,6 +20,7 @@ from include.app_ids import plan_app_id
 from include.catalog.gold_refresh import EVERY_RUN
 from include.errors import Terminal
 from include.record_coordinates import POSITION
+from include.sql_quoting import sql_identifier
 from include.state.release_files import PatchDirection
 from spark_jobs.engine.patched_reference import reference_facts
 from spark_jobs.engine.rebuild_gold import patched_rows, refuse_expired_grains
@@ -31,7 +32,7 @@ from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
 from spark_jobs.layers.identified_rows import identity_columns
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_tables import MONTH_IN_SQL
+from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile, bounds_of
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder
@@ -88,9 +89,10 @@ def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
     if patch.direction is PatchDirection.APPLY:
         _fill_bronze(release, patch, facts)
     pass_step(Step.PATCH_STARTED, batch)
-    _replace(writer.silver, patch, release.dataset.pipeline.event_time, facts | _reference_facts(release, patch))
+    month = MONTH_IN_SQL.format(time=sql_identifier(release.dataset.pipeline.event_time))
+    _replace(writer.silver, patch, month, facts | _reference_facts(release, patch))
     pass_step(Step.PATCH_SILVER_COMMITTED, batch)
-    _replace(writer.rejected, patch, "first_seen", facts)
+    _replace(writer.rejected, patch, ARRIVAL_MONTH_IN_SQL.format(time="first_seen"), facts)
     pass_step(Step.PATCH_REJECTED_COMMITTED, batch)
 
     def patch_gold(target: GoldTable) -> None:
@@ -197,8 +199,8 @@ def _files_at(table: Table, patch: Patch) -> list[DataFile]:
     ]
 
 
-def _replace(table: Table, patch: Patch, time: str, facts: dict[str, Any]) -> None:
-    """Replace rows of silver or rejected in one commit; the column `time` gives the month."""
+def _replace(table: Table, patch: Patch, month: str, facts: dict[str, Any]) -> None:
+    """Replace rows of silver or rejected in one commit; `month` is SQL for the partition."""
     if table.committed(facts["app_id"]) >= patch.direction:
         return
     counts = {
@@ -210,8 +212,7 @@ def _replace(table: Table, patch: Patch, time: str, facts: dict[str, Any]) -> No
         with duckdb_session() as duck:
             _view_patch_rows(duck, table, patch)
             duck.view_table("current", table, old)
-            rows = REPLACED.format(month=MONTH_IN_SQL.format(time=f'"{time}"'))
-            added = duck.write(rows, table, f"{patch.plan}-{patch.direction}")
+            added = duck.write(REPLACED.format(month=month), table, f"{patch.plan}-{patch.direction}")
     else:
         old = []
     _validate_rows(table, patch, old, added, counts)

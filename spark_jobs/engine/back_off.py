@@ -10,6 +10,7 @@ from typing import TypeVar
 from include.leases.lease_errors import LeaseLost
 from include.reading.publication import PublicationAhead
 from include.store.stored_publication import StoreConflict
+from spark_jobs.jvm_end import jvm_end
 from spark_jobs.storage.delta_table import OwnershipLost
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -19,12 +20,17 @@ NOT_RETRIED = (LeaseLost, OwnershipLost, PublicationAhead, StoreConflict)
 
 
 def attempt(work: Callable[[], Result], after_failure: Callable[[Exception], Result]) -> Result:
-    """Return what the work returns, or what `after_failure` returns for its error. Raises what NOT_RETRIED names."""
+    """Return what the work returns, or what `after_failure` returns for its error.
+
+    Raises what NOT_RETRIED names, and JvmEnded: no later attempt has a JVM.
+    """
     try:
         return work()
     except NOT_RETRIED:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the driver's other work continues)
+        if (ended := jvm_end(error)) is not None:
+            raise ended from error
         return after_failure(error)
 
 

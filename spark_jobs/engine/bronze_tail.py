@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from include.clients.kafka_record import KafkaRecord
+from include.kafka_times import kafka_time
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 
@@ -48,6 +50,7 @@ def _last_offset(path: Path, partition: int) -> int:
 
 def _record(path: Path, partition: int, offset: int) -> KafkaRecord:
     chosen = (pc.field("partition") == partition) & (pc.field("offset") == offset)
-    columns = ["timestamp", "key", "value"]
-    row = pq.read_table(path, columns=columns, filters=chosen, partitioning=None).slice(0, 1).to_pylist()[0]
-    return KafkaRecord(offset, round(row["timestamp"].timestamp() * 1000), row["key"], row["value"])
+    columns = ["timestamp", "key", "value", "headers"]
+    found = pq.read_table(path, columns=columns, filters=chosen, partitioning=None).slice(0, 1)
+    (row,), (micros,) = found.to_pylist(), found["timestamp"].cast(pa.int64()).to_pylist()
+    return KafkaRecord(offset, kafka_time(micros, row["headers"]), row["key"], row["value"])

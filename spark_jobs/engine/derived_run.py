@@ -4,6 +4,8 @@ Reads: publications, the sources' tables. Writes: each gold table, `run.json` of
 Guarantee: each table gets run n once; readers see n when all tables have it, over one version of each source.
 After a crash: `run.json` names the versions; the same run is repeated with them. When files of those versions are gone,
 everything is recomputed from the current ones, by a run of its own.
+After a failure: a run of which no table has a commit is forgotten, since its sources may be the reason; the next one is
+over the current versions. One that some tables have is repeated once, then replaced as if its versions were gone.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from include.app_ids import release_app_id
 from include.catalog.derived_dataset import DerivedDataset
+from include.clients.delta_log import LOG
 from include.clients.file_changes import FileChanges
 from include.errors import Transient
 from include.paths import derived_run_path, gold_path, release_path, warehouse
@@ -36,6 +41,7 @@ from include.reading.publication import (
 from include.reading.published_tables import PublishedVersionGone
 from include.settings import Settings
 from include.state.json_file import JsonFile
+from spark_jobs.engine.back_off import NOT_RETRIED
 from spark_jobs.engine.request_exchange import awaits_sources
 from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
 from spark_jobs.layers.derived_sources import changes_since, open_sources, source_version
@@ -56,11 +62,15 @@ class SourcesGone(Transient):
 
 @dataclass(frozen=True)
 class DerivedRun:
-    """A run that was begun: its number, the sources by the name in queries, and whether everything is computed."""
+    """A run that was begun: its number, the sources by the name in queries, and whether everything is computed.
+
+    `failures`: how often it failed after a table had committed it.
+    """
 
     number: int
     sources: Mapping[str, SourceVersion]
     whole: bool = False
+    failures: int = 0
 
 
 @dataclass
@@ -109,7 +119,7 @@ class DerivedRelease:
         Sources with new versions of the same rows are entered into the publication, without a run.
         """
         unfinished, published = self._unfinished(), published_tables(self.settings)
-        if unfinished is not None and self._is_readable(unfinished):
+        if unfinished is not None and not self._is_superseded(unfinished) and self._is_readable(unfinished):
             return unfinished
         sources = {table: published[table] for table in self.derived.pipeline.sources.values()}
         if unfinished is None and sources == self.followed:
@@ -152,6 +162,17 @@ class DerivedRelease:
     def execute(self, run: DerivedRun) -> None:
         """Commit a run to all tables and publish it. Raises OwnershipLost, GoldFailed, DeclarationRefused."""
         self._file.write(run)
+        try:
+            self._commit(run)
+        except NOT_RETRIED:
+            # The file belongs to the other owner.
+            raise
+        except Exception:
+            self._note_failure(run)
+            raise
+        self._file.remove()
+
+    def _commit(self, run: DerivedRun) -> None:
         sources = self._opened(run.sources)
         if not self.tables:
             self.tables = self._open_tables(sources)
@@ -162,7 +183,28 @@ class DerivedRelease:
         pass_step(Step.ALL_GOLD_COMMITTED, run.number)
         self._publish(self._publication(run))
         pass_step(Step.PUBLISHED, run.number)
-        self._file.remove()
+
+    def _note_failure(self, run: DerivedRun) -> None:
+        """Forget a run that no table has, else count the failure."""
+        if self._is_begun(run):
+            self._file.write(replace(run, failures=run.failures + 1))
+        else:
+            self._file.remove()
+
+    def _is_begun(self, run: DerivedRun) -> bool:
+        """Return whether a table has a commit of the run, by the logs: the tables may be unopened."""
+        settings, name, release = self.settings, self.derived.name, self.derived.release
+        for gold in self.derived.pipeline.gold:
+            path = gold_path(settings, name, release, gold.name)
+            app_id = release_app_id(name, release, f"gold/{gold.name}")
+            found = DeltaTable(str(path)).transaction_version(app_id) if (path / LOG).is_dir() else None
+            if found is not None and found >= run.number:
+                return True
+        return False
+
+    def _is_superseded(self, run: DerivedRun) -> bool:
+        """Return whether a run failed again after a table had committed it, and its sources have other versions now."""
+        return run.failures > 1 and run.sources != self.current_sources()
 
     @property
     def published_run(self) -> int:

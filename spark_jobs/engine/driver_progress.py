@@ -10,6 +10,7 @@ from typing import Any
 from include.clients.kafka import log_end_offsets
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
+from include.kafka_times import FIRST_ARRIVAL_MS
 from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import DriverStatus, LastRun
 from spark_jobs.engine.active_releases import ActiveReleases
@@ -57,12 +58,16 @@ def has_records(ingest: Ingest, log_end: Mapping[int, int]) -> bool:
 def lag_seconds(ingest: Ingest, refined: int, log_end: Mapping[int, int], now: float) -> float | None:
     """Return the age in seconds of the oldest bronze record after batch `refined`.
 
-    0 when all of Kafka is published, None while Kafka has records that bronze lacks and no others wait.
+    0 when all of Kafka is published, None while only records wait that bronze lacks or of which no time is known.
     """
-    times: list[Any] = [file.low["timestamp"] for file in ingest.bronze.batch_files(refined + 1, sys.maxsize)]
-    if times:
-        return float(round(max(0.0, now - min(times).timestamp()), 3))
-    if all(ingest.ingested.get(p, 0) >= end for p, end in log_end.items()):
+    waiting = ingest.bronze.batch_files(refined + 1, sys.maxsize)
+    bounds: list[Any] = [each["timestamp"] for file in waiting for each in (file.low, file.high) if "timestamp" in each]
+    times = [time.timestamp() for time in bounds]
+    # Some producers send another unit, or nothing.
+    known = [time for time in times if time * 1000 >= FIRST_ARRIVAL_MS]
+    if known:
+        return float(round(max(0.0, now - min(known)), 3))
+    if not waiting and all(ingest.ingested.get(p, 0) >= end for p, end in log_end.items()):
         return 0.0
     return None
 

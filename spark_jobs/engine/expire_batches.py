@@ -10,13 +10,14 @@ Does not: change gold, publish, or delete files: the next publication shows it, 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from include.clients.delta_log import commits_following
+from include.clients.delta_log import Commit, commits_following
+from include.kafka_times import arrivals
 from include.plans.plan_lookup import open_plans
 from include.settings import Settings
 from include.sql_quoting import sql_identifier
@@ -93,48 +94,54 @@ def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringT
     """
     retention, bronze = releases[0].dataset.pipeline.retention, releases[0].writer.bronze
     last = min(refined_batch(each) for each in releases)
-    arrived = _arrival(bronze, last)
+    arrived = _arrival(bronze, last, now)
     if arrived is None:
         return
     for release in releases if retention.silver is not None else ():
         writer, bound = release.writer, min(now, arrived) - (retention.silver or timedelta())
         first = max(first_unexpired_batch(writer, "silver"), 0)
-        before = _run_start(writer.silver, _first_younger(bronze, first, last, bound), first)
+        before = _run_start(writer.silver, _first_younger(bronze, first, last, now, bound), first)
         for table in (writer.silver, writer.rejected):
             layer = table.spec.name.partition(".")[0]
             begun = first_unexpired_batch(writer, layer)
             yield _ExpiringTable(table, expiry_ids(writer)[layer], begun, before, "_partition", "_offset")
     if retention.bronze is not None:
         first = first_unexpired_batch(releases[0].writer, "bronze")
-        before = _first_younger(bronze, first, last, now - retention.bronze)
+        before = _first_younger(bronze, first, last, now, now - retention.bronze)
         yield _ExpiringTable(bronze, expiry_ids(releases[0].writer)["bronze"], first, before, "partition", "offset")
 
 
-def _arrival(bronze: Table, batch: int) -> datetime | None:
+def _arrival(bronze: Table, batch: int, now: datetime) -> datetime | None:
     """Return when the earliest record of a batch arrived in Kafka; None for a batch without records."""
-    times = metadata_of(batch_commit(bronze, batch))["timestamps"] if batch >= 0 else None
-    return datetime.fromtimestamp(times[0] / 1000, UTC) if times else None
+    found = _arrivals(batch_commit(bronze, batch), now) if batch >= 0 else None
+    return datetime.fromtimestamp(found[0] / 1000, UTC) if found else None
 
 
-def _first_younger(bronze: Table, first: int, last: int, bound: datetime) -> int:
+def _arrivals(commit: Commit, now: datetime) -> tuple[int, int] | None:
+    """Return when the first and the last record of a batch arrived, None if it has none."""
+    times = metadata_of(commit)["timestamps"]
+    return arrivals(times, commit.timestamp_ms, now.timestamp() * 1000) if times else None
+
+
+def _first_younger(bronze: Table, first: int, last: int, now: datetime, bound: datetime) -> int:
     """Return the first batch from `first` on with a record that arrived at `bound` or later, `last` at most."""
     before = first
-    for metadata in _batches(bronze, first):
-        batch, times = metadata["batches"][0], metadata["timestamps"]
-        young = times is not None and times[1] >= bound.timestamp() * 1000
+    for commit in _batches(bronze, first):
+        batch, found = metadata_of(commit)["batches"][0], _arrivals(commit, now)
+        young = found is not None and found[1] >= bound.timestamp() * 1000
         if young or batch >= last or batch - first >= MOST_BATCHES:
             return min(max(before, first), last)
         before = batch + 1
     return min(before, max(first, last))
 
 
-def _batches(bronze: Table, first: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the metadata of bronze's batches from `first` on."""
+def _batches(bronze: Table, first: int) -> Iterator[Commit]:
+    """Yield the commits of bronze's batches from `first` on."""
     version = batch_commit(bronze, first).version - 1 if first > 0 else -1
     for commit in commits_following(bronze.spec.path, version):
         metadata = metadata_of(commit)
         if "offsets" in metadata and metadata["batches"][0] >= first:
-            yield metadata
+            yield commit
 
 
 def _run_start(silver: Table, batch: int, first: int) -> int:
@@ -209,7 +216,7 @@ def _write_kept(duck: DuckSession, each: _ExpiringTable, file: DataFile, folder:
 def _offsets(bronze: Table, first: int, before: int) -> dict[str, list[int]]:
     """Return by partition the offsets [start, end) of batches [first, before)."""
     found: dict[str, list[int]] = {}
-    for metadata in _batches(bronze, first):
+    for metadata in map(metadata_of, _batches(bronze, first)):
         if metadata["batches"][0] >= before:
             break
         for partition, (start, end) in metadata["offsets"].items():

@@ -37,7 +37,7 @@ from spark_jobs.engine.next_run import least_ahead
 from spark_jobs.engine.preflight import BronzeHead, refuse_replaced_topic
 from spark_jobs.engine.quiet_partitions import QuietPartitions
 from spark_jobs.layers.bronze_files import ArrowRecords
-from spark_jobs.layers.bronze_layer import BronzeBatch, commit_bronze, commit_quiet_batch
+from spark_jobs.layers.bronze_layer import BronzeBatch, ClusterRecords, commit_bronze, commit_quiet_batch
 from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.kafka_source import complete_source_options, fetch_options
 from spark_jobs.storage.checkpoint_generation import Generation
@@ -73,7 +73,7 @@ class Ingest:
     pacing: BronzePacing | None = None
     """None: refine does not run, and no batch waits."""
     reader: KafkaRanges | None = field(default=None, init=False)
-    """None on a cluster, whose executors read Kafka."""
+    """On a cluster it reads only what Spark's source cannot."""
     limit: BatchLimit = field(init=False)
     quiet: QuietPartitions = field(default_factory=QuietPartitions)
     idle: IdleSet = IdleSet()
@@ -121,10 +121,9 @@ class Ingest:
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=interval).start()
 
     def _open_reader(self, options: Mapping[str, str]) -> None:
-        """End the consumers of an earlier query; open new ones where tasks are threads of this process."""
+        """End the consumers of an earlier query."""
         self.close()
-        if computes_here(self.spark):
-            self.reader = KafkaRanges(self.spark, self.generation.topic, options, self.stop)
+        self.reader = KafkaRanges(self.spark, self.generation.topic, options, self.stop)
 
     def close(self) -> None:
         """End the consumers."""
@@ -219,9 +218,11 @@ class Ingest:
             self._committing.release()
         return True
 
-    def _rows(self, records: DataFrame, batch: BronzeBatch) -> DataFrame | ArrowRecords:
+    def _rows(self, records: DataFrame, batch: BronzeBatch) -> ArrowRecords | ClusterRecords:
         """Return the rows of a batch; the query's frame is not executed where this process reads Kafka itself."""
-        return records if self.reader is None else partial(self.reader.write, batch.offsets)
+        assert self.reader is not None
+        here = partial(self.reader.write, batch.offsets)
+        return here if computes_here(self.spark) else ClusterRecords(records, here)
 
     def wait_for_next(self, number: int, begun: float) -> None:
         """Return when the batch after `number`, which was begun at `begun`, is to be planned, or at once in a drain."""

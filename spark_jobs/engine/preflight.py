@@ -21,6 +21,7 @@ from include.clients.delta_log import LOG, commits_descending
 from include.clients.kafka import is_compacted, log_end_offsets, log_start_offsets, topic_id
 from include.clients.kafka_record import KafkaRecord, record_reader
 from include.errors import Terminal
+from include.kafka_times import FIRST_MS, LAST_MS
 from include.paths import bronze_path, checkpoint_path, silver_path
 from include.settings import Settings
 from spark_jobs.engine.bronze_tail import last_records
@@ -108,6 +109,8 @@ class RecordsReplaced(Terminal):
 
 
 def _written(record: KafkaRecord) -> str:
+    if not FIRST_MS <= record.timestamp_ms <= LAST_MS:
+        return f"{record.timestamp_ms} ms"
     return datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 

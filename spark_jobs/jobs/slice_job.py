@@ -10,17 +10,20 @@ Usage: python -m spark_jobs.jobs.slice_job DATASET PLAN. Prints one JSON object 
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.catalog.dataset import released_dataset
 from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
@@ -32,6 +35,7 @@ from include.record_coordinates import CONTENT
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.release_files import PlanBuild, plan_build_file
+from spark_jobs.engine.batch_limit import BatchLimit, newest_files, size_in_bronze
 from spark_jobs.engine.job_progress import report
 from spark_jobs.engine.rebuild_gold import rebuild_gold
 from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
@@ -41,9 +45,12 @@ from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.kafka_source import complete_source_options
 from spark_jobs.layers.release_tables import Release, pinned_release
+from spark_jobs.storage.arrow_files import read_arrow
 from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder, write_folder
+from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder
 from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.storage.kafka_ranges import KafkaRanges
+from spark_jobs.storage.parquet_writer import write_parquet
 
 ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
 DIFFERING = f"""
@@ -124,7 +131,7 @@ def slice_records(
                 for t in batch_offsets(bronze.spec.path, published.batch)
                 if any(_overlap(t, s) for s in from_kafka.spans)
             ]
-            write_folder(kafka_records(settings, release, from_kafka, offsets), folder.staging("kafka"))
+            write_kafka_records(settings, release, from_kafka, offsets, folder.staging("kafka"))
             duck.view_folder("kafka", folder.staging("kafka"), bronze.spec.data_schema)
             _view_bronze(duck, "known", bronze, from_kafka, published.batch)
             _refuse_other_records(duck, bronze.spec.name)
@@ -150,40 +157,48 @@ def _refuse_other_records(duck: DuckSession, table: str) -> None:
         raise BronzeDiffers(table, *differing_record[0])
 
 
-def kafka_records(settings: Settings, release: Release, requested: Slice, offsets: Sequence[BatchOffsets]) -> DataFrame:
-    """Return Kafka's records of the spans in bronze's columns, with the batch that each offset belongs to."""
-    spark, bronze = release.writer.spark, release.writer.bronze
-    topic = release.dataset.pipeline.topic
-    parts = [_read_kafka(settings, spark, topic, spans) for spans in _one_per_partition(requested.spans)]
-    rows = parts[0]
-    for part in parts[1:]:
-        rows = rows.unionByName(part)
-    known = [(o.batch, o.partition, o.start, o.end) for o in offsets]
-    batches = spark.createDataFrame(known, "_batch_id long, _part int, _start long, _end long")
-    inside = "partition = _part and offset >= _start and offset < _end"
-    placed = rows.join(F.broadcast(batches), F.expr(inside))
-    return placed.withColumnsRenamed(RENAMED).select(*bronze.spec.data_schema.fieldNames())
+def write_kafka_records(
+    settings: Settings, release: Release, requested: Slice, offsets: Sequence[BatchOffsets], folder: Path
+) -> None:
+    """Write Kafka's records of the spans in bronze's columns, each with the batch that its offset belongs to.
+
+    They are read as the stream reads them, in pieces as large as its batches.
+    """
+    bronze, topic = release.writer.bronze, release.dataset.pipeline.topic
+    limit = BatchLimit(settings.batch_records, settings.batch_bytes)
+    limit.measure(*size_in_bronze(bronze, newest_files(bronze)))
+    schema = to_arrow_schema(bronze.spec.data_schema, timezone="UTC")
+    options = complete_source_options(settings, bootstrap_servers(settings), {}, {})
+    folder.mkdir(parents=True)
+    with closing(KafkaRanges(release.writer.spark, topic, options, threading.Event())) as reader:
+        for number, ranges in enumerate(_pieces(requested.spans, limit.apply())):
+            for part, file in enumerate(reader.write(ranges, folder)):
+                rows = _placed(read_arrow([file]).rename_columns(RENAMED), offsets).select(schema.names).cast(schema)
+                write_parquet(rows.to_batches(), schema, folder / f"{number}-{part}.parquet", bronze.spec.writing)
+                file.unlink()
 
 
-def _one_per_partition(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    """Yield groups of spans with one span per partition each: Spark's Kafka source takes one range per partition."""
-    waiting = list(spans)
+def _pieces(spans: Sequence[Span], most: int) -> Iterator[dict[int, tuple[int, int]]]:
+    """Yield ranges of at most `most` offsets: one of each partition at a time, which are read at once."""
+    waiting = [
+        (span.partition, start, min(start + most, span.end))
+        for span in spans
+        for start in range(span.start, span.end, most)
+    ]
     while waiting:
-        group = {span.partition: span for span in reversed(waiting)}
-        yield list(group.values())
-        waiting = [span for span in waiting if group[span.partition] is not span]
+        group = {partition: (start, end) for partition, start, end in reversed(waiting)}
+        yield group
+        waiting = [piece for piece in waiting if group[piece[0]] != piece[1:]]
 
 
-def _read_kafka(settings: Settings, spark: SparkSession, topic: str, spans: Sequence[Span]) -> DataFrame:
-    chosen = {
-        "assign": json.dumps({topic: [span.partition for span in spans]}),
-        "startingOffsets": json.dumps({topic: {str(span.partition): span.start for span in spans}}),
-        "endingOffsets": json.dumps({topic: {str(span.partition): span.end for span in spans}}),
-    }
-    options = complete_source_options(settings, bootstrap_servers(settings), chosen, {})
-    # Of a stream only.
-    options.pop("minOffsetsPerTrigger", None)
-    return spark.read.format("kafka").options(**options).load()
+def _placed(rows: pa.Table, offsets: Sequence[BatchOffsets]) -> pa.Table:
+    """Return the rows of a partition that lie in a batch, with its number."""
+    partition = rows["partition"][0].as_py()
+    known = sorted((o.start, o.end, o.batch) for o in offsets if o.partition == partition and o.start < o.end)
+    starts, ends, batches = np.array([(-1, -1, -1), *known], np.int64).T
+    found = rows["offset"].to_numpy()
+    at = np.searchsorted(starts, found, "right") - 1
+    return rows.append_column("_batch_id", pa.array(batches[at])).filter(pa.array(found < ends[at]))
 
 
 def _overlap(offsets: BatchOffsets, span: Span) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from spark_jobs.storage.parquet_writer import write_parquet
 ArrowRecords = Callable[[Path], list[Path]]
 """Adds records to a folder as Arrow files with the columns of Spark's Kafka source; returns these files."""
 DAY_US = 86_400_000_000
+FIRST_DATE, LAST_DATE = date(1999, 12, 31), date(2100, 1, 1)
+"""Records of earlier and of later days are with these: producers' times of any year must not make a file each."""
 RENAMED = {"timestampType": "timestamp_type"}
 """Columns of the Kafka source that have another name in bronze."""
 
@@ -41,8 +44,8 @@ def write_bronze(table: Table, records: ArrowRecords, batch: int, folder: str, s
         for number, file in enumerate(files):
             rows = read_arrow([file]).rename_columns(RENAMED)
             numbered = rows.append_column("_batch_id", pa.repeat(pa.scalar(batch, pa.int64()), len(rows)))
-            for date, dated in rows_by_date(numbered.select(schema.names).cast(schema)):
-                part = target / f"{table.spec.partition}={date}"
+            for day, dated in rows_by_date(numbered.select(schema.names).cast(schema)):
+                part = target / f"{table.spec.partition}={day}"
                 part.mkdir(parents=True, exist_ok=True)
                 write_parquet(dated.to_batches(), schema, part / f"part-{number:05d}.parquet", table.spec.writing)
     finally:
@@ -53,13 +56,9 @@ def write_bronze(table: Table, records: ArrowRecords, batch: int, folder: str, s
 
 
 def rows_by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each date of the column `timestamp` (UTC), in the form of Spark's `date_format`, with its rows in order."""
-    days = rows["timestamp"].cast(pa.int64()).to_numpy() // DAY_US
+    """Yield each date of the column `timestamp` (UTC), from FIRST_DATE to LAST_DATE, with its rows in order."""
+    bounds = np.array([FIRST_DATE, LAST_DATE], "datetime64[D]").astype(np.int64)
+    days = np.clip(rows["timestamp"].cast(pa.int64()).to_numpy() // DAY_US, *bounds)
     distinct = np.unique(days).tolist()
     for day in distinct:
-        yield _date(day), rows if len(distinct) == 1 else rows.filter(pa.array(days == day))
-
-
-def _date(day: int) -> str:
-    text = str(np.datetime64(day, "D"))
-    return f"+{text}" if len(text) > len("2013-01-31") and not text.startswith("-") else text
+        yield str(np.datetime64(day, "D")), rows if len(distinct) == 1 else rows.filter(pa.array(days == day))

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -27,9 +30,10 @@ from pyspark.sql.types import (
 )
 
 from include.app_ids import quiet_app_id
+from include.kafka_times import is_in_calendar
 from include.paths import bronze_path
 from include.settings import Settings
-from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
+from spark_jobs.layers.bronze_files import FIRST_DATE, LAST_DATE, RENAMED, ArrowRecords, write_bronze
 from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.storage.arrow_files import write_arrow
@@ -60,6 +64,21 @@ KAFKA_COLUMNS = [name for name in SCHEMA.fieldNames() if not name.startswith("_"
 # Nearly every payload and offset is different: a dictionary of them is built and discarded, and nothing reads the
 # smallest payload. zstd takes as long as snappy, for a third of the bytes.
 WRITING = ParquetWriting(distinct=("value", "offset"), unbounded=("value",), compression="zstd")
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+GREGORIAN = datetime(1582, 10, 15, tzinfo=UTC)
+OVERFLOW = "long overflow"
+"""What Spark's Kafka source says about a time that has no microseconds."""
+
+
+@dataclass(frozen=True)
+class ClusterRecords:
+    """A batch that executors read with Spark's Kafka source; `here` reads its records in this process.
+
+    Spark's source fails on a time that is not in milliseconds, and gives times before 1582 another number.
+    """
+
+    rows: DataFrame
+    here: ArrowRecords
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,7 @@ def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
 
 def commit_bronze(
     table: Table,
-    records: DataFrame | ArrowRecords,
+    records: DataFrame | ArrowRecords | ClusterRecords,
     batch: BronzeBatch,
     validate_source: Callable[[], object] = lambda: None,
 ) -> list[DataFile]:
@@ -135,7 +154,7 @@ def fill_gaps(
     added: list[DataFile] = []
     for batch, partition in positions:
         rows = records.where((F.col("_batch_id") == batch) & (F.col("partition") == partition)).coalesce(1)
-        dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
+        dated = rows.withColumn("_date", bronze_date())
         added += table.write(dated, f"fill-b{batch:08d}-p{partition}")
     table.commit(app_id, 1, {**facts, "table": table.spec.name, "rows_added": sum(f.rows for f in added)}, added)
 
@@ -158,9 +177,12 @@ def validate_ranges(name: str, files: list[DataFile], batch: BronzeBatch) -> Non
             raise RowsUnaccounted(name, (batch.number, batch.number), f"{count} rows in [{start}, {end})")
 
 
-def _written_files(table: Table, records: DataFrame | ArrowRecords, number: int) -> list[DataFile]:
+def _written_files(table: Table, records: DataFrame | ArrowRecords | ClusterRecords, number: int) -> list[DataFile]:
     """Write a batch's files: Spark's executors do on a cluster, else this process."""
     folder = f"b{number:08d}"
+    if isinstance(records, ClusterRecords):
+        files = _exact_files(table, records.rows, number)
+        return _written_files(table, records.here, number) if files is None else files
     if not isinstance(records, DataFrame):
         return write_bronze(table, records, number, folder, _arriving(table.spec.path).path)
     if computes_here(records.sparkSession):
@@ -168,8 +190,39 @@ def _written_files(table: Table, records: DataFrame | ArrowRecords, number: int)
     rows = records.withColumnsRenamed(RENAMED).select(*KAFKA_COLUMNS)
     # A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
     records.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
-    dated = rows.withColumn("_date", F.date_format("timestamp", "yyyy-MM-dd"))
-    return table.write(dated.withColumn("_batch_id", batch_number(number, "partition")), folder)
+    return table.write(
+        rows.withColumns({"_date": bronze_date(), "_batch_id": batch_number(number, "partition")}), folder
+    )
+
+
+def _exact_files(table: Table, rows: DataFrame, number: int) -> list[DataFile] | None:
+    """Return the files that executors write; None if some record has a time that Spark's source does not give."""
+    try:
+        files = _written_files(table, rows, number)
+    except (Py4JJavaError, PySparkException) as error:
+        if OVERFLOW in str(error):
+            return None
+        raise
+    return files if all(_has_kafka_times(file) for file in files) else None
+
+
+def _has_kafka_times(file: DataFile) -> bool:
+    """Return whether all times of a file of Spark's are Kafka's own; unknown bounds are beyond the calendar."""
+    low, high = file.low.get("timestamp"), file.high.get("timestamp")
+    if not (isinstance(low, datetime) and isinstance(high, datetime)):
+        return False
+    return low >= GREGORIAN and is_in_calendar(_micros(high))
+
+
+def _micros(time: datetime) -> int:
+    return (time - EPOCH) // MICROSECOND
+
+
+def bronze_date() -> Column:
+    """The date by which `rows_by_date` divides records."""
+    first, last = (F.lit(day.isoformat()) for day in (FIRST_DATE, LAST_DATE))
+    # Texts of the years 1 to 9999 are in the order of the times.
+    return F.greatest(F.least(F.date_format("timestamp", "yyyy-MM-dd"), last), first)
 
 
 @cache
@@ -182,7 +235,7 @@ def _metadata(table: Table, files: list[DataFile], batch: BronzeBatch) -> dict[s
     rows = {str(partition): 0 for partition in batch.offsets}
     for file in files:
         rows[str(file.low["partition"])] += file.rows
-    times = [int(t.timestamp() * 1000) for f in files for t in (f.low["timestamp"], f.high["timestamp"])]  # type: ignore[union-attr]
+    times = [_micros(t) // 1000 for f in files for t in (f.low["timestamp"], f.high["timestamp"])]  # type: ignore[arg-type]
     return {
         **batch.facts,
         "release": None,

@@ -39,6 +39,21 @@ from spark_jobs.storage.duckdb_session import parquet_files, read_folder, write_
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.spark_files import rows_in_files
 
+
+class QueryUnfit(DeclarationRefused):
+    """A query of a release does not fit the columns that its sources have now; `problem` names the release's file."""
+
+    def __init__(self, settings: Settings, derived: DerivedDataset, problem: Problem) -> None:
+        sources = ", ".join(derived.pipeline.sources.values())
+        super().__init__(
+            [problem],
+            f"release {derived.release} of {derived.name} does not fit the columns that {sources} have now; nothing"
+            " was published, readers keep the last publication",
+            f"headrace plan rollback PLAN   (of the source's release), or correct {settings.datasets / derived.name},"
+            f" then: headrace release run --dataset {derived.name}",
+        )
+
+
 Sources = Mapping[str, SourceTable]
 """By the name that queries read them under."""
 Changes = Mapping[str, FileChanges]
@@ -79,7 +94,7 @@ class DerivedInput:
 def open_derived_table(
     spark: SparkSession, settings: Settings, derived: DerivedDataset, gold: DerivedGold, sources: Sources
 ) -> DerivedTable:
-    """Open or create a gold table; raises DeclarationRefused when its query does not fit the sources' columns."""
+    """Open or create a gold table; raises QueryUnfit when its query does not fit the sources' columns."""
     own = spark.newSession()
     rows = checked_rows(own, settings, derived, gold, sources)
     with_provenance = rows.select("*", *first_provenance(0, gold.grain[0]))
@@ -182,20 +197,24 @@ def _is_ordered(kind: pa.DataType) -> bool:
 def checked_rows(
     spark: SparkSession, settings: Settings, derived: DerivedDataset, gold: DerivedGold, sources: Sources
 ) -> DataFrame:
-    """Return the query's rows over no rows; raises DeclarationRefused with what does not fit."""
-    document = Document(settings.datasets / derived.name / DERIVED, strict=False)
+    """Return the query's rows over no rows; raises QueryUnfit with what does not fit."""
+    document = Document(derived.folder / DERIVED, strict=False)
+
+    def refused(why: str) -> QueryUnfit:
+        return QueryUnfit(settings, derived, Problem(document.path, document.line(key), ".".join(key), why))
+
     key: tuple[str, ...] = ("gold", gold.name, "query")
     try:
         rows = query_over(spark, gold.query, {name: no_rows(spark, each.schema) for name, each in sources.items()})
         if missing := [name for name in gold.grain if name not in rows.columns]:
-            raise _refused(document, key, f"has no column {', '.join(missing)}; it has {', '.join(rows.columns)}")
+            raise refused(f"has no column {', '.join(missing)}; it has {', '.join(rows.columns)}")
         if taken := [name for name in rows.columns if name.startswith("_")]:
-            raise _refused(document, key, f"column {', '.join(taken)}: names that begin with _ are the platform's")
+            raise refused(f"column {', '.join(taken)}: names that begin with _ are the platform's")
         for name, promised in gold.columns.items():
             key = ("gold", gold.name, "columns", name)
             kind = rows.schema[name].dataType.simpleString() if name in rows.columns else "missing"
             if kind != promised.type.strip().lower():
-                raise _refused(document, key, f"the query's column is {kind}, not {promised.type}")
+                raise refused(f"the query's column is {kind}, not {promised.type}")
         for name, source in sources.items():
             for column, expression in gold.touched_by[name].items():
                 key = ("gold", gold.name, "touched_by", name, column)
@@ -204,11 +223,7 @@ def checked_rows(
                 expected = rows.schema[column].dataType
                 if touched != expected:
                     why = f"is {touched.simpleString()}, the query's column {column} is {expected.simpleString()}"
-                    raise _refused(document, key, why)
+                    raise refused(why)
     except AnalysisException as error:
-        raise _refused(document, key, str(error).splitlines()[0]) from error
+        raise refused(str(error).splitlines()[0]) from error
     return rows.drop(*PROVENANCE)
-
-
-def _refused(document: Document, key: tuple[str, ...], why: str) -> DeclarationRefused:
-    return DeclarationRefused([Problem(document.path, document.line(key), ".".join(key), why)])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from include.catalog.dataset import Dataset
 from include.sql_quoting import sql_literal
-from spark_jobs.layers.silver_tables import MONTH_IN_SQL
+from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
 
@@ -26,7 +26,7 @@ def rejected_rows_sql(dataset: Dataset) -> str:
 
 
 def _rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
-    version, month = sql_literal(dataset.contract.version), MONTH_IN_SQL.format(time="_timestamp")
+    version, month = sql_literal(dataset.contract.version), ARRIVAL_MONTH_IN_SQL.format(time="_timestamp")
     return ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version, month=month)
 
 

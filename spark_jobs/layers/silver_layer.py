@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.catalog.watermark import IDLE, PROGRESS, WatermarkProgress, read_progress, watermark_facts
@@ -204,10 +205,11 @@ def _inherited(
     if run.last >= inheritance.until:
         why = f"batches before {inheritance.until} are inherited, later ones validated: a run cannot do both"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)
-    rejected = _inherited_rows(writer, inheritance.rejected, writer.rejected, "first_seen", batches, folder)
-    time = writer.dataset.pipeline.event_time
+    arrival = F.greatest(F.least(F.date_format("first_seen", "yyyy-MM"), F.lit("2100-01")), F.lit("1999-12"))
+    rejected = _inherited_rows(writer, inheritance.rejected, writer.rejected, arrival, batches, folder)
+    month = F.date_format(writer.dataset.pipeline.event_time, "yyyy-MM")
     if committed is None:
-        silver = _inherited_rows(writer, inheritance.silver, writer.silver, time, batches, folder)
+        silver = _inherited_rows(writer, inheritance.silver, writer.silver, month, batches, folder)
     else:
         silver = list(committed)
     rows_in = count_rows(writer.bronze, *batches)
@@ -218,7 +220,7 @@ def _inherited(
 
 
 def _inherited_rows(
-    writer: SilverTables, source: Table, target: Table, time: str, batches: tuple[int, int], folder: str
+    writer: SilverTables, source: Table, target: Table, month: Column, batches: tuple[int, int], folder: str
 ) -> list[DataFile]:
     files = source.batch_files(*batches)
     if not files:
@@ -228,7 +230,7 @@ def _inherited_rows(
         F.col(field.name) if field.name in known else F.lit(None).try_cast(field.dataType).alias(field.name)
         for field in target.spec.data_schema.fields
     ]
-    return target.write(rows.select(*columns, F.date_format(time, "yyyy-MM").alias(MONTH)), folder)
+    return target.write(rows.select(*columns, month.alias(MONTH)), folder)
 
 
 def validate_balance(name: str, batches: tuple[int, int], validated: ValidatedBatch) -> None:

@@ -34,6 +34,8 @@ QUERIES = "_queries"
 MONTH = "_month"
 MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
 """The month of a time as `dated` computes it, in DuckDB's SQL."""
+ARRIVAL_MONTH_IN_SQL = f"greatest(least({MONTH_IN_SQL}, '2100-01'), '1999-12')"
+"""The month of a Kafka time: those that are no arrival are in two months (adr-0019)."""
 REJECTED = (
     StructType()
     .add("_topic", StringType())

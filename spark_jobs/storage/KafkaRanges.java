@@ -46,21 +46,31 @@ import org.apache.spark.sql.util.ArrowUtils;
  * Reads ranges of offsets and writes each partition's records as an Arrow file with the columns of Spark's Kafka source
  * (kafka_ranges.py). A partition has a consumer, which stays where the last range ended. Compiled by Janino: no generics
  * in interfaces, no lambdas.
+ *
+ * A time outside [firstMs, lastMs] is replaced by the microsecond before or after them, and its number is added as the
+ * last header (layers/adr-0019).
  */
 public final class KafkaRanges {
     private Map options;
     private String topic;
     private long pollTimeoutMs;
+    private long firstMs;
+    private long lastMs;
+    private String timeHeader;
     private ExecutorService pool;
     private ExecutorCompletionService ended;
     private final Map readers = new HashMap();
     private final List running = new ArrayList();
 
     /** Reads nothing yet. A range fails when its partition returns nothing for `pollTimeoutMs`. */
-    public void open(Map consumerOptions, String topicName, long timeoutMs) {
+    public void open(
+            Map consumerOptions, String topicName, long timeoutMs, long first, long last, String header) {
         options = consumerOptions;
         topic = topicName;
         pollTimeoutMs = timeoutMs;
+        firstMs = first;
+        lastMs = last;
+        timeHeader = header;
         pool = Executors.newFixedThreadPool(Runtime.getRuntime().availableProcessors());
         ended = new ExecutorCompletionService(pool);
     }
@@ -70,7 +80,9 @@ public final class KafkaRanges {
         Integer number = Integer.valueOf(partition);
         PartitionReader reader = (PartitionReader) readers.get(number);
         if (reader == null) {
-            reader = new PartitionReader(new KafkaConsumer(options), new TopicPartition(topic, partition), pollTimeoutMs);
+            Calendar calendar = new Calendar(firstMs, lastMs, timeHeader);
+            TopicPartition place = new TopicPartition(topic, partition);
+            reader = new PartitionReader(new KafkaConsumer(options), place, pollTimeoutMs, calendar);
             readers.put(number, reader);
         }
         reader.assign(start, end, new File(file));
@@ -120,6 +132,32 @@ public final class KafkaRanges {
     }
 }
 
+/** The times that bronze holds, and the header that has the number of any other. */
+final class Calendar {
+    private final long firstMs;
+    private final long lastMs;
+    private final byte[] header;
+
+    Calendar(long firstMs, long lastMs, String header) {
+        this.firstMs = firstMs;
+        this.lastMs = lastMs;
+        this.header = header.getBytes(StandardCharsets.UTF_8);
+    }
+
+    boolean has(long ms) {
+        return ms >= firstMs && ms <= lastMs;
+    }
+
+    /** The time in microseconds. */
+    long micros(long ms) {
+        return ms < firstMs ? firstMs * 1000 - 1 : ms > lastMs ? lastMs * 1000 + 1 : ms * 1000;
+    }
+
+    byte[] header() {
+        return header;
+    }
+}
+
 /** One partition: a range after the other. */
 final class PartitionReader implements Callable {
     private static final Duration POLL = Duration.ofMillis(100);
@@ -127,6 +165,7 @@ final class PartitionReader implements Callable {
     private final KafkaConsumer consumer;
     private final TopicPartition partition;
     private final long pollTimeoutMs;
+    private final Calendar calendar;
     private Iterator polled = Collections.emptyIterator();
     private ConsumerRecord pending;
     private long position = -1;
@@ -136,10 +175,11 @@ final class PartitionReader implements Callable {
     private volatile boolean isCancelled;
     private boolean isClosed;
 
-    PartitionReader(KafkaConsumer consumer, TopicPartition partition, long pollTimeoutMs) {
+    PartitionReader(KafkaConsumer consumer, TopicPartition partition, long pollTimeoutMs, Calendar calendar) {
         this.consumer = consumer;
         this.partition = partition;
         this.pollTimeoutMs = pollTimeoutMs;
+        this.calendar = calendar;
         consumer.assign(Collections.singletonList(partition));
     }
 
@@ -189,7 +229,7 @@ final class PartitionReader implements Callable {
     private void write() throws IOException {
         FileOutputStream output = new FileOutputStream(file);
         try {
-            RecordBatch batch = new RecordBatch(partition.topic());
+            RecordBatch batch = new RecordBatch(partition.topic(), calendar);
             try {
                 batch.allocate();
                 ArrowFileWriter writer = new ArrowFileWriter(batch.root(), null, output.getChannel());
@@ -210,12 +250,23 @@ final class PartitionReader implements Callable {
 
     private void fill(RecordBatch batch) {
         while (hasNext() && !batch.isFull()) {
-            batch.add(pending);
+            add(batch);
             position = pending.offset() + 1;
             pending = null;
             advance();
         }
         batch.finish();
+    }
+
+    private void add(RecordBatch batch) {
+        try {
+            batch.add(pending);
+        } catch (RuntimeException failed) {
+            String where = partition + ", offset " + pending.offset() + ": the record cannot be stored: ";
+            IllegalStateException placed = new IllegalStateException(where + failed);
+            placed.setStackTrace(failed.getStackTrace());
+            throw placed;
+        }
     }
 
     /**
@@ -276,6 +327,7 @@ final class RecordBatch {
 
     private final BufferAllocator memory = ArrowUtils.rootAllocator().newChildAllocator("kafka", 0, Long.MAX_VALUE);
     private final byte[] topic;
+    private final Calendar calendar;
     private final VectorSchemaRoot root;
     private final VarBinaryVector keys;
     private final VarBinaryVector values;
@@ -292,7 +344,8 @@ final class RecordBatch {
     private int headerCount;
     private int bytes;
 
-    RecordBatch(String topic) {
+    RecordBatch(String topic, Calendar calendar) {
+        this.calendar = calendar;
         this.topic = topic.getBytes(StandardCharsets.UTF_8);
         root = VectorSchemaRoot.create(schema(), memory);
         keys = (VarBinaryVector) root.getVector("key");
@@ -345,30 +398,34 @@ final class RecordBatch {
         topics.setSafe(count, topic);
         partitions.setSafe(count, record.partition());
         offsets.setSafe(count, record.offset());
-        timestamps.setSafe(count, Math.multiplyExact(record.timestamp(), 1000L));
+        long ms = record.timestamp();
+        timestamps.setSafe(count, calendar.micros(ms));
         timestampTypes.setSafe(count, record.timestampType().id);
         Iterator given = record.headers().iterator();
-        if (given.hasNext()) {
-            addHeaders(given);
+        boolean isDated = calendar.has(ms);
+        if (given.hasNext() || !isDated) {
+            headers.startNewValue(count);
+            int before = headerCount;
+            while (given.hasNext()) {
+                Header each = (Header) given.next();
+                addHeader(each.key().getBytes(StandardCharsets.UTF_8), each.value());
+            }
+            if (!isDated) {
+                addHeader(calendar.header(), Long.toString(ms).getBytes(StandardCharsets.UTF_8));
+            }
+            headers.endValue(count, headerCount - before);
         } else {
             headers.setNull(count);
         }
         count++;
     }
 
-    private void addHeaders(Iterator given) {
-        headers.startNewValue(count);
-        int before = headerCount;
-        while (given.hasNext()) {
-            Header each = (Header) given.next();
-            header.setIndexDefined(headerCount);
-            byte[] key = each.key().getBytes(StandardCharsets.UTF_8);
-            headerKeys.setSafe(headerCount, key);
-            bytes += key.length;
-            set(headerValues, headerCount, each.value());
-            headerCount++;
-        }
-        headers.endValue(count, headerCount - before);
+    private void addHeader(byte[] key, byte[] value) {
+        header.setIndexDefined(headerCount);
+        headerKeys.setSafe(headerCount, key);
+        bytes += key.length;
+        set(headerValues, headerCount, value);
+        headerCount++;
     }
 
     private void set(VarBinaryVector column, int row, byte[] value) {

@@ -24,6 +24,7 @@ from spark_jobs.storage.log_commit import Action
 from spark_jobs.storage.parquet_writer import ParquetWriting
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+LAST_TIME = datetime.max.replace(tzinfo=UTC)
 Bound = int | str | datetime | date | Decimal
 Bounds = Mapping[str, Bound]
 
@@ -129,7 +130,10 @@ def _column_numbers(footer: Any, columns: Sequence[str]) -> list[int]:
 
 
 def _bounds(groups: Sequence[Any], columns: Sequence[int]) -> tuple[dict[str, Bound], dict[str, Bound]]:
-    """Return the bounds over all groups; none for a column without bounds in one group (for a very long text)."""
+    """Return the bounds over all groups; none for a column without bounds in one group (for a very long text).
+
+    Python has no time after the year 9999, so the bounds of such a column are unknown too.
+    """
     low: dict[str, Bound] = {}
     high: dict[str, Bound] = {}
     unknown: set[str] = set()
@@ -140,8 +144,12 @@ def _bounds(groups: Sequence[Any], columns: Sequence[int]) -> tuple[dict[str, Bo
             if statistics is None or not statistics.has_min_max:
                 unknown.add(name)
                 continue
-            low[name] = min(low.get(name, statistics.min), statistics.min)
-            high[name] = max(high.get(name, statistics.max), statistics.max)
+            try:
+                least, greatest = statistics.min, statistics.max
+            except (OverflowError, ValueError):
+                unknown.add(name)
+                continue
+            low[name], high[name] = min(low.get(name, least), least), max(high.get(name, greatest), greatest)
     for name in unknown:
         low.pop(name, None)
         high.pop(name, None)
@@ -195,6 +203,7 @@ def _stats(bounds: Mapping[str, Bound], round_up: timedelta) -> dict[str, int | 
 def _stat(value: int | str | datetime | date, round_up: timedelta) -> int | str:
     """Format a bound. Delta stores milliseconds: times are rounded outwards, so that a bound never excludes a row."""
     if isinstance(value, datetime):
-        # Not by `strftime`, which writes years before 1000 with fewer than four digits.
-        return (value.astimezone(UTC) + round_up).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+        rounded = min(value.astimezone(UTC), LAST_TIME - round_up) + round_up
+        # `strftime` writes the year 1 as `1`.
+        return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
     return value.isoformat() if isinstance(value, date) else value

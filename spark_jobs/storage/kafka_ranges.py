@@ -1,7 +1,7 @@
 """Reads the records of a micro-batch from Kafka into Arrow files, without a Spark job (layers/adr-0018).
 
 Reads: ranges of offsets, `read_committed`. Writes: a file for each partition that has records, with the columns of
-Spark's Kafka source. Only where tasks are threads of this process.
+Spark's Kafka source, which has no time outside the calendar (layers/adr-0019).
 Does not: decide which offsets a batch has; the streaming query plans them.
 """
 
@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from include.errors import Transient
+from include.kafka_times import FIRST_MS, HEADER, LAST_MS
 from spark_jobs.java_class import new_instance
 from spark_jobs.storage.arrow_files import SUFFIX, added_files
 
@@ -72,7 +73,8 @@ class KafkaRanges:
         consumer = gateway.jvm.java.util.HashMap()
         for name, value in (named | READING).items():
             consumer.put(name, value)
-        self._java.open(consumer, topic, int(any_case.get(POLL_TIMEOUT_OPTION, POLL_TIMEOUT_MS)))
+        timeout = int(any_case.get(POLL_TIMEOUT_OPTION, POLL_TIMEOUT_MS))
+        self._java.open(consumer, topic, timeout, FIRST_MS, LAST_MS, HEADER)
 
     def write(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> list[Path]:
         """Add the records of half-open ranges of offsets by partition to a folder; return the files.

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from include.settings import Settings
 from spark_jobs.layers import bronze_files, bronze_layer
 from spark_jobs.layers.bronze_files import rows_by_date
+from spark_jobs.layers.bronze_layer import bronze_date
 from spark_jobs.storage.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
 from spark_jobs.storage.data_files import bounds_of
 from spark_jobs.storage.delta_table import Table
@@ -100,33 +101,26 @@ def test_view_joins_arrow_and_parquet_files(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "times",
+    ("times", "dates"),
     [
-        ["2013-01-31T23:59:59.999", "2013-02-01T00:00:00"],
-        ["2013-02-01T12:00:00"],
-        ["1969-12-31T23:59:59.999", "1970-01-01T00:00:00"],
-        ["0001-01-01T00:00:00"],
+        (["2013-01-31T23:59:59.999", "2013-02-01T00:00:00"], ["2013-01-31", "2013-02-01"]),
+        (["2013-02-01T12:00:00"], ["2013-02-01"]),
+        (["1999-12-31T23:59:59.999", "2000-01-01T00:00:00"], ["1999-12-31", "2000-01-01"]),
+        (["1582-10-04T00:00:00", "1970-01-01T00:00:00"], ["1999-12-31", "1999-12-31"]),
+        (
+            ["2099-12-31T00:00:00", "2100-01-01T00:00:00", "9999-12-30T00:00:00.000001"],
+            ["2099-12-31"] + 2 * ["2100-01-01"],
+        ),
     ],
 )
-def test_rows_are_divided_by_the_dates_that_spark_gives_them(spark: SparkSession, times: list[str]) -> None:
-    rows = pa.table(
-        {
-            "timestamp": pa.array(
-                [datetime.fromisoformat(t).replace(tzinfo=UTC) for t in times], pa.timestamp("us", "UTC")
-            ),
-            "offset": range(len(times)),
-        }
-    )
+def test_rows_are_divided_by_the_dates_that_spark_gives_them(
+    spark: SparkSession, times: list[str], dates: list[str]
+) -> None:
+    parsed = [datetime.fromisoformat(time).replace(tzinfo=UTC) for time in times]
+    rows = pa.table({"timestamp": pa.array(parsed, pa.timestamp("us", "UTC")), "offset": range(len(times))})
     found = {date: part["offset"].to_pylist() for date, part in rows_by_date(rows)}
     expected: dict[str, list[int]] = {}
-    for offset, time in enumerate(times):
-        expected.setdefault(time[:10], []).append(offset)
+    for offset, date in enumerate(dates):
+        expected.setdefault(date, []).append(offset)
     assert found == expected
-
-
-@pytest.mark.parametrize("micros", [2**63 - 1, 253_402_300_800_000_000, -(2**62)])
-def test_date_of_a_year_beyond_four_digits_is_spark_s(spark: SparkSession, micros: int) -> None:
-    rows = pa.table({"timestamp": pa.array([micros], pa.int64()).cast(pa.timestamp("us", "UTC"))})
-    ((date, _),) = rows_by_date(rows)
-    (row,) = spark.sql(f"select date_format(timestamp_micros({micros}L), 'yyyy-MM-dd')").collect()
-    assert date == row[0]
+    assert [row[0] for row in spark.createDataFrame(rows).select(bronze_date()).collect()] == dates

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -19,6 +20,7 @@ from include.paths import checkpoint_path
 from include.settings import Settings
 from spark_jobs.engine import ingest, preflight
 from spark_jobs.layers import bronze_layer
+from spark_jobs.storage.arrow_files import write_arrow
 from spark_jobs.storage.checkpoint_generation import Generation
 from spark_jobs.storage.delta_table import RowsUnaccounted
 
@@ -135,6 +137,7 @@ def test_batch_of_a_recreated_topic_is_not_committed(
     monkeypatch.setattr(ingest, "bootstrap_servers", lambda _: "broker")
     query = ingest.Ingest(spark, settings, release.dataset, release.bronze, generation, 1, threading.Event())
     records = release.source([GOOD])
+    query.reader = SimpleNamespace(write=lambda _, folder: write_arrow(records, folder))  # type: ignore[assignment]
     with pytest.raises(preflight.TopicReplaced):
         query._commit(records, 0)
     assert isinstance(query.failure, preflight.TopicReplaced)

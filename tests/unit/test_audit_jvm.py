@@ -68,5 +68,5 @@ def test_jvm_that_is_killed_prints_no_traceback(settings: Settings, logging_of_p
     """Ctrl-C ends the JVM too. py4j printed a traceback for each call, by a handler of the process or by its own."""
     command = [sys.executable, "-c", logging_of_process + KILLED, str(settings.jars)]
     done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True, check=True)
-    assert "the JVM that reads Kafka has ended" in done.stdout
+    assert "the JVM that reads Kafka was killed by SIGKILL" in done.stdout
     assert done.stderr == ""

@@ -1,0 +1,38 @@
+"""Kafka's time of a record in bronze, which holds the years 1 to 9999 (spark_jobs/layers/adr-0019).
+
+Kafka stores 64 bits that a producer chooses, by agreement milliseconds. A number outside the calendar is in the last of
+the record's headers in bronze, and the column `timestamp` has a time that no number of milliseconds gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FIRST_MS, LAST_MS = -62_135_510_400_000, 253_402_128_000_000
+"""0001-01-02 and 9999-12-30: every reader has these times, in every time zone."""
+BEFORE, AFTER = FIRST_MS * 1000 - 1, LAST_MS * 1000 + 1
+"""What bronze has instead of an earlier and of a later time, in microseconds."""
+HEADER = "headrace.kafka_timestamp"
+"""The name of the added header; its value is the number as text."""
+FIRST_ARRIVAL_MS = 946_684_800_000
+"""2000-01-01: no record arrived in a Kafka before."""
+
+
+def is_in_calendar(micros: int) -> bool:
+    """Whether the column has Kafka's own time, and not the replacement of another."""
+    return BEFORE < micros < AFTER
+
+
+def kafka_time(micros: int, headers: Sequence[Mapping[str, Any]] | None) -> int:
+    """Return Kafka's time of a record, in milliseconds, from its columns in bronze."""
+    return micros // 1000 if is_in_calendar(micros) or not headers else int(headers[-1]["value"])
+
+
+def arrivals(times: Sequence[int], committed_ms: int, now_ms: float) -> tuple[int, int]:
+    """Return when the first and the last record of a batch arrived, by their Kafka times and the commit of the batch.
+
+    A time before Kafka existed, or after now, says nothing: the commit's counts.
+    """
+    found = [each if FIRST_ARRIVAL_MS <= each <= now_ms else committed_ms for each in times]
+    return min(found), max(found)

@@ -1,0 +1,227 @@
+"""A derived stream that a source's release has halted recovers by itself once the source is repaired."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
+from small_release import Record, SmallRelease, small_release
+
+from include.catalog.dataset import load_dataset
+from include.catalog.derived_dataset import snapshot_derived
+from include.paths import derived_run_path
+from include.reading import pinned
+from include.reading.publication import publish, read_publication
+from include.settings import Settings
+from include.state.driver_status import DriverStatus
+from spark_jobs.engine.derived_loop import DerivedLoop
+from spark_jobs.engine.derived_run import DerivedRelease
+from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.layers.derived_gold import QueryUnfit
+from spark_jobs.storage.failpoints import Step
+
+CONTRACT = """\
+apiVersion: v3.1.0
+kind: DataContract
+id: taps
+name: taps
+version: 1.0.0
+status: active
+description: {purpose: Taps.}
+schema:
+  - name: taps
+    physicalType: topic
+    logicalType: object
+    properties:
+      - {name: id, logicalType: string, required: true, unique: true, primaryKey: true,
+         logicalTypeOptions: {minLength: 1, maxLength: 64}}
+      - {name: at, logicalType: timestamp, required: true, logicalTypeOptions: {minimum: "1970-01-01T00:00:00Z"}}
+      - {name: n, logicalType: integer, required: true, logicalTypeOptions: {minimum: 0, maximum: 1000}}
+"""
+PIPELINE = """\
+topic: taps
+partitions: 2
+event_time: at
+lateness: 2 days
+identity: {columns: [id], horizon: 400 days}
+gold:
+  taps_days:
+    kind: additive
+    window: {column: at, size: 1 day, as: day}
+    keys: []
+    measures: {taps: {count: "*"}}
+"""
+SILVER = """\
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+
+def silver(accepted: DataFrame) -> DataFrame:
+    return accepted.withColumn("%s", F.col("n") > 50)
+"""
+DERIVED = """\
+sources: {taps: silver.taps}
+gold:
+  taps_hours:
+    query: gold/taps_hours.sql
+    grain: [hour]
+    touched_by: {taps: {hour: "date_trunc('hour', at)"}}
+  taps_huge:
+    query: gold/taps_huge.sql
+    grain: [hour]
+    touched_by: {taps: {hour: "date_trunc('hour', at)"}}
+"""
+HOURS = "select date_trunc('hour', at) as hour, count(*) as taps, sum(n) as total from taps group by 1"
+HUGE = "select date_trunc('hour', at) as hour, count_if(huge) as huges from taps group by 1"
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def tap(number: int) -> Record:
+    at = f"2024-01-01T{number % 24:02}:00:00Z"
+    return Record(f'{{"id": "t{number}", "at": "{at}", "n": {number % 100}}}'.encode())
+
+
+@dataclass
+class Scene:
+    """A source with two releases, of which the second lacks a column, and a derived stream."""
+
+    spark: SparkSession
+    settings: Settings
+    source: SmallRelease
+    without: SmallRelease
+    loop: DerivedLoop
+    sent: int = 0
+
+    def take(self, count: int = 50) -> None:
+        """Publish records by the first release."""
+        self.source.take([tap(number) for number in range(self.sent, self.sent + count)])
+        self.sent += count
+
+    def promote_without(self) -> None:
+        """Publish the release that lacks the column."""
+        self.without.refine(0, self.source.batches - 1)
+
+    def roll_back(self) -> None:
+        """Publish the first release again."""
+        publish(self.settings, publication_of(self.settings, self.source.release, self.source.refined()))
+
+    def restart(self) -> None:
+        """Open the stream as a new process does."""
+        self.loop = opened(self.spark, self.settings)
+
+    def advance(self) -> str:
+        """Let the stream work until nothing is left, or it halts; return its state."""
+        self.loop.back_off.end()
+        self.loop.back_off.ends_at = 0.0
+        while self.loop._advance():
+            pass
+        return str(self.loop.reporter.status.state)
+
+    def sums(self) -> tuple[int, int, int]:
+        """Return taps, total and huges of all hours."""
+        tables = pinned(self.settings)
+        hours, huge = (tables.read(f"gold.{name}").collect() for name in ("taps_hours", "taps_huge"))
+        return hours["taps"].sum(), hours["total"].sum(), huge["huges"].sum()
+
+    def expected(self) -> tuple[int, int, int]:
+        """Return the sums of what was sent."""
+        numbers = [number % 100 for number in range(self.sent)]
+        return len(numbers), sum(numbers), sum(number > 50 for number in numbers)
+
+
+class Reporter(Mock):
+    """A reporter that keeps the state alone."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.status, self.waiting_for = DriverStatus(state="starting"), None
+
+    def report(self, state: str, why: str | None = None) -> None:
+        self.status.state, self.why = state, why
+
+
+def opened(spark: SparkSession, settings: Settings) -> DerivedLoop:
+    release = DerivedRelease(settings, snapshot_derived(settings, "taps_hours"), spark, 1)
+    return DerivedLoop(release, Mock(), Reporter(), threading.Event())
+
+
+@pytest.fixture
+def scene(spark: SparkSession, tmp_path: Path) -> Scene:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
+    folder = {"contract.yaml": CONTRACT, "pipeline.yaml": PIPELINE}
+    taps = write(settings.datasets / "taps", folder | {"silver.py": SILVER % "huge"})
+    other = write(tmp_path / "without" / "taps", folder | {"silver.py": SILVER % "big"})
+    queries = {"derived.yaml": DERIVED, "gold/taps_hours.sql": HOURS, "gold/taps_huge.sql": HUGE}
+    write(settings.datasets / "taps_hours", queries)
+    source = small_release(spark, settings, "taps", taps)
+    without = SmallRelease(spark, settings, load_dataset("taps", other))
+    made = Scene(spark, settings, source, without, opened(spark, settings))
+    made.take()
+    assert made.advance() == "running"
+    assert made.sums() == made.expected()
+    return made
+
+
+@pytest.mark.parametrize(("restarted", "corrected"), [(False, False), (True, True)])
+def test_stream_follows_the_repaired_source(scene: Scene, restarted: bool, corrected: bool) -> None:
+    scene.promote_without()
+    assert [scene.advance(), scene.advance()] == ["halted", "halted"]
+    if restarted:
+        scene.restart()
+        assert scene.advance() == "halted"
+    assert scene.sums() == scene.expected()
+    if corrected:
+        scene.take()
+    scene.roll_back()
+    assert scene.advance() == "running"
+    assert scene.sums() == scene.expected()
+    assert not derived_run_path(scene.settings, "taps_hours", scene.loop.release.derived.release).exists()
+    scene.take()
+    assert scene.advance() == "running"
+    assert scene.sums() == scene.expected()
+
+
+def test_run_that_one_table_has_is_replaced_in_all(scene: Scene) -> None:
+    """The table that needs no missing column commits; readers see neither, until both are of the repaired source."""
+    before, tables = scene.sums(), scene.loop.release.tables
+    scene.promote_without()
+    with pytest.raises(Died), dying_at(Step.GOLD_COMMITTED):
+        scene.loop._execute_next()
+    assert [table.target.table.committed(table.target.app_id) for table in tables] == [1, 0]
+    states = []
+    for _ in range(3):
+        scene.restart()
+        states.append(scene.advance())
+    assert (states, scene.sums()) == (["halted"] * 3, before)
+    scene.roll_back()
+    scene.restart()
+    assert scene.advance() == "running"
+    assert scene.sums() == scene.expected()
+    assert read_publication(scene.settings, "taps_hours").batch == 2
+
+
+def test_message_names_the_file_of_the_release_and_how_to_change_it(scene: Scene) -> None:
+    scene.promote_without()
+    scene.restart()
+    run = scene.loop.release.next_run()
+    assert run is not None
+    with pytest.raises(QueryUnfit) as refused:
+        scene.loop.release.execute(run)
+    derived = scene.loop.release.derived
+    assert [each.file for each in refused.value.problems] == [derived.folder / "derived.yaml"]
+    assert derived.folder.is_relative_to(scene.settings.state)
+    assert f"release {derived.release} of taps_hours" in refused.value.what
+    assert str(scene.settings.datasets / "taps_hours") in refused.value.remedy

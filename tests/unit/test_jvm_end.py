@@ -1,0 +1,105 @@
+"""A JVM that has ended is the reason of what fails without it: how it ended, and what it said last."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
+
+from include.host import process_end
+from spark_jobs import jvm_end
+from spark_jobs.engine.back_off import attempt
+from spark_jobs.jvm_end import JvmEnded
+from spark_jobs.log_lines import error_reason
+
+REFUSED = ConnectionRefusedError(111, "Connection refused")
+
+
+class Gateway:
+    """What PySpark keeps of its JVM."""
+
+    def __init__(self, *code: str) -> None:
+        self.proc = subprocess.Popen([sys.executable, "-c", *code])
+
+
+@pytest.fixture
+def jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """A function that starts a process in place of the JVM; its log is empty."""
+    started: list[Gateway] = []
+
+    def start(*code: str) -> subprocess.Popen[bytes]:
+        started.append(Gateway(*code))
+        monkeypatch.setattr(SparkContext, "_gateway", started[0])
+        return started[0].proc
+
+    (tmp_path / "log").write_text("")
+    monkeypatch.setattr(jvm_end, "_own_log", lambda: tmp_path / "log")
+    yield start
+    for each in started:
+        each.proc.kill()
+        each.proc.wait()
+
+
+def sleeping(jvm: Callable[..., subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    return jvm("import time; time.sleep(60)")
+
+
+def test_killed_jvm_is_named_instead_of_a_refused_connection(jvm: Callable[..., subprocess.Popen[bytes]]) -> None:
+    process = sleeping(jvm)
+    assert error_reason(ValueError("other")) == "other"
+    process.send_signal(signal.SIGKILL)
+    assert error_reason(REFUSED).startswith("the JVM was killed by SIGKILL; this process ends")
+
+
+@pytest.mark.parametrize(
+    "error", [Py4JNetworkError("Answer from Java side is empty"), Py4JError("no answer"), EOFError()]
+)
+def test_end_of_the_jvm_is_waited_for_when_a_call_gets_no_answer(
+    jvm: Callable[..., subprocess.Popen[bytes]], error: Exception
+) -> None:
+    jvm("import sys, time; time.sleep(0.5); sys.exit(3)")
+    assert error_reason(error).startswith("the JVM ended with exit code 3;")
+
+
+def test_last_words_and_the_kernels_kill_are_part_of_the_reason(
+    jvm: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text("a\njava.lang.OutOfMemoryError: Java heap space\nlater\n")
+    sleeping(jvm).kill()
+    monkeypatch.setattr(process_end, "kernel_kills", lambda: process_end.KILLS_BEFORE + 1)
+    reason = error_reason(REFUSED)
+    assert "as the kernel does when memory runs out" in reason
+    assert "java.lang.OutOfMemoryError: Java heap space" in reason
+
+
+def test_work_is_not_tried_again_without_a_jvm(jvm: Callable[..., subprocess.Popen[bytes]]) -> None:
+    def work() -> bool:
+        raise REFUSED
+
+    process = sleeping(jvm)
+    assert not attempt(lambda: bool(1 // 0), lambda _: False)
+    process.kill()
+    with pytest.raises(JvmEnded):
+        attempt(work, lambda _: False)
+
+
+def test_refused_connection_to_another_process_is_not_the_jvms(
+    jvm: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jvm_end, "END_SECONDS", 0.1)
+    sleeping(jvm)
+    assert error_reason(REFUSED) == "[Errno 111] Connection refused"
+
+
+def test_what_java_throws_is_the_reason_and_not_the_object_that_was_called() -> None:
+    thrown = "java.lang.IllegalStateException: t-0, offset 3: x"
+    text = f"An error occurred while calling o48.awaitAll.\n: {thrown}\n\tat a.b(c)"
+    error = Py4JJavaError.__new__(Py4JJavaError)
+    error.__class__ = type("Shown", (Py4JJavaError,), {"__str__": lambda _: text})
+    assert error_reason(error) == thrown
