@@ -7,7 +7,7 @@ build on it. Records are shaped as Spark's Kafka source hands them over, with ma
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +29,14 @@ from spark_jobs.engine.next_run import refined_batch, unfinished_run
 from spark_jobs.engine.refine import RunReport, refine
 from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.jobs.sample_job import SOURCE
-from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze, commit_quiet_batch
+from spark_jobs.layers.bronze_files import ArrowRecords
+from spark_jobs.layers.bronze_layer import (
+    BronzeBatch,
+    ClusterRecords,
+    bronze_spec,
+    commit_bronze,
+    commit_quiet_batch,
+)
 from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.release_tables import Release, open_release
@@ -87,7 +94,7 @@ class SmallRelease:
         """Commit the records as the next bronze batch, at the partitions' ends; return its number."""
         return self.commit(*self._next_records(records))
 
-    def commit(self, source: DataFrame | Callable[[Path], list[Path]], ends: dict[int, int]) -> int:
+    def commit(self, source: DataFrame | ArrowRecords | ClusterRecords, ends: dict[int, int]) -> int:
         """Commit a source's records, from the partitions' ends up to others, as the next batch; return its number."""
         number, starts = self.batches, self.ends
         ranges = {partition: (starts[partition], ends[partition]) for partition in ends}

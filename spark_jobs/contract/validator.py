@@ -42,6 +42,7 @@ FOLLOWING = StructType(
 SHOWN = 64
 """Characters of a value in a reason."""
 COORDINATES = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
+NO_HEADERS = "cast(null as array<struct<key: string, value: binary>>)"
 # `lru_cache` computes a value twice when two threads need it at once, and to compile a contract takes a second.
 _compiling = threading.Lock()
 
@@ -62,9 +63,11 @@ class Validator:
         """Return one row per bronze row, with the columns of `validated_schema`.
 
         `_reasons` (array of rule, column, detail) is empty if the record keeps the contract. A record with a fault in
-        its structure or in a value's type has just these reasons; any other has one per rule that it breaks.
+        its structure or in a value's type has just these reasons; any other has one per rule that it breaks. `headers`
+        are needed only of records without a time of the calendar.
         """
-        return reduce(lambda rows, columns: rows.select(*columns), self.selections, bronze)
+        rows = bronze if "headers" in bronze.columns else bronze.withColumn("headers", F.expr(NO_HEADERS))
+        return reduce(lambda rows, columns: rows.select(*columns), self.selections, rows)
 
     def accepted_plain(self, bronze: DataFrame) -> DataFrame:
         """Return the accepted records among those in plain form, with the columns of `validated`.

@@ -82,7 +82,7 @@ class Patch:
 def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
     """Patch a release's tables, all at `batch`. Raises PatchOutdated, GrainsExpired; then nothing is changed."""
     writer, app_id = release.writer, patch.app_id(release)
-    if not is_started(release, patch):
+    if not is_started(release, patch.plan, patch.direction):
         refuse_outdated(release, patch, batch)
     facts = {"dataset": release.dataset.name, "release": release.dataset.release, "epoch": epoch, "batch": batch}
     facts |= {"plan": patch.plan, "direction": patch.direction, "app_id": app_id}
@@ -113,11 +113,11 @@ def _reference_facts(release: Release, patch: Patch) -> dict[str, Any]:
         return reference_facts(duck, patch.reference, added)
 
 
-def is_started(release: Release, patch: Patch) -> bool:
-    """Whether a commit of it was made, so that it must be finished."""
-    app_id = patch.app_id(release)
-    filled = patch.direction is PatchDirection.APPLY and release.writer.bronze.committed(app_id) >= PatchDirection.APPLY
-    return filled or release.writer.silver.committed(app_id) >= patch.direction
+def is_started(release: Release, plan: str, direction: PatchDirection) -> bool:
+    """Whether a commit of a plan's patch was made, so that it must be finished."""
+    app_id = plan_app_id(release.dataset.name, release.dataset.release, plan)
+    filled = direction is PatchDirection.APPLY and release.writer.bronze.committed(app_id) >= PatchDirection.APPLY
+    return filled or release.writer.silver.committed(app_id) >= direction
 
 
 def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ class DerivedPatch:
     @property
     def is_started(self) -> bool:
         """Whether a commit of it was made, so that it must be finished."""
-        return any(self.is_committed(table) for table in self.release.open_tables())
+        return self.release.has_commit(self.recorded.direction, self.app_id)
 
     def is_committed(self, table: DerivedTable) -> bool:
         """Whether a table has its commit."""

@@ -186,19 +186,22 @@ class DerivedRelease:
 
     def _note_failure(self, run: DerivedRun) -> None:
         """Forget a run that no table has, else count the failure."""
-        if self._is_begun(run):
+        if self.has_commit(run.number):
             self._file.write(replace(run, failures=run.failures + 1))
         else:
             self._file.remove()
 
-    def _is_begun(self, run: DerivedRun) -> bool:
-        """Return whether a table has a commit of the run, by the logs: the tables may be unopened."""
+    def has_commit(self, version: int, app_id: str | None = None) -> bool:
+        """Return whether a table has the commit of a run, or of another app id.
+
+        The logs say it: tables cannot be opened over sources that do not fit.
+        """
         settings, name, release = self.settings, self.derived.name, self.derived.release
         for gold in self.derived.pipeline.gold:
             path = gold_path(settings, name, release, gold.name)
-            app_id = release_app_id(name, release, f"gold/{gold.name}")
-            found = DeltaTable(str(path)).transaction_version(app_id) if (path / LOG).is_dir() else None
-            if found is not None and found >= run.number:
+            wanted = app_id or release_app_id(name, release, f"gold/{gold.name}")
+            found = DeltaTable(str(path)).transaction_version(wanted) if (path / LOG).is_dir() else None
+            if found is not None and found >= version:
                 return True
         return False
 

@@ -58,8 +58,9 @@ POLL_SECONDS = 0.1
 class Ingest:
     """The ingest query of a dataset and its progress.
 
-    `ingested`: next offset per partition. `rows`, `seconds`: of the last batch. `has_backlog`: that batch was full.
-    `failure`: our error that ended the query, which Spark's exception would hide.
+    `ingested`: next offset per partition. `reading`: the half-open ranges of offsets of the batch that was begun last.
+    `rows`, `seconds`: of the last batch. `has_backlog`: that batch was full. `failure`: our error that ended the query,
+    which Spark's exception would hide.
     """
 
     spark: SparkSession
@@ -84,6 +85,7 @@ class Ingest:
     """Batches of this generation that Spark did not plan."""
     last_batch: int = -1
     ingested: dict[int, int] = field(default_factory=dict)
+    reading: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     rows: int = 0
     seconds: float = 0.0
     has_backlog: bool = False
@@ -172,6 +174,7 @@ class Ingest:
             self.limit.refuse_outdated()
             with self._committing:
                 batch = self._batch(number)
+                self.reading = batch.offsets
                 self._sync_plan(number)
                 files = commit_bronze(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
                 self._note_batch(batch, files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -23,12 +24,18 @@ DRAIN_SECONDS = 50.0
 
 
 class IngestFailed(Terminal):
-    """Ingest failed `failures` times in a row after bronze batch `batch`; `reason` is the last failure."""
+    """Ingest failed `failures` times in a row after bronze batch `batch`; `reason` is the last failure.
 
-    def __init__(self, dataset: str, failures: int, batch: int, reason: str) -> None:
+    `reading`: the half-open ranges of offsets, by partition, of the batch that failed.
+    """
+
+    def __init__(
+        self, dataset: str, failures: int, batch: int, reason: str, reading: Mapping[int, tuple[int, int]]
+    ) -> None:
+        ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in sorted(reading.items()))
         super().__init__(
             f"{dataset}: ingest failed {failures} times in a row after bronze batch {batch}: {reason}; the driver ends,"
-            " and what is published stays readable",
+            f" what is published stays readable, and the batch stays planned ({ranges or 'none was begun'})",
             f"headrace doctor, then headrace up {dataset}",
         )
         self.dataset, self.failures, self.batch, self.reason = dataset, failures, batch, reason
@@ -100,7 +107,7 @@ class IngestSupervisor:
             self.failed_after = batch
         self.failures += 1
         if self.failures > MAX_FAILURES:
-            raise IngestFailed(self.ingest.dataset.name, self.failures, batch, reason)
+            raise IngestFailed(self.ingest.dataset.name, self.failures, batch, reason, self.ingest.reading)
         pause = self.back_off.lengthen()
         log_line(f"ingest stopped after bronze batch {batch}: {reason}; restart in {pause:.0f} s, refine continues")
         self.reporter.report("waiting", f"ingest restarts in {pause:.0f} s: {reason}")

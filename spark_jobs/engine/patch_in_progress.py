@@ -70,14 +70,14 @@ def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequ
         return
     plan = recorded.plan
     folder = PlanFolder(patch_path(settings, dataset.name, dataset.release, plan))
-    built = read_built(settings, dataset.name, dataset.release, plan)
-    patch = Patch(plan, folder, built.batch, recorded.direction, built.reference)
     try:
+        built = read_built(settings, dataset.name, dataset.release, plan)
+        patch = Patch(plan, folder, built.batch, recorded.direction, built.reference)
         if built.filled and shadows:
             raise ShadowBlocksPatch(plan, shadows[0])
         apply_patch(release, patch, refined_batch(release), epoch)
     except Exception:
-        if not is_started(release, patch):
+        if not is_started(release, plan, recorded.direction):
             file.remove()
         raise
     publish(settings, publication_of(settings, release, refined_batch(release)))

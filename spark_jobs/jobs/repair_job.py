@@ -11,13 +11,14 @@ Does not: start Spark, change a data file, or run together with a driver: it hol
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from include.catalog.dataset import Dataset, declared_dataset, released_dataset
+from include.catalog.derived_dataset import derived_names
 from include.errors import HeadraceError
 from include.leases.lease import take_lease
 from include.ledger.ledger_rebuild import rebuild
@@ -25,6 +26,8 @@ from include.paths import bronze_path, checkpoint_path, lease_path, release_leas
 from include.reading.publication import find_publication
 from include.settings import Settings, load_settings
 from include.state.broker_address import bootstrap_servers
+from include.state.driver_status import status_file
+from include.state.process_states import stream_name
 from spark_jobs.engine.next_generation import next_generation, next_offsets
 from spark_jobs.engine.preflight import (
     OffsetsExpired,
@@ -94,6 +97,10 @@ def repair(
     With `accept_loss`, records that Kafka has expired are skipped, and the next commit of bronze names their offsets.
     Raises LeaseHeld, DatasetUnknown, NoBroker, PatchBlocksRollback and the errors of `planned_repair`.
     """
+    if name in derived_names(settings):
+        for line in _derived_advice(settings, name):
+            print_line(f"{name}: {line}")
+        return True
     dataset = _dataset(settings, name)
     with ExitStack() as leases:
         _take_leases(leases, settings, name, now)
@@ -116,6 +123,18 @@ def repair(
         write_generation(folder, planned.generation)
         print_line(f"{name}: repaired; headrace up {name} continues from there")
         return True
+
+
+def _derived_advice(settings: Settings, name: str) -> Iterator[str]:
+    """Yield what to do about a derived dataset: its runs begin from the sources as they are published."""
+    status = status_file(settings, stream_name(name)).read()
+    if status is not None and status.reason:
+        yield f"{status.state}: {status.reason}"
+        yield (
+            "it goes on by itself once its sources fit again: headrace plan rollback PLAN (of the source's release), or"
+            f" headrace release run --dataset {name} after its folder was corrected"
+        )
+    yield "derived, so it has no checkpoint to repair; nothing was changed"
 
 
 def _take_leases(leases: ExitStack, settings: Settings, name: str, now: datetime) -> None:

@@ -33,7 +33,7 @@ from include.settings import Settings
 from spark_jobs.engine import expire_batches as module
 from spark_jobs.engine.active_releases import refuse_incomplete
 from spark_jobs.engine.compact_tables import compact_tables
-from spark_jobs.engine.expire_batches import Expired, expire_batches
+from spark_jobs.engine.expire_batches import Expired, _first_younger, expire_batches
 from spark_jobs.engine.rebuild_gold import GrainsExpired
 from spark_jobs.engine.rebuild_slice import OriginalsExpired
 from spark_jobs.engine.recompute_history import recompute_history
@@ -334,3 +334,15 @@ def test_release_plan_names_the_expired_batches_that_it_lacks(release: SmallRele
     assert plan.requested == "without batches before 3, which have expired from bronze"
     with pytest.raises(StartPointRefused, match="batches before 3 have expired from bronze"):
         plan_release(settings, "meter", ReleaseParameters(from_batch=2), "me", datetime.now(UTC))
+
+
+@pytest.mark.parametrize("absurd", [datetime(9999, 12, 29, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC)])
+def test_time_that_a_producer_invented_counts_as_the_commit(
+    release: SmallRelease, monkeypatch: pytest.MonkeyPatch, absurd: datetime
+) -> None:
+    monkeypatch.setattr(small_release_module, "ARRIVED", absurd)
+    first = release.take([reading(80, 7)])
+    last, day = release.take([reading(81, 7)]), timedelta(days=1)
+    now = datetime.now(UTC) + timedelta(minutes=1)
+    assert _first_younger(release.bronze, first, last + 1, now, now - day) == first
+    assert _first_younger(release.bronze, first, last + 1, now + 2 * day, now + day) == last + 1

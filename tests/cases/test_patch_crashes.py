@@ -18,15 +18,18 @@ from small_release import SmallRelease, small_release
 from test_slices import BATCHES, WINNER_ONLY, Visible, from_scratch, lower_distance, visible
 
 from include.catalog.dataset import snapshot_dataset
+from include.errors import Terminal
 from include.leases.lease import Lease, take_lease
 from include.paths import patch_in_progress_path
 from include.reading.decision_log import DISCARD, Decision, append_decisions
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, respond, submit_request
+from include.state.release_files import PatchDirection
 from spark_jobs.engine import active_releases
 from spark_jobs.engine.active_releases import open_active_releases
 from spark_jobs.engine.apply_patch import Patch
 from spark_jobs.engine.execute_request import execute
+from spark_jobs.engine.patch_in_progress import begin_patch, finish_patch, has_patch_in_progress
 from spark_jobs.storage.failpoints import Step
 
 STEPS = [step for step in Step if step.value.startswith("patch.")]
@@ -131,3 +134,12 @@ def test_patch_is_refused_after_newer_decision(patcher: SlicePatcher) -> None:
     assert "decision about rejected records" in response.refused
     assert response.remedy == f"headrace plan compare {patch.plan}"
     assert visible(release) == before
+
+
+def test_recorded_patch_without_a_commit_is_dropped_when_its_build_is_gone(patcher: SlicePatcher) -> None:
+    """Else no run and no request would be executed any more."""
+    release = patcher.production
+    begin_patch(release.settings, release.release, "replay-flights-9", PatchDirection.APPLY)
+    with pytest.raises(Terminal, match="no complete build"):
+        finish_patch(release.settings, release.release, release.epoch, [])
+    assert not has_patch_in_progress(release.settings, release.release)

@@ -8,22 +8,23 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars as pl
 import pytest
-from any_records import FIRST_MS, LAST_MS, PARTITIONS, AnyRecord, any_records, create_topic, send
+from any_records import NOW_MS, PARTITIONS, AnyRecord, any_records, create_topic, send
+from any_records_oracle import Place, assert_as_sent, content_of, expected_content
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from readings import GOLD, readings
-from recovery_site import TEMPLATE, copy_dataset
+from readings import readings
+from recovery_site import TEMPLATE, Site, copy_dataset
 from small_release import SmallRelease, small_release
 
 from include.audit.audit_run import audit_dataset
@@ -32,19 +33,19 @@ from include.audit.verified_history import full_scope
 from include.catalog.dataset import snapshot_dataset
 from include.catalog.history_slice import KAFKA, Slice, Span
 from include.clients.kafka import log_end_offsets, topic_id
-from include.kafka_times import HEADER
 from include.reading.bronze_ranges import batch_offsets
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.engine.bronze_tail import last_records
 from spark_jobs.jobs.slice_job import write_kafka_records
+from spark_jobs.layers import bronze_layer
+from spark_jobs.layers.bronze_layer import ClusterRecords
 from spark_jobs.layers.kafka_source import complete_source_options
 from spark_jobs.storage.kafka_ranges import KafkaRanges
 
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "1"))
 COUNT = int(os.environ.get("HEADRACE_TEST_RECORDS", "400"))
 DATASET = "anything"
-FUTURE_MS = timedelta(days=1) // timedelta(milliseconds=1)
 
 
 @dataclass
@@ -55,16 +56,13 @@ class Scene:
     release: SmallRelease
     chance: random.Random
     sent: dict[tuple[int, int], AnyRecord] = field(default_factory=dict)
-    batch_of: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def bootstrap(self) -> str:
         return bootstrap_servers(self.settings)
 
     def send(self, first: int, count: int) -> None:
-        plain = (each for each in readings(first, 2 * count) if each.fate == "silver")
-        valid = ((first + number, each.value.encode()) for number, each in enumerate(plain))
-        self.sent |= send(self.bootstrap, DATASET, self.chance, list(any_records(self.chance, valid, count)))
+        self.sent |= sent_readings(self.bootstrap, DATASET, self.chance, first, count)
 
     def take(self, batches: int) -> None:
         """Read what is new in the topic, in some batches, and refine each run of them."""
@@ -84,28 +82,34 @@ class Scene:
         return self.chance.randint(start, end)
 
     def _take_batch(self, reader: KafkaRanges, until: dict[int, int]) -> int:
-        starts = self.release.ends
-        ranges = {p: (starts[p], until[p]) for p in until}
-        number = self.release.commit(partial(reader.write, ranges), until)
-        inside = (place for place in self.sent if starts[place[0]] <= place[1] < until[place[0]])
-        self.batch_of |= dict.fromkeys(inside, number)
-        return number
+        ranges = {p: (self.release.ends[p], until[p]) for p in until}
+        return self.release.commit(partial(reader.write, ranges), until)
 
     def audit(self, **scope: Any) -> list[str]:
         opened = partial(open_topic, self.bootstrap, jars=self.settings.jars)
         return [each.sentence() for each in audit_dataset(self.settings, DATASET, opened, **scope).findings]
 
 
+def sent_readings(bootstrap: str, topic: str, chance: random.Random, first: int, count: int) -> dict[Place, AnyRecord]:
+    """Send `count` records, of which the valid readings begin with number `first`; return the committed by place."""
+    plain = (each for each in readings(first, 2 * count) if each.fate == "silver")
+    valid = ((first + number, each.value.encode()) for number, each in enumerate(plain))
+    return send(bootstrap, topic, chance, list(any_records(chance, valid, count)))
+
+
+def new_scene(spark: SparkSession, settings: Settings, dataset: str) -> Scene:
+    copy_dataset(TEMPLATE, settings.datasets / dataset, dataset)
+    create_topic(bootstrap_servers(settings), dataset)
+    snapshot_dataset(settings, dataset)
+    release = small_release(spark, settings, dataset)
+    release.ends = dict.fromkeys(range(PARTITIONS), 0)
+    release.topic_id = topic_id(bootstrap_servers(settings), dataset)
+    return Scene(settings, release, random.Random(SEED))
+
+
 @pytest.fixture
 def scene(spark: SparkSession, broker_settings: Settings) -> Scene:
-    settings = broker_settings
-    copy_dataset(TEMPLATE, settings.datasets / DATASET, DATASET)
-    create_topic(bootstrap_servers(settings), DATASET)
-    snapshot_dataset(settings, DATASET)
-    release = small_release(spark, settings, DATASET)
-    release.ends = dict.fromkeys(range(PARTITIONS), 0)
-    release.topic_id = topic_id(bootstrap_servers(settings), DATASET)
-    return Scene(settings, release, random.Random(SEED))
+    return new_scene(spark, broker_settings, DATASET)
 
 
 @pytest.mark.timeout(3600)
@@ -113,98 +117,94 @@ def test_any_record_is_stored_judged_audited_and_read_again(scene: Scene, tmp_pa
     scene.send(0, COUNT // 2)
     scene.take(3)
     assert scene.audit(scope=full_scope) == []
-    assert_as_sent(scene)
+    assert_as_sent(scene.settings, DATASET, scene.sent)
     scene.release.restart()
     scene.send(COUNT, COUNT - COUNT // 2)
     scene.take(2)
     assert scene.audit() == []
-    assert_as_sent(scene)
+    assert_as_sent(scene.settings, DATASET, scene.sent)
     assert_last_records(scene)
     assert_read_again(scene, tmp_path / "again")
 
 
-def assert_as_sent(scene: Scene) -> None:
-    """Assert that bronze, silver, rejected and gold are what the records must give."""
-    bronze = {(row["partition"], row["offset"]): row for row in rows_of(scene, "bronze")}
-    assert set(bronze) == set(scene.sent)
-    for place, row in bronze.items():
-        assert content_of(row) == expected_content(scene.sent[place]), place
-    fates = expected_fates(scene)
-    silver = {(row["_partition"], row["_offset"]): row for row in rows_of(scene, "silver")}
-    rejected = {(row["_partition"], row["_offset"]): row for row in rows_of(scene, "rejected")}
-    assert set(silver) == {place for place, fate in fates.items() if fate == "silver"}
-    assert set(rejected) == set(fates) - set(silver)
-    for place, row in rejected.items():
-        assert_reason(row, fates[place], scene.sent[place])
-    assert_gold(scene, pl.DataFrame(list(silver.values())))
+ON_A_CLUSTER = {
+    "milliseconds": (NOW_MS, True),
+    "none": (-1, True),
+    "before the calendar's reform": (-14_831_769_600_000, False),
+    "microseconds": (NOW_MS * 1000, False),
+    "nanoseconds": (NOW_MS * 1_000_000, False),
+}
 
 
-def assert_reason(row: Mapping[str, Any], fate: str, record: AnyRecord) -> None:
-    rules = [(reason["rule"], reason["detail"]) for reason in row["reasons"]]
-    if fate == "kafka_timestamp":
-        assert rules == [(fate, f"{record.time}")]
-    elif fate == "invalid":
-        assert (row["disposition"], "kafka_timestamp" in dict(rules)) == ("invalid", False)
-    else:
-        assert [rule for rule, _ in rules] == [fate]
+@pytest.mark.parametrize("unit", ON_A_CLUSTER)
+def test_batch_that_sparks_source_cannot_hold_is_read_by_the_driver(
+    spark: SparkSession, broker_settings: Settings, monkeypatch: pytest.MonkeyPatch, unit: str
+) -> None:
+    time, is_held = ON_A_CLUSTER[unit]
+    name = f"cluster_{abs(time)}"
+    scene = new_scene(spark, broker_settings, name)
+    monkeypatch.setattr(bronze_layer, "computes_here", lambda _: False)
+    records = [AnyRecord(partition, at, b"k", b"v") for partition in range(PARTITIONS) for at in (NOW_MS, time)]
+    scene.sent = send(scene.bootstrap, name, scene.chance, records)
+    ends = log_end_offsets(scene.bootstrap, name)
+    ranges, read = {partition: (0, end) for partition, end in ends.items()}, list[Path]()
+    options = complete_source_options(scene.settings, scene.bootstrap, {}, {})
+    with closing(KafkaRanges(spark, name, options, threading.Event())) as reader:
+
+        def here(folder: Path) -> list[Path]:
+            read.append(folder)
+            return reader.write(ranges, folder)
+
+        chosen = {"subscribe": name, "startingOffsets": "earliest"}
+        source = complete_source_options(scene.settings, scene.bootstrap, chosen, {})
+        source.pop("minOffsetsPerTrigger", None)
+        frame = spark.read.format("kafka").options(**source).load()
+        scene.release.commit(ClusterRecords(frame, here), ends)
+    assert bool(read) != is_held
+    found = DeltaTable(str(scene.release.bronze.spec.path)).to_pyarrow_table()
+    rows = pl.DataFrame(pl.from_arrow(found)).with_columns(pl.col("timestamp").dt.timestamp("us"))
+    assert {(row["partition"], row["offset"]): content_of(row) for row in rows.iter_rows(named=True)} == {
+        place: expected_content(record) for place, record in scene.sent.items()
+    }
 
 
-def expected_fates(scene: Scene) -> dict[tuple[int, int], str]:
-    """Return silver or the reason, by the total order of the records; `invalid` if the value is no reading."""
-    fates, accepted = dict[tuple[int, int], str](), set[int]()
-    for place in sorted(scene.sent, key=lambda each: (scene.batch_of[each], each)):
-        fates[place] = expected_fate(scene.sent[place], accepted)
-    return fates
+@pytest.mark.extended
+@pytest.mark.timeout(7200)
+def test_stream_takes_any_record_across_a_restart_and_reads_it_again(broker_settings: Settings) -> None:
+    site, chance = Site(broker_settings, "any_stream"), random.Random(SEED + 1)
+    create_topic(site.bootstrap, site.dataset)
+    site.prepare()
+    sent = sent_readings(site.bootstrap, site.dataset, chance, 0, COUNT // 2)
+    try:
+        driver = site.start_driver()
+        site.wait_published(driver)
+        assert done(site, "audit", "--full", "--dataset", site.dataset) == 0
+        driver.send(signal.SIGKILL)
+        driver.wait()
+        sent |= sent_readings(site.bootstrap, site.dataset, chance, COUNT, COUNT - COUNT // 2)
+        site.wait_published(site.start_driver())
+        assert_as_sent(site.settings, site.dataset, sent)
+        assert done(site, "audit", "--dataset", site.dataset) == 0
+        from_kafka = ("replay", "run", "--dataset", site.dataset, "--source", "kafka", "--yes")
+        offsets = {p: [0, max(offset for partition, offset in sent if partition == p) + 1] for p in range(PARTITIONS)}
+        assert done(site, *from_kafka, "--offsets", json.dumps(offsets)) == 0
+        assert (
+            done(
+                site, *from_kafka, "--from-timestamp", "0001-01-02T00:00:00Z", "--to-timestamp", "9999-12-30T00:00:00Z"
+            )
+            == 0
+        )
+        assert_as_sent(site.settings, site.dataset, sent)
+        assert done(site, "audit", "--full", "--dataset", site.dataset) == 0
+    finally:
+        site.kill_all()
 
 
-def expected_fate(record: AnyRecord, accepted: set[int]) -> str:
-    if not FIRST_MS <= record.time <= LAST_MS:
-        return "kafka_timestamp"
-    if record.reading is None:
-        return "invalid"
-    if read_at_ms(record) - record.time > FUTURE_MS:
-        return "future_ts"
-    if record.reading in accepted:
-        return "duplicate"
-    accepted.add(record.reading)
-    return "silver"
-
-
-def read_at_ms(record: AnyRecord) -> int:
-    assert record.value is not None
-    return round(datetime.fromisoformat(json.loads(record.value)["read_at"]).timestamp() * 1000)
-
-
-def expected_content(record: AnyRecord) -> tuple[Any, ...]:
-    headers = [(name.decode(errors="replace"), value) for name, value in record.headers]
-    return record.key, record.value, record.time, headers
-
-
-def content_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the key, value, time and headers that a row of bronze says that Kafka has."""
-    headers = [(each["key"], each["value"]) for each in row["headers"] or ()]
-    time = row["timestamp"]
-    if time % 1000:
-        (name, number), headers = headers[-1], headers[:-1]
-        assert name == HEADER
-        return row["key"], row["value"], int(number), headers
-    return row["key"], row["value"], time // 1000, headers
-
-
-def rows_of(scene: Scene, layer: str) -> Iterator[dict[str, Any]]:
-    frame = scene.release.read(f"{layer}.{DATASET}")
-    times = pl.selectors.by_name("timestamp", require_all=False).dt.timestamp("us")
-    return frame.with_columns(times).iter_rows(named=True)
-
-
-def assert_gold(scene: Scene, silver: pl.DataFrame) -> None:
-    database = duckdb.connect()
-    database.execute("set timezone = 'UTC'")
-    database.register("sent", silver.to_arrow())
-    for name, query in GOLD.items():
-        wanted = database.sql(query).pl()
-        found = scene.release.read(f"gold.{DATASET}_{name}").select(wanted.columns)
-        assert sorted(map(str, found.rows())) == sorted(map(str, wanted.rows())), name
+def done(site: Site, *words: str) -> int:
+    """Run a command and return its exit code; its output is shown if the test fails."""
+    ended = site.command(*words)
+    print(ended.stdout[-2000:], ended.stderr[-2000:])
+    return ended.returncode
 
 
 def assert_last_records(scene: Scene) -> None:

@@ -16,7 +16,7 @@ from include.settings import Settings
 from spark_jobs.engine import ingest_supervisor
 from spark_jobs.engine.batch_limit import BatchLimitChanged
 from spark_jobs.engine.ingest import Ingest
-from spark_jobs.engine.ingest_supervisor import MAX_FAILURES, IngestSupervisor
+from spark_jobs.engine.ingest_supervisor import MAX_FAILURES, IngestFailed, IngestSupervisor
 from spark_jobs.engine.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
 from spark_jobs.engine.status_reporter import StatusReporter
 from spark_jobs.jobs.drive_stream import drained_on_error
@@ -157,3 +157,17 @@ def test_error_while_the_releases_are_opened_ends_ingest_and_is_not_replaced_by_
     with pytest.raises(TablesDisagree), drained_on_error(restarts.supervisor):
         raise TablesDisagree("flights", "silver is gone")
     assert restarts.supervisor.ingest.stop.is_set()
+
+
+def test_failure_for_good_names_the_planned_offsets(restarts: Restarts) -> None:
+    restarts.supervisor.ingest.reading = {1: (5, 9), 0: (2, 2)}
+    for _ in range(MAX_FAILURES):
+        restarts.end(ValueError("t-1, offset 7: the record cannot be stored"))
+        restarts.restart()
+    restarts.end(ValueError("t-1, offset 7: the record cannot be stored"))
+    with pytest.raises(IngestFailed) as failed:
+        restarts.restart()
+    assert "7 times in a row" in failed.value.what
+    assert "t-1, offset 7" in failed.value.what
+    assert "partition 0 offsets [2, 2), partition 1 offsets [5, 9)" in failed.value.what
+    assert failed.value.remedy.startswith("headrace doctor")
