@@ -33,6 +33,7 @@ from include.audit.verified_history import full_scope
 from include.catalog.dataset import snapshot_dataset
 from include.catalog.history_slice import KAFKA, Slice, Span
 from include.clients.kafka import log_end_offsets, topic_id
+from include.clients.kafka_record import record_reader
 from include.reading.bronze_ranges import batch_offsets
 from include.settings import Settings
 from include.state.broker_address import bootstrap_servers
@@ -212,9 +213,11 @@ def assert_last_records(scene: Scene) -> None:
     last: dict[int, int] = defaultdict(int)
     for partition, offset in scene.sent:
         last[partition] = max(last[partition], offset)
-    for partition, found in last_records(scene.release.bronze, range(PARTITIONS)).items():
-        record = scene.sent[partition, last[partition]]
-        assert (found.offset, found.timestamp_ms, found.key) == (last[partition], record.time, record.key)
+    with record_reader(scene.bootstrap, DATASET) as read:
+        for partition, found in last_records(scene.release.bronze, range(PARTITIONS)).items():
+            record = scene.sent[partition, last[partition]]
+            assert (found.offset, found.timestamp_ms, found.key) == (last[partition], record.time, record.key)
+            assert read(partition, found.offset, found.offset + 1) == [found]
 
 
 def assert_read_again(scene: Scene, folder: Path) -> None:
