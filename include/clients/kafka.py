@@ -185,7 +185,10 @@ def topic_concerns(bootstrap: str, topic: str) -> list[str]:
             f"retention.bytes is {size:,} a partition: records that the stream has not read when it is larger are lost"
         )
     if found["message.timestamp.type"].value != "LogAppendTime":
-        concerns.append("message.timestamp.type is CreateTime: producers choose the times that replays select by")
+        concerns.append(
+            "message.timestamp.type is CreateTime: producers choose the times that replays select by, and a time outside"
+            " the years 1 to 9999 is a rejection (kafka_timestamp)"
+        )
     if "compact" in str(found["cleanup.policy"].value):
         concerns.append(
             "cleanup.policy has compact: Kafka removes a key's older records, also ones that the stream has not read by"
