@@ -186,8 +186,8 @@ def topic_concerns(bootstrap: str, topic: str) -> list[str]:
         )
     if found["message.timestamp.type"].value != "LogAppendTime":
         concerns.append(
-            "message.timestamp.type is CreateTime: producers choose the times that replays select by, and a time outside"
-            " the years 1 to 9999 is a rejection (kafka_timestamp)"
+            "message.timestamp.type is CreateTime: producers choose the times that replays select by, and a time"
+            " outside the years 1 to 9999 is a rejection (kafka_timestamp)"
         )
     if "compact" in str(found["cleanup.policy"].value):
         concerns.append(
