@@ -16,8 +16,13 @@ GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
     "include.setting_list",
     *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
+<<<<<<< HEAD
     *("include.record_coordinates", "include.settings_profiles"),
     *("include.app_ids", "include.commit_guard", "include.process_folder", "include.optional_packages"),
+=======
+    *("include.kafka_times", "include.record_coordinates", "include.settings_profiles"),
+    *("include.app_ids", "include.commit_guard", "include.process_folder"),
+>>>>>>> af567173 (kafka_times is ground that every package may stand on)
 )
 LOW = (*GROUND, "include.host", "include.state", "include.leases")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
@@ -37,6 +42,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),
     "include.password_file": (("include.errors",), "reads passwords; knows no setting's value"),
     "include.kafka_address": ((), "how clients reach Kafka; knows no setting and no topic"),
+    "include.kafka_times": ((), "the times that bronze holds; knows no table"),
     "include.record_coordinates": ((), "names the columns of a record's coordinates; knows no table"),
     "include.sql_quoting": ((), "quotes names and literals of SQL; knows no table"),
     "include.secret_masking": ((), "masks secrets in any text; knows no setting"),
