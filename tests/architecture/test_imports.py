@@ -191,7 +191,14 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "include.workloads.datasets": ((), "transformations: pyspark and the standard library only"),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
-    "spark_jobs.log_lines": (("include.errors",), "lines of a driver's log; knows nothing of what they say"),
+    "spark_jobs.jvm_end": (
+        ("include.errors", "include.host.process_end"),
+        "why the JVM of this process ended; knows nothing of what it did",
+    ),
+    "spark_jobs.log_lines": (
+        ("include.errors", "spark_jobs.jvm_end"),
+        "lines of a driver's log; knows nothing of what they say",
+    ),
     "spark_jobs.java_class": ((), "compiles Java for Spark's tasks; knows no class"),
     "spark_jobs.literals": ((), "Python values as Spark's literals"),
     "spark_jobs.storage": (
@@ -206,7 +213,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "spark_jobs.contract": (
         (
             *("include.catalog", "include.clients.schema_registry", "include.schemas"),
-            *("spark_jobs.java_class", "spark_jobs.literals"),
+            *("include.kafka_times", "spark_jobs.java_class", "spark_jobs.literals"),
         ),
         "contract to Spark columns; knows neither tables nor stream",
     ),
@@ -222,7 +229,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         (
             *(*LOW, *READERS, "include.reference", "include.store"),
             *("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.literals", "spark_jobs.storage"),
-            "spark_jobs.log_lines",
+            *("spark_jobs.jvm_end", "spark_jobs.log_lines"),
         ),
         "what the owner of the tables does: ingest, refine, patch, compact",
     ),
