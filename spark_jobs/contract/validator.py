@@ -95,7 +95,7 @@ def _compiled(contract: Contract, application: str) -> Validator:
     # A record without a time of the calendar is not in plain form: its headers are read here only.
     plain = plain_values(F.when(_has_time(F.col("timestamp")), value), contract).alias("_values")
     parsing = (*read, F.col("_batch_id"), *unread, value, plain)
-    time = F.when(~_has_time(F.col("timestamp")), F.element_at("headers", -1)["value"].cast("string"))
+    time = F.when(~_has_time(F.col("timestamp")), F.try_element_at("headers", F.lit(-1))["value"].cast("string"))
     return Validator(
         (
             (*parsing, time.alias("_time")),
