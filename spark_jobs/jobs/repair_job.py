@@ -131,7 +131,7 @@ def _derived_advice(settings: Settings, name: str) -> Iterator[str]:
     if status is not None and status.reason:
         yield f"{status.state}: {status.reason}"
         yield (
-            "it continues by itself as soon as its sources fit: headrace plan rollback PLAN (of the source's release), or"
+            "it continues by itself as soon as its sources fit: headrace plan rollback PLAN (of a source's release), or"
             f" headrace release run --dataset {name} after its folder was corrected"
         )
     yield "derived, so it has no checkpoint to repair; nothing was changed"

@@ -16,13 +16,8 @@ GROUND = (
     *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
     "include.setting_list",
     *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
-<<<<<<< HEAD
-    *("include.record_coordinates", "include.settings_profiles"),
-    *("include.app_ids", "include.commit_guard", "include.process_folder", "include.optional_packages"),
-=======
     *("include.kafka_times", "include.record_coordinates", "include.settings_profiles"),
-    *("include.app_ids", "include.commit_guard", "include.process_folder"),
->>>>>>> af567173 (kafka_times is ground that every package may stand on)
+    *("include.app_ids", "include.commit_guard", "include.process_folder", "include.optional_packages"),
 )
 LOW = (*GROUND, "include.host", "include.state", "include.leases")
 TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
