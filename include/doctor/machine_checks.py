@@ -38,9 +38,9 @@ from include.doctor.check_resources import (
 )
 from include.doctor.check_result import CheckResult
 from include.doctor.check_store import check_store
-from include.doctor.check_time_zones import check_time_zones
+from include.doctor.check_time_zones import check_java_zones, check_time_zones
 from include.host.jar_lock import installed_jars
-from include.host.java_runtime import find_java
+from include.host.java_runtime import find_java, java_path
 from include.host.ports import holder_of, is_free
 from include.settings import CLONE, Settings, load_settings
 from include.status.process_status import observe_broker
@@ -82,6 +82,7 @@ def state_findings(settings: Settings) -> list[CheckResult]:
         *check_spark_master(settings),
         *check_store(settings),
         *check_time_zones(settings),
+        *check_java_zones(settings, lambda: java_path(os.environ)),
     ]
 
 

@@ -12,10 +12,10 @@ import pytest
 from include.catalog.dataset import content_hash, declared_dataset, load_dataset, released_dataset, snapshot_dataset
 from include.catalog.pipeline import gold_window, window_zones
 from include.catalog.release_diff import release_changes
-from include.catalog.time_zones import ZONES_FILE, installed_zone
+from include.catalog.time_zones import ZONES_FILE, database_version, installed_zone
 from include.catalog.windows import Window, day_range, window_starts
 from include.doctor.check_result import Verdict
-from include.doctor.check_time_zones import check_time_zones
+from include.doctor.check_time_zones import check_java_zones, check_time_zones
 from include.paths import snapshot_path
 from include.planning.derived_backfill_plan import published_windows
 from include.planning.release_plan import NothingToRelease, ReleaseParameters, plan_release
@@ -33,6 +33,10 @@ def settings(tmp_path: Path) -> Settings:
     made = sales_settings(tmp_path)
     file = made.datasets / "sales" / "pipeline.yaml"
     file.write_text(file.read_text().replace("size: 1 day", f"size: 1 day, time_zone: {ZONE}"))
+    contract = made.datasets / "sales" / "contract.yaml"
+    contract.write_text(
+        contract.read_text().replace("name: sales\nversion", "id: sales\nstatus: active\nname: sales\nversion")
+    )
     (made.datasets / "sales" / "silver.py").write_text("def silver(accepted):\n    return accepted\n")
     return made
 
@@ -125,3 +129,18 @@ def test_a_release_without_a_record_has_the_installed_rules(settings: Settings) 
 def test_a_folder_without_zones_has_the_release_of_its_files(tmp_path: Path) -> None:
     settings = sales_settings(tmp_path)
     assert snapshot_dataset(settings, "sales").release == declared_dataset(settings, "sales").release
+
+
+def test_doctor_names_code_that_follows_javas_rules(settings: Settings, tmp_path: Path) -> None:
+    launcher = tmp_path / "java" / "bin" / "java"
+    database = launcher.parent.parent / "lib" / "tzdb.dat"
+    database.parent.mkdir(parents=True)
+    database.write_bytes(b"\x01\x00\x04TZDB\x00\x01\x00\x052020b\x02")
+    assert list(check_java_zones(settings, lambda: launcher)) == []
+    query = settings.datasets / "sales" / "gold" / "q.sql"
+    query.parent.mkdir()
+    query.write_text("select from_utc_timestamp(at, 'Africa/Casablanca') from silver")
+    (found,) = check_java_zones(settings, lambda: launcher)
+    assert "sales/gold/q.sql: Spark's functions follow Java's rules (tzdata 2020b)" in found.found
+    database.write_bytes(b"\x01\x00\x04TZDB\x00\x01\x00\x05" + database_version().encode())
+    assert list(check_java_zones(settings, lambda: launcher)) == []
