@@ -156,10 +156,11 @@ class _Timestamp(SparkType):
         return F.when(is_time, value.text.try_cast("timestamp"))
 
     def fault(self, column: Column, value: JsonValue) -> Expression:
-        text, seconds = value.text, value.text.try_cast("double")
+        text = value.text
+        # A number of 12 digits or more is a time in milliseconds: read as seconds it lies after the year 5000.
+        is_millis = value.exact.rlike(r"^-?\d{12}|e")
         return (
-            # A number of this size is a time in milliseconds: read as seconds it lies after the year 5000.
-            F.when(value.kind == NUMBER, F.when(F.abs(seconds) >= 1e11, "out_of_range").otherwise("type"))
+            F.when(value.kind == NUMBER, F.when(is_millis, "out_of_range").otherwise("type"))
             .when(value.kind != TEXT, "type")
             .when(text.rlike(f"^{ISO_SECONDS}\\z"), "no_zone")
             .when(~text.rlike(f"^{ISO_SECONDS}{ZONE}\\z"), "bad_ts")

@@ -156,8 +156,14 @@ def type_of(column: Column, value: Any) -> Any:
     return int(value) if len(value) < 20 and -(2**31) <= int(value) < 2**31 else Fault("out_of_range")
 
 
+def decimal(token: str) -> Decimal:
+    """Return a number exactly; an exponent that a decimal cannot have as one beyond every column."""
+    significand, _, exponent = token.lower().partition("e")
+    return Decimal(f"{significand}e{max(-(10**9), min(10**9, int(exponent or 0)))}")
+
+
 def decimal_of(token: str, precision: int, scale: int) -> Any:
-    sign, numerals, exponent = Decimal(token).as_tuple()
+    sign, numerals, exponent = decimal(token).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, numerals)).lstrip("0")
     significant = text.rstrip("0")
@@ -184,7 +190,7 @@ TIME = re.compile(
 def time_of(value: Any) -> Any:
     """Return microseconds since 1970."""
     if isinstance(value, Token):
-        return Fault("out_of_range" if Decimal(value).copy_abs() >= 10**11 else "type")
+        return Fault("out_of_range" if decimal(value).copy_abs() >= 10**11 else "type")
     if type(value) is not str:
         return Fault("type")
     match = TIME.fullmatch(value)
