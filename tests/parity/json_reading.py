@@ -234,7 +234,9 @@ def broken_rules(column: Column, value: Any) -> Iterator[str]:
     if column.type == "string":
         if not column.min_length <= len(value.encode("utf-8", "surrogatepass")) <= column.max_length:
             yield "length"
-        if column.pattern and not re.search(column.pattern.replace("$", r"\Z"), value):
+        # A text that is too long is not matched: a pattern may take long.
+        is_matched = column.pattern and len(value.encode("utf-8", "surrogatepass")) <= column.max_length
+        if column.pattern and is_matched and not re.search(column.pattern.replace("$", r"\Z"), value):
             yield "pattern"
         if column.values and value not in column.values:
             yield "enum"
