@@ -1,10 +1,12 @@
-"""How a process ended, in words: its exit code, the signal, or the kernel for want of memory."""
+"""Whether a process has ended, and how, in words: its exit code, the signal, or the kernel for want of memory."""
 
 from __future__ import annotations
 
 import signal
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 
 def kernel_kills() -> int:
@@ -16,6 +18,14 @@ def kernel_kills() -> int:
 
 
 KILLS_BEFORE = kernel_kills()
+
+
+def any_thread_runs(process: psutil.Process) -> bool:
+    """Return whether a process has not ended yet. Raises psutil.NoSuchProcess.
+
+    It is a zombie as soon as its first thread has ended; until its last one has, its ports and locks are not free.
+    """
+    return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
 
 
 def ended_how(code: int) -> str:

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 import psutil
 
+from include.host.process_end import any_thread_runs
+
 
 def session_processes(session: int) -> list[psutil.Process]:
     """Return the processes of a session, without this process and without zombies."""
@@ -20,7 +22,7 @@ def session_processes(session: int) -> list[psutil.Process]:
         with suppress(psutil.Error, ProcessLookupError):
             if pid != os.getpid() and os.getsid(pid) == session:
                 process = psutil.Process(pid)
-                found += [process] if process.status() != psutil.STATUS_ZOMBIE else []
+                found += [process] if any_thread_runs(process) else []
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from include.errors import Terminal
+from include.host.process_end import any_thread_runs
 from include.host.process_place import boot_of, host_name, this_boot, this_place
 from include.host.process_session import session_processes
 from include.paths import run_path
@@ -126,7 +127,7 @@ def is_alive(run: RunFile) -> bool:
         return has_heartbeat(run)
     try:
         process = psutil.Process(run.pid)
-        return _is_same(run, process) and process.status() != psutil.STATUS_ZOMBIE
+        return _is_same(run, process) and any_thread_runs(process)
     except psutil.NoSuchProcess:
         return False
 

@@ -16,6 +16,7 @@ import pytest
 from stand_ins import StandIns
 
 from include.catalog.dataset import DatasetUnknown
+from include.host.process_session import session_processes
 from include.paths import run_path, status_path
 from include.process_control import child_process, start_stop
 from include.process_control.child_process import exit_code, spawn
@@ -87,6 +88,23 @@ def test_process_is_recognised_after_a_step_of_the_clock(settings: Settings) -> 
     assert is_alive(replace(run, started=run.started - 3600)), "psutil derives it from the clock"
     assert not is_alive(replace(run, identity=f"{run.identity}0")), "another process, or another boot"
     send(spawned, signal.SIGKILL)
+
+
+def test_process_runs_until_its_last_thread_has_ended(settings: Settings) -> None:
+    """A killed server's port is free only then: its next start would refuse the port as in use."""
+    code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=[600]).start(); "
+    code += "ctypes.CDLL(None).pthread_exit(None)"
+    run = spawn(settings, "stream:flights", [sys.executable, "-c", code], Path.cwd(), os.environ)
+    end = time.monotonic() + 20
+    while psutil.Process(run.pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert is_alive(run)
+    assert [each.pid for each in session_processes(run.pid)] == [run.pid]
+    send(run, signal.SIGKILL)
+    assert wait_gone(run, 5)
+    assert session_processes(run.pid) == []
+    assert exit_code(run) == -signal.SIGKILL
 
 
 def test_child_exit_is_reported_once_and_its_session_is_ended(settings: Settings) -> None:
