@@ -43,6 +43,8 @@ QUADRATIC = 5
 MOST_STEPS = 22_000_000_000
 """Java takes seconds for them, and only for a text of 65,536 characters that was made for the pattern."""
 QUANTIFIER = re.compile(r"[*+?]\+?|\{\d+(?:,\d*)?\}\+?")
+SIGNS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|[()]", re.DOTALL)
+"""Parentheses, and what may hide one: an escape, or a class, in which a `]` that comes first is a character."""
 
 
 @lru_cache(maxsize=4096)
@@ -85,8 +87,7 @@ def _is_quick(tree: Any, longest: int) -> bool:
 
 
 def _too_slow(pattern: str, longest: int) -> str:
-    slow = (part for part in _groups(pattern) if not _is_quick(_parser.parse(f"^{part}$"), longest))
-    part = next(slow, pattern)
+    part = next((part for part in _groups(pattern) if _is_slow_alone(part, longest)), pattern)
     where = "" if part == pattern else f"{shown(part)} in "
     return (
         f"{where}{shown(pattern)} can match in so many ways that a text of up to {longest:,} characters "
@@ -96,21 +97,23 @@ def _too_slow(pattern: str, longest: int) -> str:
     )
 
 
+def _is_slow_alone(part: str, longest: int) -> bool:
+    """Whether a group takes too long; one that names another group, or sets flags, is no pattern by itself."""
+    try:
+        return not _is_quick(_parser.parse(f"^{part}$"), longest)
+    except re.error:
+        return False
+
+
 def _groups(pattern: str) -> Iterator[str]:
     """Yield the groups of a pattern with their quantifiers, inner ones first."""
-    opened, is_class, at = list[int](), False, 0
-    while at < len(pattern):
-        sign = pattern[at]
-        if sign == "\\":
-            at += 1
-        elif sign == "[" or is_class:
-            is_class = sign != "]"
-        elif sign == "(":
-            opened.append(at)
-        elif sign == ")":
-            times = QUANTIFIER.match(pattern, at + 1)
-            yield pattern[opened.pop() : times.end() if times else at + 1]
-        at += 1
+    opened = list[int]()
+    for sign in SIGNS.finditer(pattern):
+        if sign[0] == "(":
+            opened.append(sign.start())
+        elif sign[0] == ")" and opened:
+            times = QUANTIFIER.match(pattern, sign.end())
+            yield pattern[opened.pop() : times.end() if times else sign.end()]
 
 
 def _depth(items: Any) -> float:
