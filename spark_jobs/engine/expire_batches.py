@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from include.clients.delta_log import Commit, commits_following
+from include.clients.delta_log import Commit, commits_descending, commits_following
 from include.kafka_times import arrivals
 from include.plans.plan_lookup import open_plans
 from include.settings import Settings
@@ -88,38 +88,48 @@ def expire_batches(
 
 
 def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringTable]:
-    """Yield the tables with the bounds of what expires; silver's age is counted from the newest batch's arrival.
+    """Yield the tables with the bounds of what expires."""
+    last, retention = min(refined_batch(each) for each in releases), releases[0].dataset.pipeline.retention
+    if last < 0:
+        return
+    if retention.silver is not None:
+        yield from _expiring_silver(releases, last, now, retention.silver)
+    if retention.bronze is not None:
+        bronze = releases[0].writer.bronze
+        first = first_unexpired_batch(releases[0].writer, "bronze")
+        before = _first_younger(bronze, first, last, now, now - retention.bronze)
+        yield _ExpiringTable(bronze, expiry_ids(releases[0].writer)["bronze"], first, before, "partition", "offset")
 
-    Future records arrive after that batch, also when the stream is behind.
+
+def _expiring_silver(releases: Sequence[Release], last: int, now: datetime, age: timedelta) -> Iterator[_ExpiringTable]:
+    """Yield silver and rejected of each release; their age is counted from the newest records' arrival.
+
+    Future records arrive after them, also when the stream is behind.
     """
-    retention, bronze = releases[0].dataset.pipeline.retention, releases[0].writer.bronze
-    last = min(refined_batch(each) for each in releases)
+    bronze = releases[0].writer.bronze
     arrived = _arrival(bronze, last, now)
     if arrived is None:
         return
-    for release in releases if retention.silver is not None else ():
-        writer, bound = release.writer, min(now, arrived) - (retention.silver or timedelta())
+    for release in releases:
+        writer, bound = release.writer, min(now, arrived) - age
         first = max(first_unexpired_batch(writer, "silver"), 0)
         before = _run_start(writer.silver, _first_younger(bronze, first, last, now, bound), first)
         for table in (writer.silver, writer.rejected):
             layer = table.spec.name.partition(".")[0]
             begun = first_unexpired_batch(writer, layer)
             yield _ExpiringTable(table, expiry_ids(writer)[layer], begun, before, "_partition", "_offset")
-    if retention.bronze is not None:
-        first = first_unexpired_batch(releases[0].writer, "bronze")
-        before = _first_younger(bronze, first, last, now, now - retention.bronze)
-        yield _ExpiringTable(bronze, expiry_ids(releases[0].writer)["bronze"], first, before, "partition", "offset")
 
 
 def _arrival(bronze: Table, batch: int, now: datetime) -> datetime | None:
-    """Return when the earliest record of a batch arrived in Kafka; None for a batch without records."""
-    found = _arrivals(batch_commit(bronze, batch), now) if batch >= 0 else None
+    """Return when the earliest record of the last batch up to `batch` that has records arrived in Kafka, if one has."""
+    upto = commits_descending(bronze.spec.path, batch_commit(bronze, batch).version)
+    found = next(filter(None, (_arrivals(commit, now) for commit in upto)), None)
     return datetime.fromtimestamp(found[0] / 1000, UTC) if found else None
 
 
 def _arrivals(commit: Commit, now: datetime) -> tuple[int, int] | None:
-    """Return when the first and the last record of a batch arrived, None if it has none."""
-    times = metadata_of(commit)["timestamps"]
+    """Return when the first and the last record of a commit's batch arrived, None if there is none."""
+    times = metadata_of(commit).get("timestamps")
     return arrivals(times, commit.timestamp_ms, now.timestamp() * 1000) if times else None
 
 
