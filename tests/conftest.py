@@ -19,6 +19,8 @@ from spark_jobs.engine.spark_session import open_session
 os.environ.setdefault("HEADRACE_CONSOLE", "off")
 # Many small and different queries: the optimising compiler costs more than it saves.
 QUICK_JVM = "-XX:TieredStopAtLevel=1"
+SIZES = "HEADRACE_TEST_"
+"""Variables of tests begin so: seeds and counts. Test modules read them when they are imported."""
 
 
 def pytest_internalerror(excrepr: object) -> None:
@@ -27,13 +29,16 @@ def pytest_internalerror(excrepr: object) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave the collected tests out of Python's garbage collections.
+    """Leave the collected tests out of Python's garbage collections, and their variables out of the environment.
 
     Python collects its oldest objects only once their number has grown by a quarter. With thousands of tests among
     them it never did, and frames of errors kept data frames, whose broadcast tables filled the heap of the session.
     """
     gc.collect()
     gc.freeze()
+    # The platform refuses variables that are no settings.
+    for name in [each for each in os.environ if each.startswith(SIZES)]:
+        del os.environ[name]
 
 
 def pytest_unconfigure() -> None:

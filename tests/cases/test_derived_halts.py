@@ -20,10 +20,11 @@ from include.reading import pinned
 from include.reading.publication import publish, read_publication
 from include.settings import Settings
 from include.state.driver_status import DriverStatus
+from spark_jobs.engine import derived_run
 from spark_jobs.engine.derived_loop import DerivedLoop
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.release_publication import publication_of
-from spark_jobs.layers.derived_gold import QueryUnfit
+from spark_jobs.layers.derived_gold import DerivedTable, QueryUnfit, commit_derived
 from spark_jobs.storage.failpoints import Step
 
 CONTRACT = """\
@@ -63,8 +64,12 @@ from pyspark.sql import functions as F
 
 
 def silver(accepted: DataFrame) -> DataFrame:
-    return accepted.withColumn("%s", F.col("n") > 50)
+    return accepted.%s
 """
+FITTING = 'withColumn("huge", F.col("n") > 50)'
+LACKING = 'withColumn("big", F.col("n") > 50)'
+UNFIT = 'withColumns({"huge": F.array("n"), "n": F.col("n") + 1})'
+"""The columns are there, but the query cannot be computed: known only once a run has begun."""
 DERIVED = """\
 sources: {taps: silver.taps}
 gold:
@@ -96,12 +101,12 @@ def tap(number: int) -> Record:
 
 @dataclass
 class Scene:
-    """A source with two releases, of which the second lacks a column, and a derived stream."""
+    """A source with two releases, of which the second cannot be read by a derived stream, and the stream."""
 
     spark: SparkSession
     settings: Settings
     source: SmallRelease
-    without: SmallRelease
+    broken: SmallRelease
     loop: DerivedLoop
     sent: int = 0
 
@@ -110,9 +115,9 @@ class Scene:
         self.source.take([tap(number) for number in range(self.sent, self.sent + count)])
         self.sent += count
 
-    def promote_without(self) -> None:
-        """Publish the release that lacks the column."""
-        self.without.refine(0, self.source.batches - 1)
+    def promote_broken(self) -> None:
+        """Publish the release that the stream cannot read."""
+        self.broken.refine(0, self.source.batches - 1)
 
     def roll_back(self) -> None:
         """Publish the first release again."""
@@ -129,6 +134,10 @@ class Scene:
         while self.loop._advance():
             pass
         return str(self.loop.reporter.status.state)
+
+    @property
+    def run_file(self) -> Path:
+        return derived_run_path(self.settings, "taps_hours", self.loop.release.derived.release)
 
     def sums(self) -> tuple[int, int, int]:
         """Return taps, total and huges of all hours."""
@@ -159,25 +168,31 @@ def opened(spark: SparkSession, settings: Settings) -> DerivedLoop:
 
 
 @pytest.fixture
-def scene(spark: SparkSession, tmp_path: Path) -> Scene:
+def scene(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Scene:
     settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
     folder = {"contract.yaml": CONTRACT, "pipeline.yaml": PIPELINE}
-    taps = write(settings.datasets / "taps", folder | {"silver.py": SILVER % "huge"})
-    other = write(tmp_path / "without" / "taps", folder | {"silver.py": SILVER % "big"})
+    taps = write(settings.datasets / "taps", folder | {"silver.py": SILVER % FITTING})
+    columns = getattr(request, "param", UNFIT)
+    other = write(tmp_path / "broken" / "taps", folder | {"silver.py": SILVER % columns})
     queries = {"derived.yaml": DERIVED, "gold/taps_hours.sql": HOURS, "gold/taps_huge.sql": HUGE}
     write(settings.datasets / "taps_hours", queries)
     source = small_release(spark, settings, "taps", taps)
-    without = SmallRelease(spark, settings, load_dataset("taps", other))
-    made = Scene(spark, settings, source, without, opened(spark, settings))
+    broken = SmallRelease(spark, settings, load_dataset("taps", other))
+    made = Scene(spark, settings, source, broken, opened(spark, settings))
     made.take()
     assert made.advance() == "running"
     assert made.sums() == made.expected()
     return made
 
 
-@pytest.mark.parametrize(("restarted", "corrected"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("scene", "restarted", "corrected"),
+    [(LACKING, True, False), (UNFIT, False, False), (UNFIT, True, True)],
+    indirect=["scene"],
+    ids=["a column is missing", "a column is unfit", "restarted and corrected"],
+)
 def test_stream_follows_the_repaired_source(scene: Scene, restarted: bool, corrected: bool) -> None:
-    scene.promote_without()
+    scene.promote_broken()
     assert [scene.advance(), scene.advance()] == ["halted", "halted"]
     if restarted:
         scene.restart()
@@ -188,16 +203,59 @@ def test_stream_follows_the_repaired_source(scene: Scene, restarted: bool, corre
     scene.roll_back()
     assert scene.advance() == "running"
     assert scene.sums() == scene.expected()
-    assert not derived_run_path(scene.settings, "taps_hours", scene.loop.release.derived.release).exists()
+    assert not scene.run_file.exists()
     scene.take()
     assert scene.advance() == "running"
     assert scene.sums() == scene.expected()
 
 
+def test_run_that_no_table_has_is_forgotten(scene: Scene) -> None:
+    scene.restart()
+    scene.promote_broken()
+    assert [scene.advance(), scene.advance()] == ["halted", "halted"]
+    assert not scene.run_file.exists()
+    scene.roll_back()
+    assert scene.advance() == "running"
+    assert scene.sums() == scene.expected()
+    assert read_publication(scene.settings, "taps_hours").batch == 0
+
+
+def test_run_that_one_table_has_is_repeated_once_when_its_sources_have_moved(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_second(table: DerivedTable, *given: Any) -> None:
+        if table.declared.name == "taps_huge":
+            raise OSError(28, "No space left on device")
+        commit_derived(table, *given)
+
+    def next_run() -> tuple[int, bool] | None:
+        run = scene.loop.release.next_run()
+        return run and (run.number, run.whole)
+
+    monkeypatch.setattr(derived_run, "commit_derived", fail_second)
+    scene.take()
+    for _ in range(2):
+        assert scene.advance() == "halted"
+        assert next_run() == (1, False)
+    monkeypatch.undo()
+    assert scene.advance() == "running"
+    assert scene.sums() == scene.expected()
+    monkeypatch.setattr(derived_run, "commit_derived", fail_second)
+    for expected in ((2, False), (3, True)):
+        scene.take()
+        assert scene.advance() == "halted"
+        scene.take()
+        assert next_run() == expected
+    monkeypatch.undo()
+    assert scene.advance() == "running"
+    assert scene.sums() == scene.expected()
+    assert read_publication(scene.settings, "taps_hours").batch == 3
+
+
 def test_run_that_one_table_has_is_replaced_in_all(scene: Scene) -> None:
     """The table that needs no missing column commits; readers see neither, until both are of the repaired source."""
     before, tables = scene.sums(), scene.loop.release.tables
-    scene.promote_without()
+    scene.promote_broken()
     with pytest.raises(Died), dying_at(Step.GOLD_COMMITTED):
         scene.loop._execute_next()
     assert [table.target.table.committed(table.target.app_id) for table in tables] == [1, 0]
@@ -214,7 +272,7 @@ def test_run_that_one_table_has_is_replaced_in_all(scene: Scene) -> None:
 
 
 def test_message_names_the_file_of_the_release_and_how_to_change_it(scene: Scene) -> None:
-    scene.promote_without()
+    scene.promote_broken()
     scene.restart()
     run = scene.loop.release.next_run()
     assert run is not None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -18,6 +19,7 @@ from spark_jobs.engine.back_off import attempt
 from spark_jobs.jvm_end import JvmEnded
 from spark_jobs.log_lines import error_reason
 
+OUT_OF_MEMORY = "java.lang.OutOfMemoryError: Java heap space"
 REFUSED = ConnectionRefusedError(111, "Connection refused")
 
 
@@ -52,9 +54,27 @@ def sleeping(jvm: Callable[..., subprocess.Popen[bytes]]) -> subprocess.Popen[by
 
 def test_killed_jvm_is_named_instead_of_a_refused_connection(jvm: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = sleeping(jvm)
-    assert error_reason(ValueError("other")) == "other"
     process.send_signal(signal.SIGKILL)
     assert error_reason(REFUSED).startswith("the JVM was killed by SIGKILL; this process ends")
+
+
+def test_end_is_waited_for_only_when_the_connection_broke(
+    jvm: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = Mock(side_effect=subprocess.TimeoutExpired("java", jvm_end.END_SECONDS))
+    with monkeypatch.context() as patched:
+        patched.setattr(sleeping(jvm), "wait", wait)
+        assert error_reason(ValueError("other")) == "other"
+        assert wait.mock_calls == []
+        assert error_reason(REFUSED) == str(REFUSED)
+        assert len(wait.mock_calls) == 1
+
+
+def test_broken_connection_may_be_the_cause_of_the_error(jvm: Callable[..., subprocess.Popen[bytes]]) -> None:
+    jvm("import sys, time; time.sleep(0.5); sys.exit(3)")
+    error = ValueError("no rows")
+    error.__cause__ = REFUSED
+    assert error_reason(error).startswith("the JVM ended with exit code 3;")
 
 
 @pytest.mark.parametrize(
@@ -70,12 +90,31 @@ def test_end_of_the_jvm_is_waited_for_when_a_call_gets_no_answer(
 def test_last_words_and_the_kernels_kill_are_part_of_the_reason(
     jvm: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "log").write_text("a\njava.lang.OutOfMemoryError: Java heap space\nlater\n")
+    lines = ["SIGSEGV", "x" * jvm_end.TAIL_BYTES, "Cannot allocate memory", OUT_OF_MEMORY, "later"]
+    (tmp_path / "log").write_text("\n".join(lines))
     sleeping(jvm).kill()
     monkeypatch.setattr(process_end, "kernel_kills", lambda: process_end.KILLS_BEFORE + 1)
     reason = error_reason(REFUSED)
     assert "as the kernel does when memory runs out" in reason
-    assert "java.lang.OutOfMemoryError: Java heap space" in reason
+    assert f"which it did meanwhile: {OUT_OF_MEMORY}; this process ends" in reason
+
+
+def test_words_that_were_written_long_before_the_end_are_not_its_reason(
+    jvm: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(f"{OUT_OF_MEMORY}\n" + "x" * jvm_end.TAIL_BYTES)
+    sleeping(jvm).kill()
+    assert error_reason(REFUSED).startswith("the JVM was killed by SIGKILL; this process ends")
+
+
+def test_log_is_the_file_of_the_processs_standard_error(tmp_path: Path) -> None:
+    code = "from spark_jobs.jvm_end import _own_log; print(_own_log())"
+    found = []
+    for error in ((tmp_path / "log").open("wb"), subprocess.PIPE):
+        found.append(
+            subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=error, text=True).stdout
+        )
+    assert found == [f"{tmp_path / 'log'}\n", "None\n"]
 
 
 def test_work_is_not_tried_again_without_a_jvm(jvm: Callable[..., subprocess.Popen[bytes]]) -> None:

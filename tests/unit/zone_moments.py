@@ -19,6 +19,7 @@ SOME = """
 Africa/Casablanca Africa/El_Aaiun America/Vancouver America/Edmonton America/Winnipeg America/Coyhaique Asia/Gaza
 Asia/Kolkata Pacific/Apia Australia/Lord_Howe Europe/Dublin Europe/Paris Africa/Abidjan UTC EST5EDT
 """
+EVERY_ZONE = bool(os.environ.get("HEADRACE_TEST_EVERY_ZONE"))
 YEARS = [1, 1582, 1883, 1900, 2100, 2400, 9998]
 
 
@@ -31,7 +32,7 @@ def distinct_zones() -> list[TimeZone]:
 def chosen_zones(step: int) -> list[TimeZone]:
     """Return the zones of SOME and each `step`th other one, with HEADRACE_TEST_EVERY_ZONE all (two minutes)."""
     zones = distinct_zones()
-    if os.environ.get("HEADRACE_TEST_EVERY_ZONE"):
+    if EVERY_ZONE:
         return zones
     return [*map(installed_zone, SOME.split()), *zones[::step]]
 
