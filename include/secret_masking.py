@@ -17,8 +17,11 @@ NAME = rf"(?<![\w.-])(?=[\w.-]*{WORDS})(?![\w.-]*(?:file|location|path)\\*[\"']?
 VALUE = r"""(?:\\*"(?:[^"\\]|\\[^"])*(?:\\*"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|(?:\\.|[^\s&"'\\])+)"""
 EQUATION = re.compile(rf"""({NAME}\\*["']?\s*=\s*){VALUE}""", re.IGNORECASE)
 ASSIGNMENT = re.compile(rf"""({NAME}\\*["']?\s*[=:]\s*){VALUE}""", re.IGNORECASE)
-# All before the last @: a token may be the user, and a password may contain any character.
-USER_INFO = re.compile(r"(\w://)(?:[^/:@\s\"']*:[^\s\"']*|[^\s\"'/?#]*)@")
+# Between spaces and quotes. One pattern for all of it would begin a search for the last @ at each ://.
+UNBROKEN = re.compile(r"[^\s\"']+")
+SCHEME = re.compile(r"\w://")
+NAMED_USER = re.compile(r"[^/:@]*:")
+LONE_USER = re.compile(r"[^/?#]*@")
 # Names that say nothing outside of a URL.
 PARAMETER = re.compile(r"([?&;](?:key|pass|pin|auth|sig|code|sas|session|jwt)=)[^\s&;#\"']+", re.IGNORECASE)
 BEARER = re.compile(r"\b((?:bearer|basic)\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
@@ -51,9 +54,22 @@ def mask_addresses(text: str) -> str:
 
     It keeps `name: value`, which in a sentence is an explanation of a name.
     """
-    for pattern, kept in ((USER_INFO, rf"\1{MASK}@"), (PARAMETER, rf"\1{MASK}"), (BEARER, rf"\1{MASK}")):
-        text = pattern.sub(kept, text)
-    return EQUATION.sub(rf"\1{MASK}", text)
+    text = UNBROKEN.sub(lambda found: _mask_users(found[0]), text)
+    for pattern in (PARAMETER, BEARER, EQUATION):
+        text = pattern.sub(rf"\1{MASK}", text)
+    return text
+
+
+def _mask_users(text: str) -> str:
+    """Mask the users of URLs: with a password, which may contain any character, all before the last @."""
+    last, masked, begin = text.rfind("@"), "", 0
+    while begin <= last and (scheme := SCHEME.search(text, begin, last)):
+        masked, begin = masked + text[begin : scheme.end()], scheme.end()
+        lone = LONE_USER.match(text, begin)
+        end = last + 1 if NAMED_USER.match(text, begin, last) else lone.end() if lone else begin
+        if end > begin:
+            masked, begin = f"{masked}{MASK}@", end
+    return masked + text[begin:]
 
 
 def mask_value(value: object, name: str = "") -> object:

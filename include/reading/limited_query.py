@@ -11,6 +11,7 @@ import atexit
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from include.errors import Terminal, Transient
+from include.host.process_end import ended_how
 from include.reading.published_sql import QueryFailed, QueryRefused, tables_mentioned
 from include.reading.published_tables import PinnedTables
 from include.reading.query_worker import DONE, FRAME, ROWS
@@ -36,6 +38,9 @@ STARTS_WITHIN = 60.0
 AT_ONCE, AT_ONCE_EACH, WAITING, WAITING_EACH, WAIT_SECONDS = 4, 3, 12, 6, 5.0
 STATEMENTS_OF_A_PROCESS = 200
 MOST_FRAME_BYTES = 64_000_000
+# Allocators that get no memory abort, or write to address 0.
+OUT_OF_MEMORY = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKILL)
+OUT_OF_TIME = (-signal.SIGALRM, -signal.SIGXCPU)
 
 
 class QueryTimedOut(Terminal):
@@ -47,11 +52,10 @@ class QueryTimedOut(Terminal):
 
 
 class QueriesBusy(Transient):
-    """Too many statements have not ended; `is_own`: those of the same user."""
+    """The statement was not started: too many have not ended (`is_own`: of the same user), or there is no process."""
 
-    def __init__(self, is_own: bool) -> None:
-        whose = "your other queries have not ended" if is_own else "the queries of others have not ended"
-        super().__init__(f"{whose}; this one was not started", "try again in a moment")
+    def __init__(self, why: str, *, is_own: bool = False) -> None:
+        super().__init__(f"{why}; this query was not started", "try again in a moment")
         self.is_own = is_own
 
 
@@ -101,8 +105,7 @@ class QueryProcess:
         Raises TimeoutError, WorkerEnded.
         """
         if not self.is_ready:
-            self._frame(time.monotonic() + STARTS_WITHIN)
-            self.is_ready = True
+            self._await_start()
         self.statements += 1
         deadline, streams = time.monotonic() + job["seconds"], list[bytes]()
         try:
@@ -112,6 +115,23 @@ class QueryProcess:
         while (frame := self._frame(deadline))[0] == ROWS:
             streams.append(frame[1])
         return streams, frame[0], json.loads(frame[1])
+
+    def _await_start(self) -> None:
+        try:
+            self._frame(time.monotonic() + STARTS_WITHIN)
+        except TimeoutError as error:
+            raise WorkerEnded from error
+        self.is_ready = True
+
+    @property
+    def end_reason(self) -> str:
+        """Why the process of a statement has ended by itself, or was not ready in time."""
+        code = self.process.returncode
+        if not self.is_ready:
+            return f"its process did not start ({ended_how(code)})"
+        if code in OUT_OF_MEMORY:
+            return f"it needs more memory than its limit, so that its process was ended ({ended_how(code)})"
+        return f"its process ended ({ended_how(code)})"
 
     def _frame(self, deadline: float) -> tuple[bytes, bytes]:
         kind, length = FRAME.unpack(self._read(FRAME.size, deadline))
@@ -166,10 +186,14 @@ class QueryPool:
         """Lend a process to a user's statement; one that failed is replaced. Raises QueriesBusy."""
         with self._changed:
             self._await_turn(who)
-            taken = self._usable() or QueryProcess()
+            try:
+                taken = self._usable() or QueryProcess()
+            except OSError as error:
+                raise QueriesBusy(f"no process could be started ({error})") from error
             self.running[who] += 1
             # Otherwise the next statement would wait for Python to start, if this one is killed.
-            self.start_one()
+            with suppress(OSError):
+                self.start_one()
         try:
             yield taken
         except BaseException:
@@ -192,13 +216,19 @@ class QueryPool:
         if self._has_turn(who):
             return
         if self.waiting.total() >= WAITING or self.waiting[who] >= WAITING_EACH:
-            raise QueriesBusy(self.running[who] >= AT_ONCE_EACH)
+            raise self._busy(who)
         self.waiting[who] += 1
         try:
             if not self._changed.wait_for(lambda: self._has_turn(who), WAIT_SECONDS):
-                raise QueriesBusy(self.running[who] >= AT_ONCE_EACH)
+                raise self._busy(who)
         finally:
             self.waiting -= Counter({who: 1})
+
+    def _busy(self, who: str) -> QueriesBusy:
+        is_own = self.running[who] >= AT_ONCE_EACH
+        return QueriesBusy(
+            f"{'your other queries' if is_own else 'the queries of others'} have not ended", is_own=is_own
+        )
 
     def _has_turn(self, who: str) -> bool:
         return self.running.total() < AT_ONCE and self.running[who] < AT_ONCE_EACH
@@ -231,7 +261,9 @@ def limited_query(reading: PinnedTables, sql: str, limits: QueryLimits, who: str
     except TimeoutError as error:
         raise QueryTimedOut(limits.seconds) from error
     except WorkerEnded as error:
-        raise QueryFailed("it needs more memory than its limit, so that its process was ended", known) from error
+        if process.process.returncode in OUT_OF_TIME:
+            raise QueryTimedOut(limits.seconds) from error
+        raise QueryFailed(process.end_reason, known) from error
     if kind != DONE:
         raise _error_of(facts, known)
     return _rows_of(streams, facts["is_cut"], known)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from include.errors import Terminal
@@ -22,6 +22,10 @@ WORD = re.compile(r"\w+")
 WRITING = {"copy", "insert", "update", "delete", "merge", "create", "attach", "export"}
 # They run a text that is not part of the statement's own tree.
 RUNNING_TEXT = {"query", "json_execute_serialized_sql"}
+PARSED = "select tree::text, tree ->> 'error' from (select json_serialize_sql(?) as tree)"
+# Members of the tree's objects: within a JSON text every quote of a value follows a backslash.
+NODE = re.compile(r'(?<=[{,])"type":"(\w+_NODE)"')
+FUNCTION = re.compile(r'(?<=[{,])"function_name":"(\w+)"')
 READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 # DuckDB has only the published tables that a text names, so for a misspelt one it suggests a table of its own.
 SUGGESTION = re.compile(r'(Table with name \S+ does not exist!)\nDid you mean "[^"]*"\?')
@@ -110,24 +114,14 @@ def _only_statement(sql: str) -> Any:
 def _writing_part(sql: str) -> str:
     """Return what a part of the statement would write, such as a COPY in its WITH; "" when all parts read."""
     with closing(memory_database(spills=False)) as database:
-        ((text,),) = database.execute("select json_serialize_sql(?)", [sql]).fetchall()
-    tree = json.loads(text)
-    if tree["error"]:
+        ((tree, error),) = database.execute(PARSED, [sql]).fetchall()
+    if error == "true":
         # A PIVOT of this kind has no tree.
         return next((word.upper() for word in WORD.findall(sql) if word.lower() in WRITING | RUNNING_TEXT), "")
-    return next(_writing_nodes(tree), "")
-
-
-def _writing_nodes(tree: Any) -> Iterator[str]:
-    """Yield the queries in a statement's tree that do not read, and the functions that run a text of their own."""
-    if isinstance(tree, dict):
-        kind, function = str(tree.get("type")), str(tree.get("function_name", ""))
-        if kind.endswith("_NODE") and kind not in READING_NODES:
-            yield kind
-        if function.lower() in RUNNING_TEXT:
-            yield f"the function {function}"
-    for each in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from _writing_nodes(each)
+    # Python's own reader of JSON refuses a tree as deep as DuckDB allows.
+    nodes = (kind for kind in NODE.findall(tree) if kind not in READING_NODES)
+    functions = (f"the function {name}" for name in FUNCTION.findall(tree) if name.lower() in RUNNING_TEXT)
+    return next(chain(nodes, functions), "")
 
 
 def database_of(

@@ -86,9 +86,14 @@ def _limit(job: dict[str, Any]) -> None:
     signal.setitimer(signal.ITIMER_REAL, job["seconds"] + GRACE_SECONDS)
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = ceil(used.ru_utime + used.ru_stime + job["threads"] * (job["seconds"] + GRACE_SECONDS))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
-    size = address_space() + memory_bytes(job["memory"]) + MARGIN_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+    _lower(resource.RLIMIT_CPU, seconds)
+    _lower(resource.RLIMIT_AS, address_space() + memory_bytes(job["memory"]) + MARGIN_BYTES)
+
+
+def _lower(kind: int, limit: int) -> None:
+    """Set a limit that the next statement may raise again, within the one that this process was started with."""
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def address_space() -> int:

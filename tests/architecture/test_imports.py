@@ -68,7 +68,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "the object store's copy of what is published; knows no layer",
     ),
     "include.reading": (
-        (*GROUND, "include.clients", "include.store"),
+        (*GROUND, "include.clients", "include.host.process_end", "include.store"),
         "reads what is published, and moves it; never what was declared",
     ),
     "include.reference": (

@@ -19,7 +19,7 @@ from small_warehouse import SmallWarehouse, silver_row
 from include.errors import HeadraceError
 from include.reading.limited_query import QUERIES, QueriesBusy, QueryLimits, QueryPool, limited_query
 from include.reading.memory_database import memory_database
-from include.reading.published_sql import QueryRefused, validate_reading
+from include.reading.published_sql import QueryFailed, QueryRefused, validate_reading
 from include.reading.published_tables import PinnedTables, pinned
 from include.reading.query_worker import MARGIN_BYTES, memory_bytes
 from include.settings import Settings
@@ -305,6 +305,37 @@ def test_users_statements_beyond_their_share_are_refused_in_words(reading: Pinne
     pool.running["bob"], pool.waiting["bob"] = 1, 6
     with pytest.raises(QueriesBusy, match="queries of others"), pool.process("ann"):
         pass
+
+
+def test_statements_without_a_process_leave_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = QueryPool()
+
+    def fails(*command: object, **how: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("include.reading.limited_query.subprocess.Popen", fails)
+        for _ in range(4):
+            with pytest.raises(QueriesBusy, match="no process could be started"), pool.process("ann"):
+                pass
+    with pool.process("ann") as taken:
+        assert taken.is_usable
+    pool.end()
+
+
+def test_process_that_ends_otherwise_is_not_said_to_lack_memory(
+    reading: PinnedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.reading.limited_query.QUERIES", QueryPool())
+    monkeypatch.setattr("include.reading.limited_query.WORKER", "include.no_such_module")
+    with pytest.raises(QueryFailed, match="did not start .*exit code 1"):
+        limited_query(reading, "select 1", QueryLimits(10.0))
+
+
+def test_statement_of_many_terms_is_read(reading: PinnedTables) -> None:
+    sql = f"select {'+'.join(['1'] * 900)}"
+    assert limited_query(reading, sql, QueryLimits(10.0)).rows == [(900,)]
+    validate_reading(sql)
 
 
 def test_killed_process_is_replaced(reading: PinnedTables) -> None:
