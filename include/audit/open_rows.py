@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from include.audit.gold_findings import columns_of
+from include.audit.gold_findings import DIALECT, EVALUATION_ERRORS, columns_of
 from include.audit.gold_recomputation import grained_columns, grained_sql, recompute_sql
+from include.catalog.event_times import before
 from include.catalog.gold_refresh import closing, first_open
 from include.catalog.pipeline import Gold, QueryGold, gold_session, gold_window, grain_columns
 from include.catalog.window_sql import end_sql
-from include.catalog.windows import MICROSECOND, Window, window_begin
+from include.catalog.windows import MICROSECOND, window_begin
 from include.reading.memory_database import memory_database
 from include.reading.published_tables import PinnedTables
 from include.sql_quoting import duckdb_expression, sql_identifier
@@ -21,9 +22,12 @@ from include.sql_quoting import duckdb_expression, sql_identifier
 
 @dataclass(frozen=True)
 class OpenRows:
-    """How many rows a table will get, and when the first of them: when the watermark reaches `closes`."""
+    """How many rows a table will get, and when the first of them: when the watermark reaches `closes`.
 
-    rows: int
+    `rows` is None where DuckDB cannot evaluate the declaration.
+    """
+
+    rows: int | None
     closes: datetime | None
 
 
@@ -31,17 +35,27 @@ def open_rows(reading: PinnedTables, dataset: str, gold: Gold, watermark: dateti
     """Count, in published silver, the rows that a table with `on_close` gets after this watermark."""
     database = memory_database()
     try:
-        database.register("silver", _recent(reading, f"silver.{dataset}", gold_window(gold), watermark))
+        database.execute(DIALECT)
+        database.register("silver", _recent(reading, f"silver.{dataset}", gold, watermark))
         count, closes = database.sql(_open_sql(database, gold, watermark)).fetchall()[0]
+    except EVALUATION_ERRORS:
+        return OpenRows(None, None)
     finally:
         database.close()
     return OpenRows(int(count), closes.astimezone(UTC) if closes else None)
 
 
-def _recent(reading: PinnedTables, silver: str, window: Window | None, watermark: datetime | None) -> Any:
-    """Return the rows of silver from the first open window on, so that older files are not opened."""
-    rows = reading.arrow(silver)
-    start = first_open(window, watermark) if window and watermark else None
+def _recent(reading: PinnedTables, silver: str, gold: Gold, watermark: datetime | None) -> Any:
+    """Return the rows of silver that open windows and sessions may have, so that older files are not opened.
+
+    Of a session that began earlier its last row is among them, and so is its end.
+    """
+    rows, session, window = reading.arrow(silver), gold_session(gold), gold_window(gold)
+    if watermark is None:
+        return rows
+    if session is not None:
+        return rows.filter(pc.field(session.column) >= pc.scalar(before(watermark, session.gap)))
+    start = first_open(window, watermark) if window else None
     if window is None or start is None:
         return rows
     return rows.filter(pc.field(window.column) >= pc.scalar(window_begin(window, start)))

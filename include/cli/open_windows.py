@@ -43,7 +43,9 @@ def open_windows(
 def _sentences(tables: Mapping[str, OpenRows], found: WatermarkStatus) -> Iterator[str]:
     for name, each in tables.items():
         first = f"; the first when the watermark reaches {moment(each.closes)}" if each.closes else ""
-        if each.rows:
+        if each.rows is None:
+            yield f"{name}: how many rows are not closed yet is not known, since DuckDB cannot evaluate its declaration"
+        elif each.rows:
             yield f"{name}: {each.rows:,} rows are not closed yet and appear later{first}"
-    if found.holder is not None and any(each.rows for each in tables.values()):
+    if found.holder is not None and any(each.rows != 0 for each in tables.values()):
         yield found.holder.sentence

@@ -100,6 +100,8 @@ class WatermarkStatus:
 
 
 _known: dict[Path, Dataset] = {}
+_followed: dict[Path, WatermarkProgress] = {}
+"""By snapshot the watermark that the commits of earlier versions give: pages ask for it again and again."""
 
 
 def _declared(settings: Settings, publication: Publication) -> Dataset:
@@ -127,11 +129,15 @@ def published_progress(
     known = read_progress(lateness, newest_metadata(silver.path, silver.version, "event_time_max"))
     if known is not None:
         return known
-    progress = WatermarkProgress(lateness)
-    runs, _ = ledger.event_times(publication.dataset, publication.release)
+    place = snapshot_path(settings, publication.dataset, publication.release)
+    progress = _followed.pop(place, WatermarkProgress(lateness))
+    if progress.batch > publication.batch:
+        progress = WatermarkProgress(lateness)
+    runs, _ = ledger.event_times(publication.dataset, publication.release, progress.batch)
     for batch, text in runs:
         if batch <= publication.batch:
             progress.advance(batch, text)
+    _followed[place] = progress
     return progress
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from small_warehouse import SALES_CONTRACT, SmallWarehouse, at, bronze_metadata, bronze_row, silver_row
 
 from include.audit import row_origin
-from include.audit.open_rows import OpenRows, open_rows
+from include.audit.open_rows import OpenRows, _recent, open_rows
 from include.catalog.dataset import released_dataset, snapshot_dataset
 from include.catalog.gold_refresh import ON_CLOSE
 from include.catalog.pipeline import Gold, load_pipeline
+from include.catalog.windows import Session
 from include.cli import main as command_line
 from include.reading.published_tables import pinned
 from include.settings import load_settings
@@ -119,6 +121,22 @@ def test_rows_of_open_windows_are_counted(run: Run) -> None:
     assert open_rows(reading, "sales", gold, None) == OpenRows(3, at(2).replace(hour=0))
     assert open_rows(reading, "sales", gold, at(2)) == OpenRows(2, at(3).replace(hour=0))
     assert open_rows(reading, "sales", gold, at(3).replace(hour=0)) == OpenRows(0, None)
+
+
+def test_open_rows_of_a_declaration_that_duckdb_cannot_evaluate_are_not_known(run: Run) -> None:
+    assert run
+    gold = replace(closing(), where="no_such_function(shop) > 1")
+    assert open_rows(pinned(load_settings()), "sales", gold, None) == OpenRows(None, None)
+
+
+def test_open_sessions_are_counted_from_recent_rows_alone(run: Run) -> None:
+    assert run
+    gold = replace(closing(), window=None, session=Session("sold_at", timedelta(hours=6)))
+    reading = pinned(load_settings())
+    assert open_rows(reading, "sales", gold, None).rows == 3
+    assert open_rows(reading, "sales", gold, at(2)).rows == 2
+    assert _recent(reading, "silver.sales", gold, at(2)).count_rows() == 4
+    assert open_rows(reading, "sales", gold, at(3)).rows == 0
 
 
 REFUSED = {
