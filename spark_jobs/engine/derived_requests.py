@@ -59,11 +59,20 @@ def promoted(release: DerivedRelease, name: str) -> DerivedRelease:
     settings, dataset = release.settings, release.derived.name
     derived = released_derived(settings, dataset, name)
     other = DerivedRelease(settings, derived, release.spark, release.epoch, is_published=False)
-    while (run := other.next_run()) is not None:
-        other.execute(run)
+    _catch_up(other)
     old, new = find_publication(settings, dataset), find_shadow_publication(settings, dataset, name)
     assert new is not None
     if old is not None:
         save_shadow_publication(settings, old)
     publish(settings, new)
     return replace(other, is_published=True)
+
+
+def _catch_up(release: DerivedRelease) -> None:
+    """Advance a release to the sources as they are now.
+
+    While records arrive, these are replaced in less time than a run takes: what comes meanwhile is for the loop.
+    """
+    release.finish_run()
+    if (run := release.next_run()) is not None:
+        release.execute(run)

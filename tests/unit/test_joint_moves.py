@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from plan_samples import TO_APPLIED, advanced, publication, sample_plan
@@ -17,7 +19,13 @@ from include.plans.plan_journal import load_plan, save_plan
 from include.plans.plan_lookup import last_applied, plans_of_data
 from include.plans.reader_effects import Effect
 from include.plans.stage_results import ReleaseBuilt, Stage
-from include.reading.publication import Publication, SourceVersion, publish, read_publication
+from include.reading.publication import (
+    Publication,
+    SourceVersion,
+    publish,
+    read_publication,
+    save_shadow_publication,
+)
 from include.settings import Settings
 from include.state.owner_requests import (
     OwnerRequest,
@@ -27,6 +35,7 @@ from include.state.owner_requests import (
     submit_request,
     withdraw_request,
 )
+from spark_jobs.engine import derived_requests
 from spark_jobs.engine.member_pins import pin_members
 from spark_jobs.engine.request_exchange import awaits_sources, is_due, receive_request
 
@@ -193,3 +202,20 @@ def test_a_comparison_says_what_a_release_does_to_its_readers_in_every_form() ->
         assert "days: not affected" in text
     stopped = replace(comparison, dependants=[replace(effects[1], is_running=False)])
     assert stopped.verdict != HELD
+
+
+def test_a_member_is_published_while_its_source_moves_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run takes longer than the source needs for its next one: following it to the end would never end."""
+    old = replace(publication("h1"), dataset="hours")
+    publish(settings, old)
+    moves = iter(range(100))
+    chased = Mock(**{"next_run.side_effect": lambda: next(moves, None)})
+    monkeypatch.setattr(derived_requests, "released_derived", Mock())
+    monkeypatch.setattr(derived_requests, "DerivedRelease", lambda *_, **__: chased)
+    monkeypatch.setattr(derived_requests, "replace", lambda each, **_: each)
+    save_shadow_publication(settings, replace(old, release="h2"))
+    release = Mock(settings=settings, derived=SimpleNamespace(name="hours", release="h1"))
+    assert derived_requests.promoted(release, "h2") is chased
+    chased.finish_run.assert_called_once()
+    chased.execute.assert_called_once_with(0)
+    assert read_publication(settings, "hours").release == "h2"
