@@ -1,5 +1,6 @@
 """Plans: a plan is a run of the job of its kind, from planned to applied, rejected or cancelled; a rollback is its own.
 
+A release of several datasets is a run for each of them, with the same stages.
 A plan whose last attempt failed is FAIL until its next stage is complete: `headrace plan apply` continues it.
 """
 
@@ -98,11 +99,11 @@ def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[
     if cursor.sent < stages:
         fresh = range(max(cursor.sent, 0), stages)
         cursor = EventCursor(stages)
-        yield Outgoing(key, [event for stage in fresh for event in _stage_events(known, record, stage)], cursor)
+        events = [e for stage in fresh for part in record.parts for e in _stage_events(known, part, stage)]
+        yield Outgoing(key, events, cursor)
     if (failure := last_failure(known.settings, record.plan.id)) and (at := _failed_at(failure)) != cursor.at:
         cursor = replace(cursor, at=at)
-        job, facts = _job(known, record.plan), _facts(known, record.plan, {})
-        yield Outgoing(key, [run_event(known.naming, job, facts, RunState.FAIL, at, failure)], cursor)
+        yield Outgoing(key, [_failed(known, part, at, failure) for part in record.plan.parts], cursor)
     if _is_over(record, now):
         yield Outgoing(key, [], None)
 
@@ -114,12 +115,16 @@ def _is_over(record: PlanRecord, now: datetime) -> bool:
     return record.stage is Stage.APPLIED and now - record.events[-1].at > FOLLOWED
 
 
+def _failed(known: KnownTables, plan: Plan, at: datetime, failure: str) -> Event:
+    return run_event(known.naming, _job(known, plan), _facts(known, plan, {}), RunState.FAIL, at, failure)
+
+
 def _failed_at(failure: str) -> datetime:
     return datetime.fromisoformat(failure[: len("2026-01-01 00:00:00")]).replace(tzinfo=UTC)
 
 
 def _stage_events(known: KnownTables, record: PlanRecord, stage: int) -> Sequence[Event]:
-    """Return the events of a stage by its number; 0: it was planned."""
+    """Return the events of a stage by its number, of one dataset; 0: it was planned."""
     naming, plan = known.naming, record.plan
     job, facts = _job(known, plan), _facts(known, plan, {})
     if stage == 0:
@@ -132,7 +137,7 @@ def _stage_events(known: KnownTables, record: PlanRecord, stage: int) -> Sequenc
     tables = _tables(known, record, PatchDirection.APPLY if event.stage is Stage.APPLIED else PatchDirection.REVERT)
     if event.stage is Stage.APPLIED and all(each.stage is not Stage.APPLIED for each in record.events[: stage - 1]):
         return [run_event(naming, job, _facts(known, plan, tables), RunState.COMPLETE, event.at)]
-    own = replace(_facts(known, plan, tables), run_id=naming.run_id(event.at, "plan", plan.id, stage))
+    own = replace(_facts(known, plan, tables), run_id=naming.run_id(event.at, "plan", *_named(plan), stage))
     if event.stage is Stage.ROLLED_BACK:
         job = replace(job, name=f"{plan.dataset}.rollback", about=f"Publishes {plan.dataset} as it was before a plan.")
     return list(whole_run(naming, job, own, event.at, event.at))
@@ -154,8 +159,14 @@ def _job(known: KnownTables, plan: Plan) -> DeclaredJob:
     return replace(job, inputs=(*topics, *job.inputs))
 
 
+def _named(plan: Plan) -> tuple[str, ...]:
+    """Return what identifies the run of a plan, and of each member of one: the id begins with kind and dataset."""
+    series, _ = _series_and_number(plan.id)
+    return (plan.id,) if series.endswith(f"-{plan.dataset}") else (plan.id, plan.dataset)
+
+
 def _facts(known: KnownTables, plan: Plan, tables: dict[str, TableFacts]) -> RunFacts:
-    run_id = known.naming.run_id(plan.planned_at, "plan", plan.id)
+    run_id = known.naming.run_id(plan.planned_at, "plan", *_named(plan))
     slice_ = plan.slice
     nominal = (slice_.since, slice_.until) if slice_ and slice_.since and slice_.until else None
     return RunFacts(run_id, tables, _airflow_run(known, plan), nominal)
@@ -171,6 +182,7 @@ def _tables(known: KnownTables, record: PlanRecord, direction: PatchDirection) -
     """Return what a plan has read and written: the versions of its release, or the commits of its patch."""
     plan, built = record.plan, record.find(ReleaseBuilt)
     if built is not None:
+        built = built.of(plan.dataset)
         found = built.built if direction is PatchDirection.APPLY else built.published
         return {name: known.facts(table) for name, table in tables_of(known.settings, found).items()}
     tables = {name: known.reference(name) for name in _job(known, plan).inputs if name.startswith(REFERENCE)}

@@ -35,10 +35,10 @@ from include.lineage_events.event_follower import EventFollower
 from include.lineage_events.plan_feed import FOLLOWED
 from include.paths import gold_path, silver_path, warehouse
 from include.plans import plan_journal
-from include.plans.plan import BACKFILL, RELEASE, REPLAY
+from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, REPLAY, Member
 from include.plans.plan_index import index_path
 from include.plans.plan_journal import record_failure, save_plan
-from include.plans.stage_results import Stage
+from include.plans.stage_results import ReleaseBuilt, Stage
 from include.quality.validation_history import StoredValidation, store_validation
 from include.reading.publication import Publication, SourceVersion, TableVersion, publish, read_publication
 from include.settings import CLONE, Settings
@@ -239,6 +239,32 @@ def test_release_plan_names_the_versions_of_its_build(site: FollowedSite) -> Non
     (done,) = site.http.of("flights.release")
     versions = {each["name"]: each["facets"]["version"]["datasetVersion"] for each in done["outputs"]}
     assert versions["gold.route_days"] == str(built.tables["gold.route_days"].version)
+
+
+def test_release_of_several_datasets_is_a_run_for_each_of_them(site: FollowedSite) -> None:
+    built = read_publication(site.settings, "flights")
+    derived = snapshot_derived(site.settings, "weather_delays")
+    (name,) = (f"gold.{gold.name}" for gold in derived.pipeline.gold)
+    tables = {name: TableVersion(f"weather_delays/{derived.release}/{name}", 7)}
+    delays = replace(built, dataset="weather_delays", release=derived.release, tables=tables)
+    parts = {"weather_delays": ReleaseBuilt(batch=3, built=delays, published=delays)}
+    record = saved(site, RELEASE, members=[Member("weather_delays", "aaa", derived.release)])
+    record = advanced(site.settings, record, Stage.BUILT, built=built, published=built, members=parts)
+    record_failure(site.settings, record.plan.id, "no space left on device")
+    assert site.poll() == [
+        (f"{dataset}.{kind}", state)
+        for state in ("START", "RUNNING", "FAIL")
+        for dataset, kind in (("flights", RELEASE), ("weather_delays", DERIVED_RELEASE))
+    ]
+    advanced(site.settings, record, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED, Stage.ROLLED_BACK)
+    site.poll()
+    (done,) = site.http.of(f"weather_delays.{DERIVED_RELEASE}")
+    assert {each["name"] for each in done["inputs"]} == set(derived.pipeline.sources.values())
+    (output,) = done["outputs"]
+    assert (output["name"], output["facets"]["version"]["datasetVersion"]) == (name, "7")
+    for dataset in ("flights", "weather_delays"):
+        assert len(site.http.run_ids(f"{dataset}.rollback")) == 1
+    assert site.http.run_ids("flights.release") != site.http.run_ids(f"weather_delays.{DERIVED_RELEASE}")
 
 
 def test_stream_continues_with_a_release_that_was_published(site: FollowedSite, tmp_path: Path) -> None:
