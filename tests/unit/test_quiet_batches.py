@@ -55,6 +55,7 @@ def take(scene: Scene, ingest: Ingest, monkeypatch: pytest.MonkeyPatch, *brought
 
     monkeypatch.setattr(ingest_module, "commit_bronze", commit)
     monkeypatch.setattr(ingest, "wait_for_next", lambda *_: None)
+    monkeypatch.setattr(ingest, "_rows", lambda *_: None)
     ingest._commit(Mock(), number)
     scene.plan(number, number)
 
