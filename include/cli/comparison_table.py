@@ -49,7 +49,8 @@ def _show_differences(console: Console, tables: Sequence[TableView], *, details:
         fitting = line if details else _shortened(line, console.width - 2)
         console.print(f"  {fitting}", highlight=False, markup=False, soft_wrap=True)
     if more := len(found) - len(shown):
-        console.print(f"  {more} more differences: headrace plan show ID --details, or the page", highlight=False)
+        differences = "difference" if more == 1 else "differences"
+        console.print(f"  {more} more {differences}: headrace plan show ID --details, or the page", highlight=False)
 
 
 def _shortened(line: str, width: int) -> str:

@@ -49,7 +49,7 @@ class SampleGroup:
 
 @dataclass(frozen=True)
 class TableView:
-    """One table. `difference`: equal, a share of the keys, or that the table is new or removed."""
+    """One table. `difference`: equal, columns alone, a share of the keys, or that the table is new or removed."""
 
     name: str
     difference: str
@@ -153,9 +153,11 @@ def _table(table: TableComparison) -> TableView:
 
 
 def _difference(table: TableComparison) -> str:
-    """Return how much of a table differs: a share of its keys, or how many times as many rows it has."""
+    """Return what of a table differs: columns alone, a share of its keys, or how many times as many rows it has."""
     if table.is_equal:
         return "equal"
+    if not table.differing:
+        return "columns"
     if table.share <= 1:
         return f"{100 * table.share:.2f} %"
     growth = table.new_rows / table.old_rows if table.old_rows else 0.0
