@@ -201,7 +201,8 @@ def _check_records(
         return split_findings(database, name, publication.batch, first, distinct=distinct)
 
     audited.check(silver, layers, splits)
-    audited.check(silver, layers, lambda: number_findings(database, name, _numbers_as_sent(dataset)))
+    inherited = dataset.release_start.batch if dataset.release_start else 0
+    audited.check(silver, layers, lambda: number_findings(database, name, _numbers_as_sent(dataset), inherited))
     audited.check(silver, [silver], lambda: repeated_findings(database, name, pipeline, scope.batch))
     audited.check(
         rejected,

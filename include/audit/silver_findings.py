@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, position_findings
-from include.audit.payload_numbers import EXACT_NUMBER
+from include.audit.payload_numbers import EXACT_NUMBER, json_path
 from include.catalog.contract import Column
 from include.catalog.pipeline import Pipeline
 from include.sql_quoting import sql_identifier, sql_literal
@@ -168,9 +168,7 @@ def _payload_value(column: Column, kind: str) -> str:
 
 def payload_member(name: str) -> str:
     """Return SQL for the text of a member of the JSON object `payload`."""
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    path = sql_literal(f'$."{escaped}"')
-    return f"json_extract_string(payload, {path})"
+    return f"json_extract_string(payload, {sql_literal(json_path(name))})"
 
 
 def register_fixes(database: Any, fixes: Mapping[tuple[int, int], bytes]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from decimal import Decimal
@@ -15,19 +13,15 @@ import polars as pl
 import pytest
 from small_warehouse import NOON, SALES_CONTRACT, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 
-from include.audit.audit_outcome import last_outcome
 from include.audit.audit_run import audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
 from include.audit.gold_findings import ExpressionNotEvaluable
 from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, Topic
-from include.catalog.dataset import DatasetUnknown, snapshot_dataset
-from include.cli import audit_command
-from include.cli import main as command_line
+from include.catalog.dataset import DatasetUnknown, ReleaseStart, snapshot_dataset
 from include.clients.file_checksum import name_by_checksum
 from include.clients.kafka import BrokerUnreachable, TopicMissing
 from include.paths import snapshot_path
-from include.settings import Settings, load_settings
-from include.state.process_states import ProcessState, ProcessStatus
+from include.settings import Settings
 
 PIPELINE = """
 topic: sales
@@ -97,12 +91,14 @@ def warehouse(settings: Settings) -> SmallWarehouse:
     return write_sales(settings)
 
 
-def write_sales(settings: Settings) -> SmallWarehouse:
+def write_sales(
+    settings: Settings, values: Mapping[tuple[int, int], bytes] = VALUES, start: ReleaseStart | None = None
+) -> SmallWarehouse:
     """Batch 0 holds offsets 0 and 1 of partition 0; batch 1 the rest. Offset 2 is a marker, 4 is not published."""
-    made = SmallWarehouse(settings, release=snapshot_dataset(settings, "sales").release)
-    first = [bronze_row(0, VALUES[0, 0]), bronze_row(1, VALUES[0, 1])]
+    made = SmallWarehouse(settings, release=snapshot_dataset(settings, "sales", start).release)
+    first = [bronze_row(0, values[0, 0]), bronze_row(1, values[0, 1])]
     made.write("bronze", first, bronze_metadata(0, {0: (0, 2), 1: (0, 0)}))
-    second = [bronze_row(3, VALUES[0, 3], batch=1), bronze_row(0, VALUES[1, 0], partition=1, batch=1)]
+    second = [bronze_row(3, values[0, 3], batch=1), bronze_row(0, values[1, 0], partition=1, batch=1)]
     made.write("bronze", second, bronze_metadata(1, {0: (2, 4), 1: (0, 1)}, {0: 1, 1: 1}))
     made.write("silver", [silver_row(0, "a"), silver_row(0, "b", partition=1, batch=1)])
     made.write("rejected", [rejected_row(1, "invalid", "malformed"), rejected_row(3, "duplicate", batch=1)])
@@ -306,19 +302,6 @@ def test_declaration_that_duckdb_cannot_evaluate_leaves_the_other_tables_checked
     assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [("gap", "bronze.sales", 0, 2, 3)]
 
 
-@pytest.mark.usefixtures("broker_file")
-def test_command_with_an_unchecked_table_exits_2(
-    settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipeline = settings.datasets / "sales" / "pipeline.yaml"
-    pipeline.write_text(PIPELINE.replace("{sum: amount}", "{max: \"window(sold_at, '5 minutes')\"}"))
-    write_sales(settings)
-    assert command(monkeypatch, settings, kafka) == 2
-    printed = capsys.readouterr()
-    assert "gold.shop_days: not checked" in printed.out
-    assert "DuckDB cannot evaluate" in printed.err
-
-
 def test_audit_without_a_broker_has_no_result(settings: Settings, warehouse: SmallWarehouse) -> None:
     def no_broker(_: str) -> Topic:
         raise BrokerUnreachable("127.0.0.1:1")
@@ -334,81 +317,13 @@ def test_unknown_dataset_lists_the_known_ones(settings: Settings) -> None:
     assert refused.value.known == ["sales"]
 
 
-def command(monkeypatch: pytest.MonkeyPatch, settings: Settings, kafka: SmallKafka, *options: str) -> int:
-    monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
-    monkeypatch.setenv("HEADRACE_DATASETS", str(settings.datasets))
-    monkeypatch.setattr(sys, "argv", ["headrace", "audit", *options])
-    monkeypatch.setattr(audit_command, "open_topic", lambda _, name, jars: kafka.open_topic(name))
-    load_settings.cache_clear()
-    try:
-        with pytest.raises(SystemExit) as left:
-            command_line.main()
-    finally:
-        load_settings.cache_clear()
-    return int(left.value.code or 0)
-
-
-@pytest.fixture
-def broker_file(settings: Settings) -> None:
-    run = {"name": "broker", "pid": 1, "started": 0.0, "argv": [], "bootstrap": "127.0.0.1:1"}
-    (settings.state / "run").mkdir(parents=True)
-    (settings.state / "run" / "broker.json").write_text(json.dumps(run))
-
-
-@pytest.mark.usefixtures("broker_file", "warehouse")
-def test_audit_of_a_stream_that_stands_still_is_balanced_and_not_complete(
-    settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("first", "wrong"), [(0, [0, 1]), (1, [1])])
+def test_numbers_of_inherited_batches_are_those_of_an_earlier_release(
+    settings: Settings, kafka: SmallKafka, first: int, wrong: list[int]
 ) -> None:
-    why = "poison at offset 4"
-    monkeypatch.setattr("include.status.standing_streams.observe_stream", lambda *_: failed)
-    for state, words in ((ProcessState.FAILED, "has failed"), (ProcessState.HALTED, "is halted")):
-        failed = ProcessStatus("stream:sales", None, state, why)
-        assert command(monkeypatch, settings, kafka) == 2
-        printed = " ".join(capsys.readouterr().out.split())
-        assert f"balanced not complete: stream sales {words}" in printed
-        assert "nothing was published since" in printed
-        assert why in printed
-        assert command(monkeypatch, settings, kafka, "--json") == 2
-        found = json.loads(capsys.readouterr().out)
-        assert (found["balanced"], found["datasets"][0]["standing"].startswith("stream sales")) == (True, True)
-        outcome = last_outcome(settings, "sales")
-        assert outcome is not None
-        assert why in outcome.standing
-    failed = ProcessStatus("stream:sales", None, ProcessState.STOPPED)
-    assert command(monkeypatch, settings, kafka) == 0, "stopped on request"
-
-
-@pytest.mark.usefixtures("broker_file")
-def test_command_prints_balanced_or_the_first_wrong_range(
-    settings: Settings,
-    warehouse: SmallWarehouse,
-    kafka: SmallKafka,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert command(monkeypatch, settings, kafka) == 0
-    assert capsys.readouterr().out.strip().endswith("balanced")
-    assert command(monkeypatch, settings, kafka) == 0
-    assert "compared the records after batch 1; the 4 earlier ones were balanced" in capsys.readouterr().out
-    kafka.values[0, 2] = b"never ingested"
-    assert command(monkeypatch, settings, kafka) == 1
-    assert "not balanced; first finding: gap in bronze.sales partition 0 offsets [2, 3)" in capsys.readouterr().out
-    assert command(monkeypatch, settings, kafka, "--json") == 1
-    result = json.loads(capsys.readouterr().out)
-    assert result["balanced"] is False
-    assert result["datasets"][0]["findings"][0] == {
-        "kind": "gap",
-        "table": "bronze.sales",
-        "rows": 1,
-        "detail": "in Kafka but not in bronze",
-        "partition": 0,
-        "start": 2,
-        "end": 3,
-    }
-
-
-def test_command_without_a_broker_audits_nothing(
-    settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(monkeypatch, settings, kafka) == 2
-    assert "nothing was audited" in capsys.readouterr().err
+    (settings.datasets / "sales" / "silver.py").write_text("def silver(records, reference):\n    return records\n")
+    kafka.values = {place: value.replace(b"}", b',"amount":2e0}') for place, value in VALUES.items()}
+    write_sales(settings, kafka.values, ReleaseStart("earlier", first, 0, 0) if first else None)
+    assert found(audit_dataset(settings, "sales", kafka.open_topic)) == [
+        ("different", "silver.sales", partition, 0, 1) for partition in wrong
+    ]

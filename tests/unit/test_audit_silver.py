@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
-from include.audit import silver_findings
+from include.audit import payload_numbers, silver_findings
 from include.audit.audit_findings import Finding, merge_findings
 from include.audit.payload_numbers import define_exact_number, exact_number, number_findings
 from include.audit.silver_findings import (
@@ -216,20 +218,29 @@ def test_duplicate_without_a_winner_is_found_unless_the_winner_has_expired(
     ]
 
 
-def numbers(database: duckdb.DuckDBPyConnection, tokens: Mapping[str, str | None]) -> list[str]:
-    """Return the tokens of which silver's amount is another number, of payloads in this order."""
-    bronze = [
-        bronze_row(offset, b'{"event_id":"a","amt" : %s}' % token.encode()) for offset, token in enumerate(tokens)
-    ]
+def view_numbers(
+    database: duckdb.DuckDBPyConnection, payloads: Sequence[str], values: Sequence[str | None], batch: int = 0
+) -> None:
+    bronze = [bronze_row(offset, payload.encode(), batch=batch) for offset, payload in enumerate(payloads)]
     silver = [
-        silver_row(offset, "a") | {"amount": None if value is None else Decimal(value)}
-        for offset, value in enumerate(tokens.values())
+        silver_row(offset, "a", batch=batch) | {"amount": None if value is None else Decimal(value)}
+        for offset, value in enumerate(values)
     ]
     fill(database, bronze, silver, [])
     register_fixes(database, {})
     define_payload_text(database, {}, is_framed=False)
-    places = found(number_findings(database, "sales", {"amount": "amt", "shop": "shop"}))
-    named = {offset for *_, start, end in places for offset in range(start or 0, end or 0)}
+
+
+def wrong_numbers(database: duckdb.DuckDBPyConnection, first: int = 0) -> set[int]:
+    """Return the offsets at which silver's amount is another number than the payload's."""
+    places = found(number_findings(database, "sales", {"amount": "amt", "shop": "shop"}, first))
+    return {offset for *_, start, end in places for offset in range(start or 0, end or 0)}
+
+
+def numbers(database: duckdb.DuckDBPyConnection, tokens: Mapping[str, str | None]) -> list[str]:
+    """Return the tokens of which silver's amount is another number, of payloads in this order."""
+    view_numbers(database, [f'{{"event_id":"a","amt" : {token}}}' for token in tokens], list(tokens.values()))
+    named = wrong_numbers(database)
     return [token for offset, token in enumerate(tokens) if offset in named]
 
 
@@ -245,6 +256,64 @@ def test_number_that_a_double_would_change_is_compared_with_its_token(database: 
     }
     assert numbers(database, same) == []
     assert numbers(database, {**same, **other}) == list(other)
+
+
+def test_numbers_of_inherited_rows_are_not_those_of_the_payloads(database: duckdb.DuckDBPyConnection) -> None:
+    """A column that an earlier release did not have is null in its rows."""
+    view_numbers(database, ['{"amt":1.5e1}', '{"amt":2,"other":1e5}'], [None, "2"], batch=3)
+    assert wrong_numbers(database, first=4) == set()
+    assert wrong_numbers(database, first=3) == {0}
+
+
+TEXTS = ['"a"', '"\\"amt\\": 1e1"', '"amt"', "null", "true", '{"amt": 1e1}', '[{"amt":12.50e0}]', '{"x":1e300}', "1e5"]
+KEYS = ["amt", "amt", "amt", "x", "xamt", "\\u0061mt", "a\\u006dt", "amt\\u0020", "Amt"]
+NUMBERS = ["1e1", "1E+1", "-1.0e1", "10", "10.000000000000000000", "12.5e0", "12.50", "1250e-2", "12.505e0", "12.504e0"]
+NUMBERS += [
+    "0.0e5",
+    "-0e0",
+    "1e-400",
+    "9999999999999999999",
+    "0.001e4",
+    "1e400",
+    "12.5000000000000000000001",
+    "1e9999999999",
+]
+
+
+def test_rows_that_python_does_not_read_are_those_that_it_finds_equal(database: duckdb.DuckDBPyConnection) -> None:
+    rng = random.Random(5)
+    payloads, values = [], []
+    for _ in range(3_000):
+        members = [
+            f'"{rng.choice(KEYS)}"{rng.choice(["", " "])}: {rng.choice([*NUMBERS, *TEXTS])}'
+            for _ in range(rng.randrange(1, 4))
+        ]
+        payloads.append("{" + ", ".join(members) + "}")
+        given = payload_numbers._numbers(payloads[-1]).get("amt")
+        near = isinstance(given, Decimal) and given.is_finite() and -(10**5) < given < 10**5 and rng.random() < 0.7
+        values.append(f"{given:.2f}" if near else rng.choice([None, "10", "12.5", "0"]))
+    long = re.compile(r":\s*-?[0-9](?:[0-9.]{15}|[0-9.]*[eE])")
+    expected = {
+        offset
+        for offset, (payload, value) in enumerate(zip(payloads, values, strict=True))
+        if long.search(payload) and not payload_numbers._is_same(payload_numbers._numbers(payload).get("amt"), value)
+    }
+    view_numbers(database, payloads, values)
+    assert wrong_numbers(database) == expected
+    assert 500 < len(expected) < 2_500
+
+
+def test_python_reads_no_payload_whose_number_duckdb_finds_exact(
+    database: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer may write an exponent in each record; Python takes microseconds for each."""
+    read: list[str | None] = []
+    monkeypatch.setattr(payload_numbers, "_numbers", lambda payload: read.append(payload) or {})
+    exact = ["1e1", "12.5E0", "-1.50000000000000000000", "1.234e2", "10000.0000000000"]
+    payloads = [f'{{"amt": {token}, "x": {{"amount": 1e1}}}}' for token in exact]
+    view_numbers(database, [*payloads, '{"x":1e5}'], [*(f"{Decimal(token):.2f}" for token in exact), None])
+    assert wrong_numbers(database) == set()
+    assert read == []
 
 
 @pytest.mark.parametrize(
