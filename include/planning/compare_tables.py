@@ -19,7 +19,7 @@ from include.catalog.dataset import Dataset
 from include.catalog.pipeline import AdditiveGold, row_columns
 from include.planning.column_profiles import column_changes, is_number
 from include.planning.key_parts import key_parts
-from include.planning.widened_rows import widened_columns, widened_rows
+from include.planning.widened_rows import LESS_EXACT, widened_columns, widened_rows
 from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
 from include.reading.bounded_reader import bounded_reader
 from include.reading.memory_database import memory_database
@@ -144,7 +144,7 @@ class _TablePair:
     `new_keys` have a row per key.
     """
 
-    def __init__(self, old: Rows, new: Rows, keys: Sequence[str], sums: frozenset[str]) -> None:
+    def __init__(self, old: Rows, new: Rows, keys: Sequence[str], sums: frozenset[str], widened: Types) -> None:
         self.database = memory_database(MEMORY)
         self.database.register("_old", old)
         self.database.register("_new", new)
@@ -155,6 +155,7 @@ class _TablePair:
         ignored = (*keys, *NOT_COMPARED)
         self.values = [name for name in shared if name not in ignored and not name.startswith("_")]
         self.rounded = [name for name in self.values if name in sums and self.new[name] == "DOUBLE"]
+        self.singles = [name for name, (kind, _) in widened.items() if kind == LESS_EXACT]
         self._key_names = ", ".join(map(sql_identifier, keys))
         columns = [*keys, *self.values]
         self._readers = {"_old": partial(bounded_reader, old, columns), "_new": partial(bounded_reader, new, columns)}
@@ -180,7 +181,12 @@ class _TablePair:
         )
 
     def _exact(self, column: str) -> str:
-        """Return a column, a sum of doubles without its last digits: they depend on the order of the rows."""
+        """Return a column, a sum of doubles without its last digits: they depend on the order of the rows.
+
+        Doubles that were floats are compared as these, which lack the last digits of their records.
+        """
+        if column in self.singles:
+            return f"try_cast({sql_identifier(column)} as float)"
         return rounded_sql(column) if column in self.rounded else sql_identifier(column)
 
     def count(self, sql: str) -> int:
@@ -209,7 +215,7 @@ def compared_by_key(
     if any(before.get(key) != after.get(key) for key in keys):
         rows = {"old_rows": old.count_rows(), "new_rows": new.count_rows()}
         return TableComparison(name, "rekeyed", keys=list(keys), **rows)
-    pair = _TablePair(old, new, keys, sums)
+    pair = _TablePair(old, new, keys, sums, widened)
     try:
         return _by_key(name, keys, pair, widened)
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.planning.widened_rows import type_word
+from include.planning.widened_rows import LESS_EXACT, type_word
 from include.plans.comparison import ColumnProfile, Comparison, MeasureChange, Sample, TableComparison
 
 MANIFOLD = 1.5
@@ -177,7 +177,8 @@ def _columns(table: TableComparison) -> Iterator[tuple[str, str]]:
     yield from ((name, "removed column") for name in table.columns_removed)
     yield from ((name, f"{old} → {new}") for name, (old, new) in table.retyped.items())
     for name, types in table.widened.items():
-        yield name, "type widened {} → {}".format(*map(type_word, types))
+        how = f", compared as {type_word(LESS_EXACT)}" if types[0] == LESS_EXACT else ""
+        yield name, "type widened {} → {}".format(*map(type_word, types)) + how
 
 
 def _statistics(measures: Sequence[MeasureChange]) -> list[StatisticView]:

@@ -6,6 +6,9 @@ from typing import Any
 
 from include.catalog.contract_types import COLUMN_TYPES
 
+LESS_EXACT = "FLOAT"
+"""The type whose values have fewer digits than a record may have: a wider column is compared by these."""
+
 
 def widened_columns(old: Any, new: Any) -> list[str]:
     """Return the columns of a pyarrow Dataset that another one has in a type which holds each of their values."""

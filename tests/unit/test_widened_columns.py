@@ -60,3 +60,14 @@ def test_rows_that_do_not_count_are_left_out_of_a_wider_column(tmp_path: Path) -
         (1, 3, ["departed"]),
         (0, 2, ["departed"]),
     ]
+
+
+def test_column_of_floats_that_is_rebuilt_as_doubles_is_compared_as_floats(tmp_path: Path) -> None:
+    """A double has digits of the record that its float had lost: no reader's value changed."""
+    before = ROUTES.with_columns(departed=pl.Series([0.1, 16_777_216.0, None], dtype=pl.Float32))
+    found = compared(tmp_path / "same", before, ROUTES.with_columns(departed=pl.Series([0.1, 16_777_217.0, None])))
+    assert (found.tables[0].differing, found.verdict) == (0, WITHIN_POLICY)
+    assert "type widened float → double, compared as float" in in_terminal(found)
+    assert "type widened float → double, compared as float" in page(found)
+    found = compared(tmp_path / "other", before, ROUTES.with_columns(departed=pl.Series([0.100001, 1e300, None])))
+    assert (found.tables[0].changed, found.verdict) == (2, NEEDS_APPROVAL)
