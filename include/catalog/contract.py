@@ -81,6 +81,11 @@ class Contract:
         return hash((self.dataset, self.version, self.columns))
 
     @property
+    def types(self) -> Mapping[str, str]:
+        """The type of each column in words."""
+        return {column.name: column.type_text for column in self.columns}
+
+    @property
     def record_rules(self) -> tuple[Rule, ...]:
         """The rules that validate each record as it arrives."""
         return tuple(rule for rule in self.rules if rule.validates_records)

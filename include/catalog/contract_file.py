@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from include.catalog.contract_rules import Rule, RuleModel, rule_findings, typed
 from include.catalog.contract_types import COLUMN_TYPES, LOGICAL, declared_type, default_type
 from include.catalog.payload_format import JSON, DeclaredFormat
 from include.catalog.portable_regex import DEFAULT_STRING_BYTES, pattern_fault
+from include.catalog.recorded_types import earlier_type, recorded_types
 from include.catalog.yaml_declarations import (
     Declared,
     Document,
@@ -169,6 +171,18 @@ def load_contract(folder: Path) -> Contract:
     return contract
 
 
+def released_types(snapshot: Path, *, strict: bool = False) -> Mapping[str, str]:
+    """Return the types that a snapshot's tables have; `strict`: those that a release of its folder would have."""
+    contract = read_contract(Document(snapshot / "contract.yaml", strict=strict))
+    return contract.types if contract else {}
+
+
+@cache
+def has_earlier_types(snapshot: Path) -> bool:
+    """Return whether a release of a snapshot's folder would have columns of other types. A snapshot never changes."""
+    return released_types(snapshot) != released_types(snapshot, strict=True)
+
+
 def read_contract(document: Document) -> Contract | None:
     """Return the contract that a document declares; None when it is none, and the document has the problems."""
     file = document.parsed(_ContractFile)
@@ -176,7 +190,8 @@ def read_contract(document: Document) -> Contract | None:
         return None
     record, tables = file.record, file.schema_[1:]
     base: Key = ("schema", 0, "properties")
-    columns = [_column(document, (*base, n), found) for n, found in enumerate(record.properties)]
+    recorded = None if document.strict else recorded_types(document.path.parent)
+    columns = [_column(document, (*base, n), found, recorded) for n, found in enumerate(record.properties)]
     types = {column.name: column.kind for column in columns}
     lengths = {column.name: column.max_length for column in columns}
     rules = [
@@ -222,10 +237,10 @@ def _rules(
     return tuple(rule for _, rule in found)
 
 
-def _column(document: Document, key: Key, found: _Property) -> Column:
+def _column(document: Document, key: Key, found: _Property, recorded: Mapping[str, str] | None) -> Column:
     """Return a column; each invalid part of it becomes a problem of the document."""
     options, place = found.logicalTypeOptions, (*key, "logicalTypeOptions")
-    kind, facts = _type(document, key, found)
+    kind, facts = _type(document, key, found, recorded)
     for bound in ("minimum", "maximum"):
         with document.problem_at(*place, bound):
             facts[bound] = _bound(getattr(options, bound), kind, document.strict)
@@ -246,14 +261,18 @@ def _column(document: Document, key: Key, found: _Property) -> Column:
     return column
 
 
-def _type(document: Document, key: Key, found: _Property) -> tuple[ColumnType, dict[str, Any]]:
-    """Return the type of a column, and a decimal's digits. A snapshot's unknown name stands for the logical type."""
+def _type(
+    document: Document, key: Key, found: _Property, recorded: Mapping[str, str] | None
+) -> tuple[ColumnType, dict[str, Any]]:
+    """Return the type of a column, and a decimal's digits; of a snapshot the type that its tables have."""
+    logical, physical, form = found.logicalType, found.physicalType, found.logicalTypeOptions.format
+    if recorded is not None:
+        physical, form = recorded.get(found.name) or earlier_type(logical, physical), None
     try:
-        kind, digits = declared_type(found.logicalType, found.physicalType, found.logicalTypeOptions.format)
+        kind, digits = declared_type(logical, physical, form)
     except InvalidValue as error:
-        if document.strict:
-            document.refuse((*key, *error.key), error.why)
-        kind, digits = default_type(found.logicalType), {}
+        document.refuse((*key, *error.key), error.why)
+        kind, digits = default_type(logical), {}
     return kind, dict(digits)
 
 

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from include.catalog.contract import Contract
-from include.catalog.contract_file import read_contract
+from include.catalog.contract_file import read_contract, released_types
 from include.catalog.pipeline import Pipeline, read_pipeline, window_zones
 from include.catalog.pipeline_checks import contract_findings, dataset_findings, pipeline_findings
 from include.catalog.record_retention import retention_findings
+from include.catalog.recorded_types import TYPES_FILE, write_types
 from include.catalog.time_zones import ZONES_FILE, write_zones
 from include.catalog.yaml_declarations import NAME, NAME_RULE, DeclarationRefused, Document, Problem, raise_problems
 from include.durable_files import unique_suffix
@@ -25,8 +26,8 @@ ANALYSES = "analysis"
 DERIVED = "derived.yaml"
 CODE = {".yaml", ".py", ".sql"}
 RELEASE_START = "beginning.yaml"
-SNAPSHOT_FILES = (RELEASE_START, ZONES_FILE)
-"""What a snapshot has besides the folder: where the release begins, and the time zones by which it is computed."""
+SNAPSHOT_FILES = (RELEASE_START, ZONES_FILE, TYPES_FILE)
+"""What a snapshot has besides the folder: where the release begins, the time zones by which it is computed, types."""
 
 
 class DatasetUnknown(Terminal):
@@ -158,11 +159,13 @@ def declared_dataset(settings: Settings, name: str) -> Dataset:
 def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | None = None) -> Dataset:
     """Copy the dataset's folder to its release's own place, once, and return it as read from there.
 
-    The snapshot also has the rules of the time zones of its windows: another `tzdata` does not change them.
+    The snapshot also has the rules of the time zones of its windows and the types of its columns: another `tzdata`, or
+    another reading of contracts, does not change them.
     """
     declared = declared_dataset(settings, name)
     copy = copied_folder(settings, name, declared.folder, declared.release)
     write_zones(copy, window_zones(declared.pipeline))
+    write_types(copy, declared.contract.types, released_types(copy))
     if beginning is not None:
         (copy / RELEASE_START).write_text(json.dumps(asdict(beginning)), "utf-8")
     place = snapshot_path(settings, name, load_dataset(name, copy, strict=False).release)

@@ -36,7 +36,7 @@ class TableChange:
 def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
     """Return the differences between two releases by table; effects of silver on gold are not listed."""
     found: list[TableChange] = []
-    if _differs(base, fresh, ["contract.yaml"]):
+    if _differs(base, fresh, ["contract.yaml"]) or base.contract.types != fresh.contract.types:
         found += _contract_changes(base, fresh)
     if _differs(base, fresh, _modules(base, fresh)):
         found.append(TableChange("silver", "changed", "silver.py differs: rows or columns may differ"))

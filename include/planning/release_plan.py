@@ -215,8 +215,12 @@ def _refuse_active(settings: Settings, declared: Dataset, start: ReleaseStart | 
 
 
 def _same_code(one: Dataset, other: Dataset) -> bool:
-    """Whether two releases compute the same from their first batch on: by the same folder and rules of time zones."""
-    return one.code == other.code and window_zones(one.pipeline) == window_zones(other.pipeline)
+    """Whether two releases compute the same from their first batch on: by one folder, rules of time zones and types."""
+    return _computed_by(one) == _computed_by(other)
+
+
+def _computed_by(release: Dataset) -> tuple[object, ...]:
+    return release.code, window_zones(release.pipeline), release.contract.types
 
 
 def _start(start: ReleaseStart | None) -> tuple[str, int] | None:

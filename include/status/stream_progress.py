@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
+from include.catalog.contract_file import has_earlier_types
 from include.catalog.dataset import code_hash, content_hash, dataset_names, declared_dataset
 from include.catalog.derived_dataset import all_dataset_names, derived_names, load_derived
 from include.catalog.pipeline import load_pipeline
@@ -205,10 +206,11 @@ def current_watermark(
 
 
 def is_outdated(settings: Settings, dataset: str, release: str) -> bool:
-    """Return whether a release of the folder would be another one, also by other rules of time zones alone."""
+    """Return whether a release of the folder would be another one, also by other rules of time zones or types alone."""
     if content_hash(settings.datasets / dataset) != code_hash(settings, dataset, release):
         return True
-    return bool(changed_zones(snapshot_path(settings, dataset, release)))
+    snapshot = snapshot_path(settings, dataset, release)
+    return bool(changed_zones(snapshot)) or has_earlier_types(snapshot)
 
 
 def running_release(reported: DriverStatus, publication: Publication | None) -> str | None:
