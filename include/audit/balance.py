@@ -184,7 +184,7 @@ def _check_records(
     name, pipeline = dataset.name, dataset.pipeline
     layers = bronze, silver, rejected = [given.table(layer) for layer in RECORD_LAYERS]
     register_fixes(database, given.fixes)
-    define_payload_text(database, given.schemas, dataset.contract.format != JSON)
+    define_payload_text(database, given.schemas, dataset.contract.format != JSON, dataset.contract.columns)
     define_exact_number(database)
     progress(f"{name}: bronze against Kafka and its commits")
     audited.check(

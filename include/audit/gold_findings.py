@@ -9,6 +9,7 @@ equality proves that it is right.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ from include.reading.refresh_state import RefreshState
 from include.sql_quoting import duckdb_expression, same_sql, sql_identifier
 
 ROWS, GRAIN = "rows of the query", ""
+DECIMAL = re.compile(r"DECIMAL\([0-9]+,(?P<scale>[0-9]+)\)")
 # Differences between DuckDB and Spark SQL in spelling and order, for the expressions and queries of declarations.
 DIALECT = """
 create or replace macro to_date(moment) as cast(moment as date);
@@ -337,4 +339,5 @@ def _number(database: Any, sql: str) -> int:
 
 def _decimal_scales(database: Any) -> dict[str, int]:
     rows = database.sql("select column_name, column_type from (describe published)").fetchall()
-    return {name: int(kind.rstrip(")").split(",")[1]) for name, kind in rows if kind.startswith("DECIMAL")}
+    found = {name: DECIMAL.fullmatch(kind) for name, kind in rows}
+    return {name: int(decimal["scale"]) for name, decimal in found.items() if decimal}

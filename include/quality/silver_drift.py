@@ -74,7 +74,7 @@ def drift_warnings(
 
 def _database(reading: PinnedTables, contract: Contract, since_batch: int, schemas: WriterSchemas) -> Any:
     database, dataset = memory_database(), contract.dataset
-    define_payload_text(database, schemas, contract.format != JSON)
+    define_payload_text(database, schemas, contract.format != JSON, contract.columns)
     database.register("silver", reading.arrow(f"silver.{dataset}"))
     database.register("bronze", reading.arrow(f"bronze.{dataset}"))
     database.execute(f"create view rows as select *, _batch_id >= {int(since_batch)} as fresh from silver")

@@ -28,7 +28,6 @@ from include.schemas.wire_format import HEADER_BYTES
 from spark_jobs.contract.json_record import MAX_BYTES
 
 TEXTS = (AvroKind.text, AvroKind.bytes)
-TEXTS = (AvroKind.text, AvroKind.bytes)
 UNREAD = "_unread"
 DAY_US = 86_400_000_000
 UNREAD_TYPE = "struct<rule:string,detail:string>"
