@@ -46,8 +46,12 @@ class NoResponse(Transient):
         self.requester = requester
 
 
-def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False) -> OwnerResponse:
+def request_owner(
+    settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False, again: str = ""
+) -> OwnerResponse:
     """Submit a request and return the response. One that is kept stays pending when this process stops waiting.
+
+    `again` is the command that sends it once more, where the plan's stage does not say it.
 
     Raises RequestPending, RequestRefused, NoResponse, JobFailed, JobDied.
     """
@@ -56,7 +60,7 @@ def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is
         if is_expected(observe_stream(settings, dataset)):
             response = _awaited(settings, dataset, request)
         else:
-            response = _executed_by_job(settings, dataset, request)
+            response = _executed_by_job(settings, dataset, request, again)
     except BaseException:
         # Without a waiting requester it must not be executed later.
         if not is_kept:
@@ -67,8 +71,8 @@ def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is
     return response
 
 
-def _executed_by_job(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
-    name, again = request.plan or f"maintain-{dataset}", "" if request.plan else request.requester
+def _executed_by_job(settings: Settings, dataset: str, request: OwnerRequest, again: str) -> OwnerResponse:
+    name, again = request.plan or f"maintain-{dataset}", again if request.plan else request.requester
     done = run_job(settings, name, dataset, ("spark_jobs.jobs.request_job", dataset), lambda _: None, again)
     response = find_response(settings, dataset, request)
     project_now(settings, dataset)

@@ -18,6 +18,7 @@ from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
 from include.reading.publication import find_publication, read_publication
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, RequestKind, submit_request, withdraw_own_request
+from include.state.release_files import active_releases_file
 
 
 class OtherReleasePublished(Terminal):
@@ -85,13 +86,18 @@ def _move_back(settings: Settings, plan: Plan) -> None:
 
     Its release is maintained no longer: as a shadow without a plan it could be neither released again nor retired.
     """
+    again = f"headrace plan cancel {plan.id}"
     if any(_published(settings, part) == part.release for part in plan.parts):
-        _move(settings, plan, _base)
-        request_owner(settings, plan.dataset, OwnerRequest(plan.id, RequestKind.RETIRE, plan.release))
+        _move(settings, plan, _base, again)
+    if plan.release in (active_releases_file(settings, plan.dataset).read() or ()):
+        retire = OwnerRequest(plan.id, RequestKind.RETIRE, plan.release)
+        request_owner(settings, plan.dataset, retire, again=again)
 
 
-def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str]) -> int:
+def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str], again: str = "") -> int:
     """Have one of the two releases of each dataset of the plan published, the same for all; return the plan's batch.
+
+    `again` is the command that continues, where the plan's stage does not say it.
 
     The owner of a derived dataset gets its request first and executes it when its sources have moved: it never follows
     them with its other release, also when this process is killed in between. Moving twice moves once (adr-0001).
@@ -102,7 +108,7 @@ def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str]) -> int:
     try:
         for part in waiting:
             submit_request(settings, part.dataset, _request(plan, part, target))
-        batch = _publish(settings, first, _request(plan, first, target))
+        batch = _publish(settings, first, _request(plan, first, target), again)
     except BaseException:
         if _published(settings, first) != target(first):
             for part in waiting:
@@ -110,7 +116,7 @@ def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str]) -> int:
         raise
     for part in waiting:
         try:
-            _publish(settings, part, _request(plan, part, target))
+            _publish(settings, part, _request(plan, part, target), again)
         except HeadraceError as error:
             raise HalfMoved(plan, part, error) from error
     return batch
@@ -124,12 +130,12 @@ def _request(plan: Plan, part: Plan, target: Callable[[Plan], str]) -> OwnerRequ
     )
 
 
-def _publish(settings: Settings, part: Plan, request: OwnerRequest) -> int:
+def _publish(settings: Settings, part: Plan, request: OwnerRequest, again: str) -> int:
     """Have a release published; return the batch. Publishing it twice publishes it once."""
     publication = read_publication(settings, part.dataset)
     if publication.release == request.release:
         return publication.batch
-    return request_owner(settings, part.dataset, request, is_kept=bool(request.after)).batch
+    return request_owner(settings, part.dataset, request, is_kept=bool(request.after), again=again).batch
 
 
 def _refuse_other_releases(settings: Settings, plan: Plan) -> None:

@@ -56,7 +56,7 @@ COMMIT;
 COLUMNS = "plan, series, number, dataset, planned_at, origin, is_open, has_data, applied_at, is_read"
 INSERT = f"INSERT INTO plans ({COLUMNS}) VALUES ({', '.join('?' * 10)}) ON CONFLICT (plan)"  # noqa: S608
 REPLACE = f"{INSERT} DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.split(", "))
-OF_MEMBER = "plan IN (SELECT plan FROM members WHERE dataset = ?)"
+OF_MEMBER = "SELECT plans.* FROM members JOIN plans USING (plan) WHERE members.dataset = ?"
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -177,21 +177,26 @@ def stray_names(settings: Settings) -> list[str]:
 
 def ids_of_data(settings: Settings, dataset: str) -> list[str]:
     """Return the ids of a dataset's plans, and of those that name none, that may need or leave data."""
-    query = f"SELECT plan FROM plans WHERE has_data AND (dataset IN (?, '') OR {OF_MEMBER}) ORDER BY seq"  # noqa: S608
+    own = "SELECT * FROM plans WHERE has_data AND dataset IN (?, '')"
+    # Two queries, since with OR between them SQLite reads all plans.
+    query = f"SELECT plan FROM ({own} UNION {OF_MEMBER} AND has_data) ORDER BY seq"  # noqa: S608
     return _ids(settings, query, dataset, dataset)
 
 
 def applied_ids(settings: Settings, dataset: str) -> list[str]:
     """Return the ids of plans that may be applied and have changed rows, the last applied first."""
-    query = f"SELECT plan FROM plans WHERE (dataset = ? OR {OF_MEMBER}) AND applied_at > 0 ORDER BY applied_at DESC"  # noqa: S608
+    own = "SELECT * FROM plans WHERE dataset = ? AND applied_at > 0"
+    query = f"SELECT plan FROM ({own} UNION {OF_MEMBER} AND applied_at > 0) ORDER BY applied_at DESC"  # noqa: S608
     return _ids(settings, query, dataset, dataset)
 
 
 def rolled_back_ids(settings: Settings, dataset: str, by: str) -> list[str]:
     """Return the ids of a dataset's plans that somebody may have rolled back, newest first."""
-    own = f"(dataset = ? OR {OF_MEMBER})"
-    query = f"SELECT plan FROM rollbacks JOIN plans USING (plan) WHERE who = ? AND {own} ORDER BY seq DESC"  # noqa: S608
-    return _ids(settings, query, by, dataset, dataset)
+    joined = "FROM rollbacks JOIN plans USING (plan)"
+    own = f"SELECT plan, seq {joined} WHERE who = ? AND plans.dataset = ?"  # noqa: S608
+    of_member = f"SELECT plan, seq {joined} JOIN members USING (plan) WHERE who = ? AND members.dataset = ?"  # noqa: S608
+    query = f"SELECT plan FROM ({own} UNION {of_member}) ORDER BY seq DESC"  # noqa: S608
+    return _ids(settings, query, by, dataset, by, dataset)
 
 
 def id_of_origin(settings: Settings, origin: str) -> str | None:

@@ -177,7 +177,7 @@ class JointSite:
         return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
     def request(
-        self, settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False
+        self, settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False, again: str = ""
     ) -> OwnerResponse:
         """Submit a request and execute it, as the owner does."""
         submit_request(settings, dataset, request)

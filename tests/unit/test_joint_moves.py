@@ -35,6 +35,7 @@ from include.state.owner_requests import (
     submit_request,
     withdraw_request,
 )
+from include.state.release_files import active_releases_file
 from spark_jobs.engine import derived_requests
 from spark_jobs.engine.member_pins import pin_members
 from spark_jobs.engine.request_exchange import awaits_sources, is_due, receive_request
@@ -53,9 +54,11 @@ class Owners:
         self.asked: list[tuple[str, str]] = []
 
     def respond(
-        self, settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False
+        self, settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False, again: str = ""
     ) -> OwnerResponse:
+        active = active_releases_file(settings, dataset)
         if request.kind is RequestKind.RETIRE:
+            active.write([name for name in active.read() or () if name != request.release])
             return OwnerResponse(request.plan, request.kind, request.release, "", 3)
         submit_request(settings, dataset, request)
         dies = self.dies_at == len(self.asked)
@@ -65,7 +68,9 @@ class Owners:
                 withdraw_request(settings, dataset)
             raise KeyboardInterrupt
         assert is_due(settings, request)
-        publish(settings, replace(read_publication(settings, dataset), release=request.release))
+        before = read_publication(settings, dataset)
+        publish(settings, replace(before, release=request.release))
+        active.write([request.release, before.release])
         withdraw_request(settings, dataset)
         if dies:
             raise KeyboardInterrupt
@@ -124,6 +129,17 @@ def test_a_move_that_was_killed_anywhere_continues_or_is_cancelled(
     assert plan_stages.cancel(settings, again, "ann").stage is Stage.CANCELLED
     assert published(settings) == BEFORE
     assert left(settings) == []
+    assert "bbb" not in (active_releases_file(settings, "flights").read() or ())
+
+
+def test_a_cancel_that_was_killed_before_it_retired_the_release_retires_it(
+    settings: Settings, record: PlanRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(settings, Publication("flights", "aaa", 3, NOON, {}, {}))
+    active_releases_file(settings, "flights").write(["aaa", "bbb"])
+    monkeypatch.setattr(release_kind, "request_owner", Owners(settings).respond)
+    assert plan_stages.cancel(settings, record, "ann").stage is Stage.CANCELLED
+    assert active_releases_file(settings, "flights").read() == ["aaa"]
 
 
 @pytest.mark.parametrize(("dies_at", "before"), list(itertools.product(range(3), (True, False))))
