@@ -10,10 +10,11 @@ from include.console.overview_view import BAD, GOOD, IDLE, WARNING, Badge
 from include.planning.comparison_view import ComparisonView, comparison_view
 from include.planning.explain_plan import cost
 from include.planning.plan_stages import stage_states
-from include.plans.comparison import EQUAL, HELD, NEEDS_APPROVAL
-from include.plans.plan import Event, PlanRecord
+from include.plans.comparison import EQUAL, HELD, NEEDS_APPROVAL, Comparison
+from include.plans.plan import Event, Plan, PlanRecord
 from include.plans.plan_journal import last_failure, load_comparison, load_plan
 from include.plans.plan_lookup import newest_plans
+from include.plans.reader_effects import held_remedy, holding
 from include.plans.stage_results import Compared, Published, Stage
 from include.settings import Settings
 
@@ -65,7 +66,7 @@ class StageLine:
 
 @dataclass(frozen=True)
 class PlanView:
-    """All that a plan's page shows; `failure`: why the last attempt failed."""
+    """All that a plan's page shows; `failure`: why the last attempt failed; `remedy`: what leads on if it is held."""
 
     line: PlanLine
     kind: str
@@ -75,6 +76,7 @@ class PlanView:
     events: Sequence[tuple[str, str, str, str]]
     comparison: ComparisonView | None
     failure: str
+    remedy: str
 
 
 def plans_view(settings: Settings, number: int) -> PlansView:
@@ -111,7 +113,15 @@ def plan_view(settings: Settings, plan: str) -> PlanView:
         events=[_event(event) for event in record.events],
         comparison=None if comparison is None else comparison_view(comparison),
         failure=last_failure(settings, plan),
+        remedy=_remedy(record.plan, comparison) if record.is_open and comparison else "",
     )
+
+
+def _remedy(plan: Plan, comparison: Comparison) -> str:
+    """Return the commands that lead on from a plan that running readers hold, "" where none does."""
+    effects = holding(comparison.dependants)
+    members = [member.dataset for member in plan.members]
+    return held_remedy(plan.dataset, plan.id, members, effects) if effects else ""
 
 
 def _stages(record: PlanRecord) -> Iterator[StageLine]:

@@ -131,7 +131,9 @@ def lost_columns(
         for effect in effects_on(readers_of(settings, before, {base.name, *members.names}), before, after, {}):
             if effect.faults:
                 command = release_together(base.name, [*members.names, effect.reader])
-                yield TableChange(effect.reader, "incompatible", f"{effect.outcome}; released together: {command}")
+                yield TableChange(
+                    effect.reader, "incompatible", f"{'; '.join(effect.faults)}; released together: {command}"
+                )
 
 
 def _named_columns(dataset: Dataset | DerivedDataset) -> Mapping[str, Mapping[str, str]]:

@@ -58,15 +58,10 @@ class Effect:
     @property
     def sentence(self) -> str:
         """The effect in a line."""
-        return f"{self.reader} {self.outcome}" if self.faults else f"{self.reader}: {self.outcome}"
-
-    @property
-    def outcome(self) -> str:
-        """The effect in a line that begins with the reader's name."""
         if not self.faults:
-            return NOT_AFFECTED
+            return f"{self.reader}: {NOT_AFFECTED}"
         state = "" if self.is_running or self.reader.startswith("analysis.") else " (it is stopped)"
-        return f"{AFFECTED}{state}: {'; '.join(self.faults)}"
+        return f"{self.reader} {AFFECTED}{state}: {'; '.join(self.faults)}"
 
 
 class DependantsBreak(Terminal):

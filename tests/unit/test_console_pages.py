@@ -11,7 +11,7 @@ from console_client import HOSTILE, console_client, published_state
 from fastapi.testclient import TestClient
 from grown_history import GrownHistory
 from ledgered_stream import Stream
-from plan_samples import NOON, plan_at
+from plan_samples import NOON, advanced, plan_at
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
@@ -21,6 +21,7 @@ from include.console import column_view
 from include.console.dataset_view import rejected_samples
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.plan_journal import save_comparison
+from include.plans.reader_effects import Effect
 from include.plans.stage_results import Stage
 from include.quality.validation_history import StoredValidation, store_validation
 from include.settings import Settings
@@ -212,6 +213,18 @@ def test_plan_shows_changed_columns_before_and_after(settings: Settings, client:
     assert re.search(r'<td class="rows old">delayed=7</td>\s*<td class="rows new">delayed=3</td>', text)
     assert "1 keys changed, the first 1" in text
     assert "needs approval" in text
+
+
+def test_plan_that_a_reader_holds_says_what_leads_on_while_it_is_open(settings: Settings, client: TestClient) -> None:
+    record = plan_at(settings, Stage.BUILT, Stage.COMPARED)
+    effects = [Effect("delays", "d1", True, ("gold/delays.sql:2 reads tail",))]
+    held = Comparison("flights", "aaa", "bbb", 3, 0.0, [], dependants=effects)
+    save_comparison(settings, record.plan.id, held, "")
+    text = client.get(f"/plans/{record.plan.id}").text
+    assert "delays breaks: gold/delays.sql:2 reads tail" in text
+    assert "headrace release run --dataset flights --with delays" in text
+    advanced(settings, record, Stage.CANCELLED)
+    assert "--with delays" not in client.get(f"/plans/{record.plan.id}").text
 
 
 def test_quality_shows_each_validation(settings: Settings, client: TestClient) -> None:
