@@ -73,7 +73,12 @@ def after(access: Access, seconds: float) -> None:
     clock.now += seconds
 
 
-def test_concurrent_guesses_do_not_pass_the_limit(access: Access) -> None:
+def test_concurrent_guesses_do_not_pass_the_limit(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow_hash(given: str, salt: str) -> str:
+        time.sleep(0.1)
+        return given + salt
+
+    monkeypatch.setattr(log_in, "password_hash", slow_hash)
     with ThreadPoolExecutor(60) as pool:
         found = list(pool.map(lambda _: passed(access, USER, "192.0.2.1"), range(60)))
     assert sum(found) == BY_SOURCE.free
