@@ -81,6 +81,12 @@ def test_query_that_needs_too_much_memory_fails(published: Settings) -> None:
         limited_query(pinned(published), sql, QueryLimits(60.0, memory="50MB"))
 
 
+def test_memory_that_duckdb_does_not_count_is_limited_too(published: Settings) -> None:
+    """The text of a gigabyte is a value of a function, not of a table or an operator."""
+    with pytest.raises(QueryFailed, match="more memory than its limit"):
+        limited_query(pinned(published), "select length(repeat('a', 1000000000))", QueryLimits(60.0, memory="50MB"))
+
+
 def test_shortened_result_is_marked_as_shortened(published: Settings) -> None:
     found = query_view(published, "select range as n, repeat('x', 5000) as text from range(100000)").found
     assert found is not None
