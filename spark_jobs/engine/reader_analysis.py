@@ -52,9 +52,15 @@ def _faults(
             continue
         kinds = {field.name: field.dataType.simpleString() for field in now.fields}
         for field in was.fields:
-            kind = kinds.get(field.name)
-            if kind != field.dataType.simpleString():
-                yield f"gold.{gold.name}.{field.name} would become {kind}, is {field.dataType.simpleString()}"
+            kind, found = field.dataType.simpleString(), kinds.get(field.name)
+            if kind != found:
+                yield _retyped(f"gold.{gold.name}.{field.name}", kind, found)
+
+
+def _retyped(column: str, kind: str, new: str | None) -> str:
+    if new is None:
+        return f"{column} would be missing, is {kind}"
+    return f"{column} would become {new}, is {kind}: for a release of both, write cast(… as {new}) in its query"
 
 
 def _sources(derived: DerivedDataset, tables: Mapping[str, PublishedTable]) -> dict[str, SourceTable]:
