@@ -22,6 +22,7 @@ from include.catalog.dataset import dataset_names
 from include.cli.exit_codes import FAILED
 from include.cli.open_windows import open_windows
 from include.cli.option_types import AsJson
+from include.errors import HeadraceError
 from include.leases.lease_table import LeaseRow
 from include.ledger.ledger_reader import open_reader
 from include.reading.plain_values import iso_time
@@ -354,7 +355,11 @@ def wait(
     settings = load_settings()
     console.print(await_caught_up(settings, dataset or [], timeout), highlight=False)
     for name in dataset or dataset_names(settings):
-        for line in open_windows(settings, name, {})[1]:
+        try:
+            lines = open_windows(settings, name, {})[1]
+        except HeadraceError as error:
+            lines = [f"{name}: what tables with on_close wait for is not known: {error.what}"]
+        for line in lines:
             console.print(f"  {line}", highlight=False, markup=False)
 
 

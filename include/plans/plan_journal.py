@@ -105,9 +105,9 @@ def save_plan(settings: Settings, plan: Plan) -> PlanRecord:
 
 def load_plan(settings: Settings, plan: str) -> PlanRecord:
     """Return a plan and its events. Raises PlanUnknown, PlanUnreadable."""
-    folder = _folder(settings, plan)
     if not is_written(settings, plan):
         raise PlanUnknown(plan, newest_ids(settings, SUGGESTED))
+    folder = _folder(settings, plan)
     try:
         state = (_state_of(folder / name) for name in ("plan.json", "events.jsonl"))
         return _read_folder(folder, *state)
