@@ -181,6 +181,9 @@ def validated_generation(
         if head is not None:
             raise CheckpointMissing(dataset.name, folder / "generation.json", head.batch)
         known = Generation(1, 0, log_start_offsets(bootstrap, topic), topic, found_id, bronze.table_id)
+    if head is None and known.topic_id != found_id:
+        why = f"topic {topic} was deleted and created again (id {found_id}, the checkpoint is of id {known.topic_id})"
+        raise CheckpointDisagrees(dataset.name, f"{why}, and bronze has nothing of either")
     _refuse_other_id(dataset.name, known, found_id)
     if known.bronze_id != bronze.table_id:
         why = f"bronze is table {bronze.table_id}, its checkpoint wrote table {known.bronze_id}"

@@ -130,8 +130,8 @@ def record_of(offset: int, partition: int) -> KafkaRecord:
     return KafkaRecord(offset, int(NOW.timestamp() * 1000), b"key", f"value {partition}-{offset}".encode())
 
 
-def open_scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """Return a scene with `BATCHES` batches; preflight and repair get the answers of its `kafka`."""
+def open_scene(settings: Settings, monkeypatch: pytest.MonkeyPatch, batches: int = BATCHES) -> Scene:
+    """Return a scene with that many batches; preflight and repair get the answers of its `kafka`."""
     kafka = Kafka()
     for module in (preflight, next_generation):
         monkeypatch.setattr(module, "topic_id", lambda *_: kafka.id)
@@ -142,7 +142,7 @@ def open_scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(repair_job, "bootstrap_servers", lambda _: "broker")
     made = Scene(settings, declared_dataset(settings, "flights"), Table(bronze_spec(settings, "flights")), kafka)
     write_generation(made.folder, Generation(1, 0, {0: 0, 1: 0}, "flights", "topic-1", made.bronze.table_id))
-    for number in range(BATCHES):
+    for number in range(batches):
         made.plan(number, number)
         made.commit(number)
     return made

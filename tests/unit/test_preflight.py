@@ -121,6 +121,19 @@ UNREPAIRABLE = {
 }
 
 
+def test_checkpoint_is_replaced_when_its_topic_was_created_again_before_bronze_had_a_batch(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = open_scene(settings, monkeypatch, batches=0)
+    scene.plan(0, 0, done=False)
+    scene.kafka.id, scene.kafka.starts = "topic-2", {0: 3, 1: 0}
+    with pytest.raises(CheckpointDisagrees, match=r"created again \(id topic-2, the checkpoint is of id topic-1\)"):
+        scene.preflight()
+    assert scene.repair()[0]
+    found = scene.preflight()
+    assert (found.number, found.base, found.start, found.topic_id) == (2, 0, {0: 3, 1: 0}, "topic-2")
+
+
 def test_intact_checkpoint_is_continued(scene: Scene) -> None:
     assert scene.preflight() == scene.generation
     scene.plan(BATCHES, BATCHES, done=False)
