@@ -91,7 +91,10 @@ def test_planned_offsets_are_on_disk_before_bronze_has_the_batch(
 ) -> None:
     scene = open_scene(power, monkeypatch)
     scene.plan(BATCHES, BATCHES, done=False)
-    ingest = Ingest(None, power, scene.dataset, scene.bronze, scene.generation, 1, threading.Event())  # type: ignore[arg-type]
+    spark = Mock()
+    spark.sparkContext.master = "local[2]"
+    ingest = Ingest(spark, power, scene.dataset, scene.bronze, scene.generation, 1, threading.Event())
+    ingest.reader = Mock()
     disk = DurableDisk(power.state)
     disk.entries.clear()
     left: list[dict[Path, bytes]] = []
