@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset, released_dataset
-from include.catalog.yaml_declarations import DeclarationRefused, Problem
+from include.catalog.yaml_declarations import Problem
 from include.clients.delta_log import LOG
 from include.paths import gold_path, rejected_path, silver_path
 from include.reference.reference_tables import create_reference_tables
@@ -23,7 +23,7 @@ from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.reference_versions import ReferenceVersions
-from spark_jobs.layers.silver_code import load_transformation, validate_code
+from spark_jobs.layers.silver_code import code_refused, load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
 from spark_jobs.storage.delta_table import Table, no_rows
 from spark_jobs.storage.prepared_query import ScratchFolder
@@ -82,7 +82,8 @@ def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> I
     for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
         if old[name].dataType != new[name].dataType:
             why = f"was {old[name].dataType.simpleString()} in release {base.release}, whose rows are inherited"
-            raise DeclarationRefused([Problem(settings.datasets / base.name / "silver.py", 1, name, why)])
+            declared = release.dataset
+            raise code_refused(settings, declared, [Problem(declared.folder / "silver.py", 1, name, why)])
     return Inheritance(before.silver, before.rejected, beginning.batch)
 
 

@@ -1,6 +1,6 @@
 """The code of a release: its `silver.py` loaded and called, and its gold expressions checked against silver's columns.
 
-Errors in it are `DeclarationRefused`, with the file of the dataset's folder, the line and the key.
+Errors in it are `DeclarationRefused`, with the release's file, the line and the key.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -111,13 +111,14 @@ def validate_code(settings: Settings, dataset: Dataset, silver: DataFrame) -> di
             else:
                 problems += found
     if problems:
-        # People correct the folder, not the snapshot of the release.
-        folder = settings.datasets / dataset.name
-        raise DeclarationRefused(
-            Problem(folder / found.file.relative_to(dataset.folder), found.line, found.key, found.why)
-            for found in problems
-        )
+        raise code_refused(settings, dataset, problems)
     return columns
+
+
+def code_refused(settings: Settings, dataset: Dataset, problems: Iterable[Problem]) -> DeclarationRefused:
+    """Return the refusal of a release's files; people correct those of the dataset's folder."""
+    remedy = f"correct {settings.datasets / dataset.name}; headrace contract check --dataset {dataset.name}"
+    return DeclarationRefused(problems, f"release {dataset.release} of {dataset.name} was not opened", remedy)
 
 
 def _stored(silver: DataFrame) -> DataFrame:
@@ -161,7 +162,8 @@ def faults_of(path: Path) -> Iterator[None]:
 
 def refused(path: Path, line: int, why: str) -> DeclarationRefused:
     """Return the refusal of a line of code."""
-    return DeclarationRefused([Problem(path, line, "", why)])
+    remedy = f"correct {path.name} in the dataset's folder; headrace contract check"
+    return DeclarationRefused([Problem(path, line, "", why)], remedy=remedy)
 
 
 def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:

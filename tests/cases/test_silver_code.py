@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from include.catalog.dataset import load_dataset
+from include.catalog.dataset import load_dataset, snapshot_dataset
 from include.catalog.yaml_declarations import DeclarationRefused
 from include.paths import silver_path
 from include.settings import CLONE, Settings
@@ -134,6 +134,22 @@ def test_unusable_code_is_refused_before_a_table_is_created(spark: SparkSession,
         open_release(spark, settings, dataset)
     assert words in str(refused.value)
     assert not silver_path(settings, "weather", dataset.release).exists()
+
+
+def test_refusal_of_a_release_names_its_file_and_the_folder_to_correct(spark: SparkSession, tmp_path: Path) -> None:
+    file, old, new, words = CASES["window over a silver column"]
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
+    folder = Path(shutil.copytree(CLONE / "include" / "datasets" / "weather", settings.datasets / "weather"))
+    text = (folder / file).read_text("utf-8")
+    (folder / file).write_text(text.replace(old, new, 1), "utf-8")
+    released = snapshot_dataset(settings, "weather")
+    (folder / file).write_text(text, "utf-8")
+    with pytest.raises(DeclarationRefused, match=words) as refused:
+        open_release(spark, settings, released)
+    assert [each.file for each in refused.value.problems] == [released.folder / "pipeline.yaml"]
+    assert released.folder.is_relative_to(settings.state)
+    assert f"release {released.release} of weather" in refused.value.what
+    assert refused.value.remedy == f"correct {folder}; headrace contract check --dataset weather"
 
 
 def test_gold_has_the_same_columns_at_the_first_start_and_later(spark: SparkSession, tmp_path: Path) -> None:
