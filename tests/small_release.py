@@ -71,7 +71,7 @@ class SmallRelease:
     ends: dict[int, int] = field(default_factory=lambda: {0: 100, 1: 5_000})
     """Next offset by partition: not 0, and far apart, so that no count is taken for an offset."""
     batches: int = 0
-    idle: IdleSet = IdleSet()
+    idle: IdleSet = IdleSet(frozenset({0, 1}))
     """The partitions that are idle after the last batch."""
     topic_id: str = ""
 

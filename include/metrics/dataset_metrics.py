@@ -171,15 +171,15 @@ class _Scrape:
             self._add("rejected_share", sum(run.rejected for run in runs) / came, **labels)
 
     def _watermark(self, publication: Publication, found: WatermarkStatus, labels: dict[str, str]) -> None:
-        assert found.watermark is not None
-        assert found.holder is not None
-        self._add("watermark_timestamp_seconds", found.watermark.timestamp(), **labels)
+        if found.watermark is not None:
+            self._add("watermark_timestamp_seconds", found.watermark.timestamp(), **labels)
         held = self.moving.held_seconds(publication, found, self.now)
         for each in found.partitions:
             one = {**labels, "partition": str(each.partition)}
             # Of all partitions: without a sample the alert of one that holds it no longer would never resolve.
             self._add("watermark_stuck_seconds", held if each.holds else 0.0, **one)
-            self._add("partition_event_timestamp_seconds", each.latest.timestamp(), **one)
+            if each.latest is not None:
+                self._add("partition_event_timestamp_seconds", each.latest.timestamp(), **one)
             self._add("partition_idle", each.state is PartitionState.IDLE, **one)
 
     def _audit(self, dataset: str) -> None:

@@ -43,10 +43,13 @@ class PartitionState(StrEnum):
 
 @dataclass(frozen=True)
 class PartitionTime:
-    """How far a partition is: its greatest event time, and `since` when silver has no newer row of it."""
+    """How far a partition is: its greatest event time, and `since` when silver has no newer row of it.
+
+    None of a partition of which silver has no row.
+    """
 
     partition: int
-    latest: datetime
+    latest: datetime | None
     state: PartitionState
     since: datetime | None
     holds: bool
@@ -56,9 +59,8 @@ class PartitionTime:
         """The partition as what holds the watermark."""
         since = f" and came at {moment(self.since)}" if self.since else ""
         state = "" if self.state is PartitionState.UNKNOWN else f" ({self.state})"
-        return (
-            f"partition {self.partition}{state} holds the watermark: its latest row is of {moment(self.latest)}{since}"
-        )
+        latest = f"its latest row is of {moment(self.latest)}{since}" if self.latest else "all its records are rejected"
+        return f"partition {self.partition}{state} holds the watermark: {latest}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,10 @@ class WatermarkStatus:
     @property
     def is_held(self) -> bool:
         """Whether a partition holds it while another is ahead."""
-        return self.holder is not None and any(each.latest > self.holder.latest for each in self.partitions)
+        if self.holder is None:
+            return False
+        held = self.holder.latest
+        return any(each.latest is not None and (held is None or each.latest > held) for each in self.partitions)
 
 
 _known: dict[Path, Dataset] = {}
@@ -174,7 +179,7 @@ def watermark_status(
         PartitionTime(
             int(name), latest, state_of(int(name)), times.get(progress.brought.get(name, -1)), name == progress.holder
         )
-        for name, latest in progress.max_event_times.items()
+        for name, latest in {**progress.max_event_times, **dict.fromkeys(progress.rowless)}.items()
     ]
     ordered = tuple(sorted(partitions, key=lambda each: each.partition))
     return WatermarkStatus(progress.watermark, declared.pipeline.idle, ordered, tuple(_waits(declared, progress)))
@@ -199,7 +204,7 @@ def watermark_json(found: WatermarkStatus | None) -> object:
         "idle_after_seconds": found.idle_after.total_seconds() if found.idle_after else None,
         "partitions": {
             str(each.partition): {
-                "latest": each.latest.isoformat(),
+                "latest": each.latest.isoformat() if each.latest else None,
                 "state": str(each.state),
                 "since": each.since.isoformat() if each.since else None,
             }

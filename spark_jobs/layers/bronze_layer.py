@@ -97,8 +97,12 @@ class BronzeBatch:
     """Partitions that are idle at the end of this batch unless it has records of them."""
 
     def idle_set(self, brought: Collection[int]) -> IdleSet:
-        """Return the idle partitions at the end of the batch, which has records of the partitions `brought`."""
-        return self.before.after(self.number, (self.before.partitions | self.quiet) - set(brought))
+        """Return the idle partitions at the end of the batch, which has records of the partitions `brought`.
+
+        One that never had a record is idle, also if the batch before, of an earlier version, does not say so.
+        """
+        before = self.before.with_new([partition for partition, (start, _) in self.offsets.items() if start == 0])
+        return before.after(self.number, (before.partitions | self.quiet) - set(brought))
 
 
 def bronze_spec(settings: Settings, dataset: str) -> TableSpec:

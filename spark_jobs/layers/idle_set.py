@@ -37,14 +37,20 @@ class IdleSet:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What a batch's commit says of it: nothing when no partition was ever idle."""
-        idle = {IDLE: sorted(self.partitions)} if self.partitions else {}
-        return {**idle, **({WOKEN: self.woken} if self.woken >= 0 else {})}
+        """What a batch's commit says of it."""
+        return {IDLE: sorted(self.partitions), **({WOKEN: self.woken} if self.woken >= 0 else {})}
 
 
 def read_idle_set(metadata: Mapping[str, Any]) -> IdleSet:
     """Return the set that a commit's metadata has; earlier versions knew no idle partitions."""
     return IdleSet(frozenset(map(int, metadata.get(IDLE, ()))), int(metadata.get(WOKEN, -1)))
+
+
+def awake_partitions(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """Return the partitions that are not idle; none for a commit of an earlier version, which does not know."""
+    if IDLE not in metadata:
+        return frozenset()
+    return frozenset(map(int, metadata["offsets"])) - read_idle_set(metadata).partitions
 
 
 def idle_set_at(bronze: Table, batch: int) -> IdleSet:

@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from include.catalog.watermark import IDLE, PROGRESS, WatermarkProgress, read_progress, watermark_facts
+from include.catalog.watermark import IDLE, PROGRESS, ROWLESS, WatermarkProgress, read_progress, watermark_facts
 from include.clients.delta_log import commits
 from include.reading.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.find_duplicates import rank_copies
 from spark_jobs.layers.identified_rows import IdentifiedRows
-from spark_jobs.layers.idle_set import idle_set_at
+from spark_jobs.layers.idle_set import awake_partitions, read_idle_set
 from spark_jobs.layers.original_rows import originals_in_memory, places_of, write_originals
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_counts_of_files, rejected_rows_sql
@@ -47,7 +47,7 @@ from spark_jobs.storage.duckdb_session import (
 from spark_jobs.storage.failpoints import Step, pass_step
 from spark_jobs.storage.partitioned_files import write_partitioned
 from spark_jobs.storage.record_places import Words
-from spark_jobs.storage.table_commits import commit_of, metadata_of
+from spark_jobs.storage.table_commits import batch_commit, commit_of, metadata_of
 
 
 @dataclass(frozen=True)
@@ -243,9 +243,13 @@ def validate_balance(name: str, batches: tuple[int, int], validated: ValidatedBa
 
 def _silver_metadata(writer: SilverTables, run: RefineRun, batch: ValidatedBatch) -> dict[str, Any]:
     times = _latest_events(writer.silver, batch.silver, writer.dataset.pipeline.event_time)
-    idle = sorted(idle_set_at(writer.bronze, run.last).partitions)
-    reached = {"event_time_max": {p: iso_time(t) for p, t in times.items()}, IDLE: idle}
-    progress = _progress(writer)
+    progress, in_bronze = stored_progress(writer), metadata_of(batch_commit(writer.bronze, run.last))
+    rowless = progress.without_rows(map(str, awake_partitions(in_bronze))) - times.keys()
+    reached = {
+        "event_time_max": {p: iso_time(t) for p, t in times.items()},
+        IDLE: sorted(read_idle_set(in_bronze).partitions),
+        ROWLESS: sorted(rowless),
+    }
     progress.advance(run.last, json.dumps(watermark_facts(reached)))
     return {
         **run.facts(writer.dataset),
@@ -260,7 +264,7 @@ def _silver_metadata(writer: SilverTables, run: RefineRun, batch: ValidatedBatch
     }
 
 
-def _progress(writer: SilverTables) -> WatermarkProgress:
+def stored_progress(writer: SilverTables) -> WatermarkProgress:
     """Return the progress of the watermark after the last commit to silver; after an upgrade, from all commits."""
     silver, app_id, lateness = writer.silver, writer.app_id("silver"), writer.dataset.pipeline.lateness
     last = silver.committed(app_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ TABLES = """
     measures: {readings: {count: "*"}}
 """
 DAY = 24 * 60
+DAY_BEFORE = timedelta(days=1)
 
 
 def meter(spark: SparkSession, folder: Path) -> SmallRelease:
@@ -102,9 +104,39 @@ def test_a_rebuild_over_larger_runs_has_the_same_watermark_and_rows(
 def test_an_idle_partition_is_awaited_only_while_it_would_close_something(spark: SparkSession, tmp_path: Path) -> None:
     release = meter(spark, tmp_path)
     release.take([read_in(0, "d1", 5), read_in(1, "d2", 0)])
-    assert is_awaited(release.release, {1})
-    assert is_awaited(release.release, {0, 1})
-    assert not is_awaited(release.release, {0}), "partition 1 holds it"
+    assert is_awaited(release.release, {1}, {0, 1})
+    assert is_awaited(release.release, {0, 1}, {0, 1})
+    assert not is_awaited(release.release, {0}, {0, 1}), "partition 1 holds it"
+    assert not is_awaited(release.release, {1}, {0, 1, 2}), "partition 2 is awake and has no row"
     release.refine(number := release.ingest_quiet(1), number)
-    assert not is_awaited(release.release, {1})
-    assert not is_awaited(release.release, {0, 1})
+    assert not is_awaited(release.release, {1}, {0, 1})
+    assert not is_awaited(release.release, {0, 1}, {0, 1})
+
+
+def test_windows_of_a_table_that_every_run_refreshes_are_awaited_too(spark: SparkSession, tmp_path: Path) -> None:
+    tables = TABLES.replace("    refresh: on_close\n", "")
+    release = meter_release(spark, tmp_path, tables)
+    release.take([read_in(0, "d1", 5), read_in(1, "d2", 0)])
+    assert is_awaited(release.release, {1}, {0, 1})
+
+
+def test_an_awake_partition_without_rows_holds_the_watermark_in_each_division_into_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Partition 1 wakes with a record that is rejected; its first row, an old one, comes in the next batch."""
+    batches = [
+        [read_in(0, "d1", 10)],
+        [read_in(0, "d1", 11), replace(read_in(1, "d2", 0), value=b"no JSON")],
+        [read_in(1, "d2", 1)],
+    ]
+    found = []
+    for name, runs in {"live": [(0, 0), (1, 1), (2, 2)], "again": [(0, 0), (1, 2)]}.items():
+        release = meter(spark, tmp_path / name)
+        for batch in batches:
+            release.ingest(batch)
+        for run in runs:
+            release.refine(*run)
+        reached = state(release, "closed_hours")
+        found.append((reached.watermark, reached.event_times, content(release, "closed_hours")))
+        assert reached.watermark == max(reached.event_times.values()) - release.dataset.pipeline.lateness - DAY_BEFORE
+    assert found[0] == found[1]
