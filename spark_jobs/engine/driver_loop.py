@@ -116,7 +116,10 @@ class DriverLoop:
     def _bronze_end(self) -> BronzeEnd:
         """Return the end of bronze; a drain has no batch there, so that no further run begins."""
         ingest = self.supervisor.ingest
-        return BronzeEnd(-1) if self.stop.is_set() else BronzeEnd(ingest.last_batch, ingest.has_backlog)
+        if self.stop.is_set():
+            return BronzeEnd(-1)
+        # In this order: ingest knows a batch's idle partitions before it says that it is the last one.
+        return BronzeEnd(ingest.last_batch, ingest.has_backlog, ingest.idle.woken)
 
     def _refresh(self) -> bool:
         """Refresh gold tables whose interval is over; return whether there was one."""

@@ -30,11 +30,13 @@ SHARE_IN_BACKLOG = 2
 class BronzeEnd:
     """The last batch of bronze, -1 so that no further run begins.
 
-    With a backlog, Kafka probably has more records than the next batch takes.
+    With a backlog, Kafka probably has more records than the next batch takes. `woken`: the last batch with which an
+    idle partition woke, None if bronze must be asked.
     """
 
     batch: int
     has_backlog: bool = False
+    woken: int | None = None
 
 
 class CommitsLost(Terminal):
@@ -86,20 +88,26 @@ def next_run(
     return run_from(release, first, last, most_rows)
 
 
-def run_from(release: Release, first: int, last: int, most_rows: int) -> tuple[int, int] | None:
-    """Return the bounds of the run that begins with batch `first`; None when bronze, up to `last`, does not have it."""
+def run_from(
+    release: Release, first: int, last: int, most_rows: int, woken: int | None = None
+) -> tuple[int, int] | None:
+    """Return the bounds of the run that begins with batch `first`; None when bronze, up to `last`, does not have it.
+
+    `woken`: the last batch up to `last` with which an idle partition woke, None if bronze must be asked.
+    """
     if last < first:
         return None
     inheritance = release.writer.inheritance
     if inheritance is not None and first < inheritance.until:
         last = min(last, inheritance.until - 1)
     bronze = release.writer.bronze
-    return first, last_before_waking(bronze, first, last_of_run(bronze, first, last, most_rows))
+    bound = last_of_run(bronze, first, last, most_rows)
+    return first, bound if woken is not None and woken <= first else last_before_waking(bronze, first, bound)
 
 
 def large_run(release: Release, first: int, end: BronzeEnd, most_rows: int) -> tuple[int, int] | None:
     """Return the bounds of the run that begins with batch `first`, if it is large enough to be validated ahead."""
-    bounds = run_from(release, first, end.batch, most_rows)
+    bounds = run_from(release, first, end.batch, most_rows, end.woken)
     if bounds is None:
         return None
     least = least_ahead(most_rows, has_backlog=end.has_backlog)

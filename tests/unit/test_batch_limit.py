@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pyarrow.parquet as pq
 import pytest
 from grown_history import GrownHistory
@@ -58,7 +60,20 @@ def test_run_of_large_records_has_fewer_batches(settings: Settings, monkeypatch:
     monkeypatch.setattr(next_run, "FOOTER_BYTES", 0)
     monkeypatch.setattr(next_run, "ROW_BYTES", size // 2)
     assert last_of_run(bronze, 0, 5, 60) == 0
-    end = BronzeEnd(0, has_backlog=True)
+    end = BronzeEnd(0, has_backlog=True, woken=-1)
     assert large_run(history.release, 0, end, 60) == (0, 0), "weighed, its records are more than half of a run"
     monkeypatch.setattr(next_run, "ROW_BYTES", size * 2)
     assert large_run(history.release, 0, end, 60) is None
+
+
+def test_bronze_is_asked_for_waking_partitions_only_if_one_woke_after_the_first_batch(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = GrownHistory(settings)
+    for _ in range(4):
+        history.add_batch(published=False)
+    monkeypatch.setattr(next_run, "last_before_waking", asked := Mock(side_effect=lambda _, first, last: first))
+    assert large_run(history.release, 1, BronzeEnd(3, woken=1), 40) == (1, 2)
+    asked.assert_not_called()
+    assert large_run(history.release, 1, BronzeEnd(3, woken=2), 40) == (1, 1)
+    assert large_run(history.release, 1, BronzeEnd(3), 40) == (1, 1)
