@@ -34,7 +34,7 @@ from include.state.file_locks import is_free
 from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
 from spark_jobs.engine.bronze_pacing import FULL, BronzePacing, CommittedBatch
 from spark_jobs.engine.next_run import least_ahead
-from spark_jobs.engine.preflight import BronzeHead, refuse_replaced_topic
+from spark_jobs.engine.preflight import BronzeHead, bronze_head, refuse_replaced_topic
 from spark_jobs.engine.quiet_partitions import QuietPartitions
 from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.bronze_layer import BronzeBatch, ClusterRecords, commit_bronze, commit_quiet_batch
@@ -103,10 +103,17 @@ class Ingest:
 
     def continue_after(self, head: BronzeHead) -> None:
         """Continue after the last batch of bronze."""
-        self.last_batch, self.ingested, self.idle = head.batch, dict(head.ends), head.idle
+        self.idle, self.ingested, self.last_batch = head.idle, dict(head.ends), head.batch
         if head.app_id == self.generation.app_id(self.dataset.name):
             self.transaction = head.transaction
             self.quiet_batches = head.batch - self.generation.base - head.transaction
+
+    def _follow_bronze(self, files: Sequence[DataFile]) -> None:
+        """Continue after what bronze has: a batch that is committed already says what it said then."""
+        self.quiet.bring(_partitions(files))
+        head = bronze_head(self.bronze)
+        assert head is not None, "bronze has the batch"
+        self.continue_after(head)
 
     def start(self, bootstrap: str) -> StreamingQuery:
         """Start the query against the broker at `bootstrap` (host:port)."""
@@ -176,8 +183,12 @@ class Ingest:
                 batch = self._batch(number)
                 self.reading = batch.offsets
                 self._sync_plan(number)
+                is_repeated = self.bronze.committed(batch.app_id) >= number
                 files = commit_bronze(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
-                self._note_batch(batch, files)
+                if is_repeated:
+                    self._follow_bronze(files)
+                else:
+                    self._note_batch(batch, files)
         except Exception as error:
             self.failure = error
             if isinstance(error, BatchLimitChanged):
@@ -191,7 +202,7 @@ class Ingest:
             self.wait_for_next(batch.number, begun)
 
     def _note_batch(self, batch: BronzeBatch, files: Sequence[DataFile]) -> None:
-        brought = {int(str(file.low["partition"])) for file in files}
+        brought = _partitions(files)
         self.quiet.bring(brought)
         self.idle = batch.idle_set(brought)
         self.ingested = {partition: end for partition, (_, end) in batch.offsets.items()}
@@ -201,18 +212,24 @@ class Ingest:
         """Whether a batch has about as many offsets as it may have: then Kafka probably has more."""
         return sum(end - start for start, end in offsets.values()) >= FULL * self.limit.offsets
 
-    def commit_quiet(self, quiet: frozenset[int]) -> bool:
+    def commit_quiet(self, quiet: frozenset[int], after: int) -> bool:
         """Commit a batch without records, after which these partitions are idle; return whether there is one.
 
-        There is none while Spark commits a batch, which says it as well, or before this generation's first. Raises
-        TopicReplaced, TopicMissing, BrokerUnreachable, OwnershipLost.
+        There is none while Spark commits a batch, which says it as well, or if batch `after` is not the last any more,
+        or before this generation's first. Raises TopicReplaced, TopicMissing, BrokerUnreachable, OwnershipLost.
         """
-        if self.transaction < 0 or not self._committing.acquire(blocking=False):
+        if self.transaction < 0:
+            return False
+        # The broker may be slow, and Spark's next batch must not wait for it.
+        self._refuse_replaced_topic()
+        if not self._committing.acquire(blocking=False):
             return False
         try:
-            self._refuse_replaced_topic()
-            ends = {partition: (end, end) for partition, end in self.ingested.items()}
             app_id, number = self.generation.app_id(self.dataset.name), self.last_batch + 1
+            # A commit whose end this process has not seen is followed when Spark repeats its batch.
+            if self.last_batch != after or self.bronze.committed(app_id) != self.transaction:
+                return False
+            ends = {partition: (end, end) for partition, end in self.ingested.items()}
             batch = BronzeBatch(number, app_id, self.transaction, ends, self._facts(), self.idle, quiet)
             commit_quiet_batch(self.bronze, batch)
             self.quiet_batches += 1
@@ -281,3 +298,8 @@ class Ingest:
 
     def _checkpoint(self) -> Path:
         return self.generation.checkpoint(checkpoint_path(self.settings, self.dataset.name))
+
+
+def _partitions(files: Sequence[DataFile]) -> set[int]:
+    """Return the partitions of bronze's files of a batch: each has records of one."""
+    return {int(str(file.low["partition"])) for file in files}
