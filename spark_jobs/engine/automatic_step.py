@@ -36,8 +36,8 @@ class AutomaticStep:
         """Check again after `seconds`."""
         self.next_check = self.clock() + seconds
 
-    def guarded(self, work: Callable[[], bool], failure: str) -> bool:
-        """Return what `work` returns: whether there is more to do. Raises what NOT_RETRIED names.
+    def guarded(self, work: Callable[[], bool], failure: str, *ending: type[Exception]) -> bool:
+        """Return what `work` returns: whether there is more to do. Raises NOT_RETRIED and what `ending` names.
 
         After any other error, log `failure` and return what `after_failure` returns.
         """
@@ -46,7 +46,7 @@ class AutomaticStep:
             log_line(f"{failure}; runs continue", error)
             return self.after_failure()
 
-        return attempt(work, log_failure)
+        return attempt(work, log_failure, *ending)
 
     def after_failure(self) -> bool:
         """Pause; return whether there is more to do at once."""

@@ -19,16 +19,18 @@ NOT_RETRIED = (LeaseLost, OwnershipLost, PublicationAhead, StoreConflict)
 """Errors that end a driver: another process owns the tables now, here or in the object store."""
 
 
-def attempt(work: Callable[[], Result], after_failure: Callable[[Exception], Result]) -> Result:
+def attempt(
+    work: Callable[[], Result], after_failure: Callable[[Exception], Result], *ending: type[Exception]
+) -> Result:
     """Return what the work returns, or what `after_failure` returns for its error.
 
-    Raises what NOT_RETRIED names, and JvmEnded: no later attempt has a JVM.
+    Raises what NOT_RETRIED names, errors of `ending`, and JvmEnded: no later attempt has a JVM.
     """
     try:
         return work()
-    except NOT_RETRIED:
-        raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the driver's other work continues)
+        if isinstance(error, (*NOT_RETRIED, *ending)):
+            raise
         if (ended := jvm_end(error)) is not None:
             raise ended from error
         return after_failure(error)

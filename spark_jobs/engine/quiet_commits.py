@@ -1,4 +1,4 @@
-"""Commits a batch without records when everything is quiet and a table waits for the watermark (adr-0010).
+"""Commits a batch without records when everything is quiet and windows wait for the watermark (adr-0010).
 
 While records arrive, their batches say which partitions are idle. When none arrive, no batch would: windows of the
 last records would stay open until the next one, perhaps for ever.
@@ -7,44 +7,75 @@ last records would stay open until the next one, perhaps for ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from include.catalog.gold_refresh import closing
-from include.catalog.pipeline import closes, timed_by
-from include.catalog.watermark import WatermarkProgress
+from include.catalog.pipeline import timed_by
 from include.clients.kafka import KafkaRefused, TopicMissing
 from include.errors import Transient
+from spark_jobs.engine.automatic_step import AutomaticStep
 from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.next_run import refined_batch
-from spark_jobs.layers.gold_update import refresh_state
+from spark_jobs.engine.preflight import TopicReplaced
 from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.silver_layer import stored_progress
 from spark_jobs.log_lines import log_line
 
 RESTING_SECONDS = 2.0
 """How long after a batch the next one is awaited, which would say the same."""
 
 
-@dataclass
-class QuietCommits:
-    """Decides about each set of idle partitions once."""
+@dataclass(frozen=True)
+class QuietState:
+    """What the decision depends on: partitions that are idle now, and the releases that have bronze's `last` batch."""
 
-    considered: tuple[int, frozenset[int]] | None = None
-    """The last batch, and the idle partitions about which it was decided."""
+    last: int
+    idle: frozenset[int]
+    releases: frozenset[str]
+
+
+@dataclass
+class QuietCommits(AutomaticStep):
+    """Decides about each state once."""
+
+    next_check: float = field(default=0.0, kw_only=True)
+    considered: QuietState | None = None
 
     def step(self, ingest: Ingest, releases: Sequence[Release]) -> bool:
-        """Commit the batch if it is due; return whether there is one. `releases`: the published one first."""
-        published = releases[0]
+        """Commit the batch if it is due; return whether there is one. `releases`: the published one first.
+
+        Raises TopicReplaced, which ends the driver as it does when ingest finds it.
+        """
+        if self.is_pausing():
+            return False
+        failure = f"{ingest.dataset.name}: no batch says which partitions are idle, the next try is in a minute"
+        return self.guarded(lambda: self._step(ingest, releases), failure, TopicReplaced)
+
+    def after_failure(self) -> bool:
+        """Decide again after a pause."""
+        self.considered = None
+        return super().after_failure()
+
+    def _step(self, ingest: Ingest, releases: Sequence[Release]) -> bool:
+        published, last = releases[0], ingest.last_batch
         ingest.quiet.idle_after = published.dataset.pipeline.idle
-        quiet = ingest.quiet.quiet() | ingest.idle.partitions
-        found = ingest.last_batch, quiet
-        if quiet == ingest.idle.partitions or found == self.considered or not _is_resting(ingest, published):
+        idle = ingest.quiet.quiet() | ingest.idle.partitions
+        if idle == ingest.idle.partitions or time.monotonic() - ingest.committed < RESTING_SECONDS:
             return False
-        self.considered = found
-        if not any(is_awaited(release, quiet) for release in releases):
+        # A release that is behind is decided about when it has the last batch.
+        current = [each for each in releases if refined_batch(each) == last]
+        state = QuietState(last, idle, frozenset(each.dataset.release for each in current))
+        if state == self.considered or published not in current:
             return False
+        self.considered = state
+        if not any(is_awaited(each, idle, ingest.ingested) for each in current):
+            return False
+        return self._commit(ingest, state)
+
+    def _commit(self, ingest: Ingest, state: QuietState) -> bool:
         try:
-            return ingest.commit_quiet(quiet)
+            return ingest.commit_quiet(state.idle, after=state.last)
         except (Transient, TopicMissing, KafkaRefused) as error:
             # Whether the partitions are still quiet is not known.
             ingest.quiet.forget()
@@ -53,22 +84,14 @@ class QuietCommits:
             return False
 
 
-def _is_resting(ingest: Ingest, published: Release) -> bool:
-    """Whether no batch comes, and all that came is refined."""
-    rested = time.monotonic() - ingest.committed >= RESTING_SECONDS
-    return rested and refined_batch(published) == ingest.last_batch
+def is_awaited(release: Release, idle: Collection[int], partitions: Collection[int]) -> bool:
+    """Whether the watermark would close a window or session if these of the topic's partitions were idle.
 
-
-def is_awaited(release: Release, idle: Iterable[int]) -> bool:
-    """Whether the watermark would close a window or session of a table if these partitions were idle."""
-    named = [str(partition) for partition in idle]
-    for target in release.gold:
-        timed = timed_by(target.gold)
-        if timed is None or not closes(target.gold):
-            continue
-        state = refresh_state(target)
-        known = dict(state.event_times)
-        progress = WatermarkProgress(release.dataset.pipeline.lateness, state.batch, state.watermark, known)
-        if closing(timed, progress.reached(named)) != closing(timed, state.watermark):
-            return True
-    return False
+    A table without `on_close` has the rows already; their state tells readers whether more may come.
+    """
+    timed = [each for each in (timed_by(target.gold) for target in release.gold) if each is not None]
+    if not timed:
+        return False
+    progress = stored_progress(release.writer)
+    reached = progress.reached({str(each) for each in idle}, progress.without_rows(map(str, partitions)))
+    return any(closing(each, reached) != closing(each, progress.watermark) for each in timed)

@@ -319,7 +319,7 @@ def test_driver_removes_data_of_ended_plans_between_two_runs(settings: Settings)
     # Of an owner without a published release, which only a test has, nobody can say whether it is quiet.
     loop.quiet = Mock(**{"step.return_value": False})
     supervisor.restart_ended.side_effect = [None, None, None]
-    loop.removal.next_check = 0
+    loop.removal.next_check, loop.quiet.next_check = 0, math.inf
     with pytest.raises(StopIteration):
         loop.run()
     assert not release_path(settings, "flights", "bbb").exists()

@@ -8,19 +8,22 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from deltalake.exceptions import DeltaError
 from preflight_scene import BATCHES, TEN, Scene, open_scene
 
+from include.clients.delta_log import LogDamaged
 from include.clients.kafka import BrokerUnreachable
 from include.settings import Settings
 from spark_jobs.engine import ingest as ingest_module
 from spark_jobs.engine import quiet_commits
+from spark_jobs.engine.automatic_step import PAUSE_AFTER_FAILURE
 from spark_jobs.engine.ingest import Ingest
-from spark_jobs.engine.preflight import bronze_head
+from spark_jobs.engine.preflight import TopicReplaced, bronze_head
 from spark_jobs.engine.quiet_commits import RESTING_SECONDS, QuietCommits
 from spark_jobs.layers.bronze_layer import _metadata
 from spark_jobs.layers.idle_set import IdleSet, idle_set_at, last_before_waking
 from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.delta_table import OwnershipLost, Table
 
 LAST = BATCHES - 1
 
@@ -29,6 +32,7 @@ LAST = BATCHES - 1
 def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(ingest_module, "current_versions", lambda *_: {})
     monkeypatch.setattr(ingest_module, "bootstrap_servers", lambda *_: "broker")
+    monkeypatch.setattr(ingest_module, "computes_here", lambda _: True)
     return open_scene(settings, monkeypatch)
 
 
@@ -39,6 +43,7 @@ def started(scene: Scene) -> Ingest:
     assert head is not None
     made = Ingest(None, scene.settings, scene.dataset, bronze, scene.preflight(), 1, threading.Event())  # type: ignore[arg-type]
     made.continue_after(head)
+    made.reader = Mock()
     return made
 
 
@@ -64,8 +69,8 @@ def test_a_quiet_batch_follows_bronze_and_moves_the_numbers_of_spark(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest = started(scene)
-    assert ingest.commit_quiet(frozenset({1}))
-    assert ingest.commit_quiet(frozenset({0, 1}))
+    assert ingest.commit_quiet(frozenset({1}), ingest.last_batch)
+    assert ingest.commit_quiet(frozenset({0, 1}), ingest.last_batch)
     head = bronze_head(ingest.bronze)
     assert head is not None
     assert (head.batch, head.transaction, head.idle.partitions) == (LAST + 2, LAST, {0, 1})
@@ -76,7 +81,7 @@ def test_a_quiet_batch_follows_bronze_and_moves_the_numbers_of_spark(
 
 def test_a_restart_continues_after_a_quiet_batch(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     before = started(scene)
-    before.commit_quiet(frozenset({1}))
+    before.commit_quiet(frozenset({1}), before.last_batch)
     ingest = started(scene)
     assert (ingest.last_batch, ingest.idle.partitions) == (LAST + 1, {1})
     take(scene, ingest, monkeypatch, 0, number=BATCHES)
@@ -89,12 +94,14 @@ def test_a_restart_continues_after_a_quiet_batch(scene: Scene, monkeypatch: pyte
 
 
 def test_a_new_generation_continues_after_a_quiet_batch(scene: Scene) -> None:
-    started(scene).commit_quiet(frozenset({0, 1}))
+    (before := started(scene)).commit_quiet(frozenset({0, 1}), before.last_batch)
     (scene.folder / "1" / "offsets" / str(LAST)).write_text("")
     assert scene.repair()[0]
     ingest = started(scene)
     assert (ingest.generation.number, ingest.generation.base) == (2, LAST + 2)
-    assert not ingest.commit_quiet(frozenset({0, 1})), "no batch of this generation says where Spark continues"
+    assert not ingest.commit_quiet(frozenset({0, 1}), ingest.last_batch), (
+        "no batch of this generation says where Spark continues"
+    )
     scene.plan(0, LAST + 1, generation=2, done=False)
     batch = ingest._batch(0)
     assert (batch.number, batch.before.partitions) == (LAST + 2, {0, 1})
@@ -137,7 +144,7 @@ def test_a_run_ends_before_each_batch_with_which_a_partition_wakes(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest = started(scene)
-    ingest.commit_quiet(frozenset({0, 1}))
+    ingest.commit_quiet(frozenset({0, 1}), ingest.last_batch)
     take(scene, ingest, monkeypatch, 0, number=BATCHES)
     take(scene, ingest, monkeypatch, 0, number=BATCHES + 1)
     take(scene, ingest, monkeypatch, 1, number=BATCHES + 2)
@@ -209,3 +216,102 @@ def test_a_broker_that_is_gone_defers_it(
         assert ingest.quiet.quiet() == frozenset()
     ingest.quiet.look(ingest.ingested, ingest.ingested)
     assert step(ingest, commits)
+
+
+def test_it_is_decided_again_after_a_promotion(due: tuple[Ingest, QuietCommits, Mock]) -> None:
+    ingest, commits, awaited = due
+    (before,) = commits.releases  # type: ignore[attr-defined]
+    promoted = Mock()
+    promoted.dataset.pipeline.idle = timedelta(0)
+    awaited.side_effect = lambda release, *_: release is promoted
+    assert not commits.step(ingest, [before])
+    assert commits.step(ingest, [promoted])
+
+
+def test_a_shadow_that_has_caught_up_gets_its_batch(
+    due: tuple[Ingest, QuietCommits, Mock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest, commits, awaited = due
+    (published,) = commits.releases  # type: ignore[attr-defined]
+    shadow, refined = Mock(), [LAST - 1]
+    awaited.side_effect = lambda release, *_: release is shadow
+    monkeypatch.setattr(quiet_commits, "refined_batch", lambda release: refined[0] if release is shadow else LAST)
+    assert not commits.step(ingest, [published, shadow])
+    refined[0] = LAST
+    assert commits.step(ingest, [published, shadow])
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), DeltaError("log"), LogDamaged("7.json", "is empty")]
+)
+def test_an_error_does_not_end_the_driver(
+    due: tuple[Ingest, QuietCommits, Mock], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    ingest, commits, _ = due
+    commits.clock = clock = Mock(return_value=0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(ingest_module, "commit_quiet_batch", Mock(side_effect=error))
+        assert not step(ingest, commits)
+    assert not step(ingest, commits), "it pauses"
+    clock.return_value = PAUSE_AFTER_FAILURE
+    assert step(ingest, commits)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OwnershipLost("bronze.flights", "flights/bronze/1", "batch 4"), TopicReplaced("flights", "flights", "1", "2")],
+)
+def test_a_lost_owner_and_another_topic_end_it(
+    due: tuple[Ingest, QuietCommits, Mock], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    ingest, commits, _ = due
+    monkeypatch.setattr(ingest, "_refuse_replaced_topic", Mock(side_effect=error))
+    with pytest.raises(type(error)):
+        step(ingest, commits)
+
+
+def test_a_batch_that_came_meanwhile_makes_the_decision_void(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingest = started(scene)
+    considered = ingest.last_batch
+
+    def look() -> None:
+        """While the broker answers, Spark commits a batch of partition 0."""
+        take(scene, ingest, monkeypatch, 0, number=BATCHES)
+
+    monkeypatch.setattr(ingest, "_refuse_replaced_topic", look)
+    assert not ingest.commit_quiet(frozenset({0, 1}), considered)
+    assert (ingest.last_batch, ingest.idle.partitions) == (BATCHES, frozenset())
+
+
+def repeat(ingest: Ingest, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let Spark plan a batch again that bronze has."""
+    monkeypatch.setattr(
+        ingest_module, "commit_bronze", lambda table, _, batch, __: table.batch_files(batch.number, batch.number)
+    )
+    ingest._commit(Mock(), number)
+
+
+def test_a_repeated_batch_changes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingest = started(scene)
+    take(scene, ingest, monkeypatch, 0, number=BATCHES)
+    ingest.commit_quiet(frozenset({1}), ingest.last_batch)
+    before = (ingest.last_batch, ingest.transaction, ingest.quiet_batches, ingest.idle)
+    ingest.quiet.idle_after = timedelta(0)
+    ingest.quiet.look(ingest.ingested, ingest.ingested)
+    repeat(ingest, monkeypatch, BATCHES)
+    assert (ingest.last_batch, ingest.transaction, ingest.quiet_batches, ingest.idle) == before
+    assert ingest.idle == idle_set_at(ingest.bronze, ingest.last_batch)
+
+
+def test_a_commit_whose_end_was_not_seen_is_followed_as_it_is(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingest = started(scene)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ingest, "_note_batch", Mock(side_effect=OSError("no space")))
+        with pytest.raises(OSError, match="no space"):
+            take(scene, ingest, monkeypatch, 0, number=BATCHES)
+    assert not ingest.commit_quiet(frozenset({1}), ingest.last_batch), "its number would be taken"
+    ingest.quiet.idle_after = timedelta(0)
+    ingest.quiet.look({0: 0, 1: 0}, {0: 0, 1: 0})
+    repeat(ingest, monkeypatch, BATCHES)
+    assert (ingest.last_batch, ingest.transaction, ingest.idle) == (BATCHES, BATCHES, IdleSet())
+    assert ingest.quiet.quiet() == {1}
