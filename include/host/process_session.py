@@ -16,7 +16,7 @@ from include.host.process_end import any_thread_runs
 
 
 def session_processes(session: int) -> list[psutil.Process]:
-    """Return the processes of a session, without this process and without zombies."""
+    """Return the processes of a session, without this process and without those that have ended."""
     found = []
     for pid in psutil.pids():
         with suppress(psutil.Error, ProcessLookupError):

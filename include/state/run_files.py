@@ -122,7 +122,7 @@ def missing_heartbeat(run: RunFile) -> str:
 
 
 def is_alive(run: RunFile) -> bool:
-    """Return whether this process still runs; a zombie or another process with the same pid does not count."""
+    """Return whether any thread of this process still runs; another process with the same pid does not count."""
     if is_elsewhere(run):
         return has_heartbeat(run)
     try:
