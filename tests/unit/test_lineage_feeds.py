@@ -1,4 +1,4 @@
-"""OpenLineage events of plans, derived datasets, analyses, validations and drivers."""
+"""OpenLineage events of plans, derived datasets, validations and drivers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from deltalake import DeltaTable
 from ledgered_stream import Stream, commit
 from lineage_receiver import LineageReceiver, column_edges, edges, reached
 from plan_samples import NOON, SLICE, TO_APPLIED, advanced, sample_plan
-from small_warehouse import SmallWarehouse, silver_row
 
-from include.analysis.analysis_run import run_analysis
 from include.app_ids import release_app_id
-from include.catalog.analyses import declared_analysis
 from include.catalog.column_lineage import dataset_columns
 from include.catalog.dataset import declared_dataset, snapshot_dataset
 from include.catalog.derived_dataset import snapshot_derived
@@ -381,35 +378,3 @@ def test_event_of_a_drivers_end_names_its_failure(
     assert facets.get("errorMessage", {"message": ""})["message"] == reason
     assert len(site.http.run_ids("flights")) == 1
     assert site.poll() == []
-
-
-def test_analysis_is_a_run_over_the_tables_of_its_query(tmp_path: Path) -> None:
-    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
-    made = SmallWarehouse(settings)
-    made.write("silver", [silver_row(n, str(n), kind=a, shop=b) for n, (a, b) in enumerate([("a", "b"), ("b", "c")])])
-    made.move()
-    folder = settings.datasets / "sales" / "analysis"
-    folder.mkdir(parents=True)
-    (folder / "parts.yaml").write_text(
-        "algorithm: components\nquery: select kind as source, shop as target from silver.sales\n"
-    )
-    http = LineageReceiver()
-    with http.up():
-        settings = settings.model_copy(update={"openlineage_url": http.url})
-        follower = EventFollower(settings, receiver(settings), print)
-        for _ in range(3):
-            run_analysis(settings, declared_analysis(settings, "sales", "parts"), lambda _: None)
-        follower.poll()
-        assert len(http.of("sales.analysis.parts")) == 1, "history of before the first poll is left out"
-        for _ in range(2):
-            run_analysis(settings, declared_analysis(settings, "sales", "parts"), lambda _: None)
-        follower.poll()
-    runs = http.of("sales.analysis.parts")
-    assert len(http.run_ids("sales.analysis.parts")) == 3
-    versions = [run["outputs"][0]["facets"]["version"]["datasetVersion"] for run in runs]
-    assert versions == sorted(set(versions))
-    tables = settings.state.as_uri()
-    assert edges(runs)[tables, "analysis.parts"] == {(tables, "silver.sales")}
-    for made_of in column_edges(runs).values():
-        assert made_of == {(tables, "silver.sales", "kind"), (tables, "silver.sales", "shop")}
-    assert "from silver.sales" in runs[0]["job"]["facets"]["sql"]["query"]
