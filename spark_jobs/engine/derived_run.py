@@ -4,8 +4,8 @@ Reads: publications, the sources' tables. Writes: each gold table, `run.json` of
 Guarantee: each table gets run n once; readers see n when all tables have it, over one version of each source.
 After a crash: `run.json` names the versions; the same run is repeated with them. When files of those versions are gone,
 everything is recomputed from the current ones, by a run of its own.
-After a failure: a run of which no table has a commit is forgotten, since its sources may be the reason; the next one is
-over the current versions. One that some tables have is repeated once, then replaced as if its versions were gone.
+After a failure: if no table is ahead of the publication, the run is forgotten, since its sources may be the reason; the
+next one is over the current versions. Else it is repeated once, then replaced as if its versions were gone.
 """
 
 from __future__ import annotations
@@ -64,13 +64,37 @@ class SourcesGone(Transient):
 class DerivedRun:
     """A run that was begun: its number, the sources by the name in queries, and whether everything is computed.
 
-    `failures`: how often it failed after a table had committed it.
+    `failures`: how often it failed while a table was ahead of the publication.
     """
 
     number: int
     sources: Mapping[str, SourceVersion]
     whole: bool = False
     failures: int = 0
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """The last run that was published, the greatest that a table has, and the one that was begun; -1: none."""
+
+    published: int
+    committed: int
+    begun: int = -1
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a table has rows of a run that was not published, which another run must replace."""
+        return self.committed > self.published
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether tables may differ from what was published."""
+        return max(self.committed, self.begun) > self.published
+
+    @property
+    def next(self) -> int:
+        """A number that no table skips: each run of this number is new to all of them."""
+        return max(self.published, self.committed, self.begun) + 1
 
 
 @dataclass
@@ -101,11 +125,10 @@ class DerivedRelease:
         """
         names = self.derived.pipeline.sources
         current = {name: versions.get(table) or self.current_sources()[name] for name, table in names.items()}
-        unfinished, last = self._unfinished(), self._last_publication()
+        last = self._last_publication()
         if last is not None and last.sources == {names[name]: each for name, each in current.items()}:
             return last
-        number = max(last.batch if last else -1, unfinished.number if unfinished else -1) + 1
-        run = DerivedRun(number, current, whole=True)
+        run = DerivedRun(self._numbers().next, current, whole=True)
         if not self._is_readable(run):
             raise SourcesGone(self.derived.name)
         self.execute(run)
@@ -128,12 +151,12 @@ class DerivedRelease:
         if self.is_published and last is not None and self._is_moving(last, sources):
             return None
         self._refuse_lacking(last, now)
-        if unfinished is None and last is not None and not self._has_changed(last, now):
+        numbers = self._numbers()
+        if not numbers.is_begun and last is not None and not self._has_changed(last, now):
             self._note_sources(last, now)
             self.followed = sources
             return None
-        number = max(last.batch if last else -1, unfinished.number if unfinished else -1) + 1
-        return DerivedRun(number, now, whole=last is None or unfinished is not None)
+        return DerivedRun(numbers.next, now, whole=last is None or numbers.is_begun)
 
     def _is_moving(self, last: Publication, sources: Mapping[str, PublishedTable]) -> bool:
         """Return whether a plan has moved a source and has another release follow it, by a request that is pending."""
@@ -185,28 +208,35 @@ class DerivedRelease:
         pass_step(Step.PUBLISHED, run.number)
 
     def _note_failure(self, run: DerivedRun) -> None:
-        """Forget a run that no table has, else count the failure."""
-        if self.has_commit(run.number):
+        """Forget a run if the next one can have its number, else count the failure."""
+        if self._numbers().is_ahead:
             self._file.write(replace(run, failures=run.failures + 1))
         else:
             self._file.remove()
 
-    def has_commit(self, version: int, app_id: str | None = None) -> bool:
-        """Return whether a table has the commit of a run, or of another app id.
+    def _numbers(self) -> RunNumbers:
+        unfinished = self._unfinished()
+        return RunNumbers(self.published_run, self._committed(), unfinished.number if unfinished else -1)
+
+    def has_commit(self, version: int, app_id: str) -> bool:
+        """Return whether a table has the commit of this version of an app id."""
+        return self._committed(app_id) >= version
+
+    def _committed(self, app_id: str | None = None) -> int:
+        """Return the greatest run that a table has, or version of another app id; -1: none.
 
         The logs say it: tables cannot be opened over sources that do not fit.
         """
-        settings, name, release = self.settings, self.derived.name, self.derived.release
+        settings, name, release, greatest = self.settings, self.derived.name, self.derived.release, -1
         for gold in self.derived.pipeline.gold:
             path = gold_path(settings, name, release, gold.name)
             wanted = app_id or release_app_id(name, release, f"gold/{gold.name}")
             found = DeltaTable(str(path)).transaction_version(wanted) if (path / LOG).is_dir() else None
-            if found is not None and found >= version:
-                return True
-        return False
+            greatest = max(greatest, -1 if found is None else found)
+        return greatest
 
     def _is_superseded(self, run: DerivedRun) -> bool:
-        """Return whether a run failed again after a table had committed it, and its sources have other versions now."""
+        """Return whether a run failed again while a table was ahead, and its sources have other versions now."""
         return run.failures > 1 and run.sources != self.current_sources()
 
     @property
@@ -224,7 +254,7 @@ class DerivedRelease:
 
     def finish_run(self) -> None:
         """Execute the run that was begun and not published, if there is one."""
-        if self._unfinished() is not None and (run := self.next_run()) is not None:
+        if self._numbers().is_begun and (run := self.next_run()) is not None:
             self.execute(run)
 
     def republish(self) -> None:

@@ -271,6 +271,29 @@ def test_run_that_one_table_has_is_replaced_in_all(scene: Scene) -> None:
     assert read_publication(scene.settings, "taps_hours").batch == 2
 
 
+@pytest.mark.parametrize("file_is_lost", [False, True])
+def test_run_after_a_replacement_that_failed_reaches_the_table_that_was_ahead(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, file_is_lost: bool
+) -> None:
+    """A number that one table has is not given again: the table would skip the sources' new rows."""
+    scene.promote_without()
+    with pytest.raises(Died), dying_at(Step.GOLD_COMMITTED):
+        scene.loop._execute_next()
+    for _ in range(2):
+        scene.restart()
+        assert scene.advance() == "halted"
+    scene.take()
+    if file_is_lost:
+        derived_run_path(scene.settings, "taps_hours", scene.loop.release.derived.release).unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(derived_run, "commit_derived", Mock(side_effect=OSError("no space left")))
+        scene.restart()
+        assert scene.advance() == "halted"
+    assert scene.advance() == "running"
+    assert scene.sums() == scene.expected()
+    assert read_publication(scene.settings, "taps_hours").batch > 1
+
+
 def test_message_names_the_file_of_the_release_and_how_to_change_it(scene: Scene) -> None:
     scene.promote_broken()
     scene.restart()
