@@ -19,14 +19,17 @@ FIRST_ARRIVAL_MS = 946_684_800_000
 """2000-01-01: no record arrived in a Kafka before."""
 
 
-def is_in_calendar(micros: int) -> bool:
-    """Whether the column has Kafka's own time, and not the replacement of another."""
-    return BEFORE < micros < AFTER
+def is_replaced(micros: int) -> bool:
+    """Whether the column has a replacement, and not Kafka's own time.
+
+    Earlier versions stored times before FIRST_MS and after LAST_MS as they are, if the column could hold them.
+    """
+    return micros in (BEFORE, AFTER)
 
 
 def kafka_time(micros: int, headers: Sequence[Mapping[str, Any]] | None) -> int:
     """Return Kafka's time of a record, in milliseconds, from its columns in bronze."""
-    return micros // 1000 if is_in_calendar(micros) or not headers else int(headers[-1]["value"])
+    return int(headers[-1]["value"]) if is_replaced(micros) and headers else micros // 1000
 
 
 def arrivals(times: Sequence[int], committed_ms: int, now_ms: float) -> tuple[int, int]:

@@ -35,6 +35,7 @@ def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[
     kafka, bronze = _comparable(_as_in_bronze(chunk.records)), _comparable(bronze)
     if kafka.equals(bronze):
         return
+    bronze = _comparable(_as_written_now(bronze))
     p, offsets = chunk.partition, bronze["offset"]
     twice = offsets.filter(offsets.is_duplicated())
     yield from offset_findings(FindingKind.overlap, table, p, twice, "more than one row of the same record")
@@ -52,14 +53,26 @@ def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[
 def _as_in_bronze(kafka: pl.DataFrame) -> pl.DataFrame:
     """Return Kafka's records with the times and headers that bronze must have: a time that is none is a header."""
     time = pl.col("timestamp")
-    is_before, is_after = time < FIRST_MS, time > LAST_MS
-    if not kafka.select((is_before | is_after).any()).item():
-        return kafka.with_columns(time * 1000)
-    micros = pl.when(is_before).then(BEFORE).when(is_after).then(AFTER).otherwise(time * 1000)
-    number = pl.struct(pl.lit(HEADER).alias("key"), time.cast(pl.String).cast(pl.Binary).alias("value"))
+    return _with_replaced(kafka, time < FIRST_MS, time > LAST_MS, time, time * 1000)
+
+
+def _as_written_now(bronze: pl.DataFrame) -> pl.DataFrame:
+    """Return bronze's rows as they are written now: earlier versions stored the calendar's ends as times."""
+    micros = pl.col("timestamp")
+    is_whole = micros % 1000 == 0
+    return _with_replaced(bronze, (micros < BEFORE) & is_whole, (micros > AFTER) & is_whole, micros // 1000, micros)
+
+
+def _with_replaced(
+    frame: pl.DataFrame, is_before: pl.Expr, is_after: pl.Expr, number: pl.Expr, micros: pl.Expr
+) -> pl.DataFrame:
+    if not frame.select((is_before | is_after).any()).item():
+        return frame.with_columns(micros)
+    time = pl.when(is_before).then(BEFORE).when(is_after).then(AFTER).otherwise(micros)
+    header = pl.struct(pl.lit(HEADER).alias("key"), number.cast(pl.String).cast(pl.Binary).alias("value"))
     own = pl.coalesce("headers", pl.lit([], HEADERS))
-    headers = pl.when(is_before | is_after).then(pl.concat_list(own, pl.concat_list(number))).otherwise("headers")
-    return kafka.with_columns(micros.alias("timestamp"), headers.alias("headers"))
+    headers = pl.when(is_before | is_after).then(pl.concat_list(own, pl.concat_list(header))).otherwise("headers")
+    return frame.with_columns(time.alias("timestamp"), headers.alias("headers"))
 
 
 def _comparable(frame: pl.DataFrame) -> pl.DataFrame:

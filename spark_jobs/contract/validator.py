@@ -123,8 +123,8 @@ def validated_schema(contract: Contract) -> StructType:
 
 
 def _has_time(timestamp: Column) -> Column:
-    micros = F.unix_micros(timestamp)
-    return (micros > BEFORE) & (micros < AFTER)
+    """Return whether a time is Kafka's own, as `is_replaced`."""
+    return ~F.unix_micros(timestamp).isin(BEFORE, AFTER)
 
 
 def _unless_plain(value: Column) -> Column:

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from include.app_ids import quiet_app_id
-from include.kafka_times import is_in_calendar
+from include.kafka_times import AFTER
 from include.paths import bronze_path
 from include.settings import Settings
 from spark_jobs.layers.bronze_files import FIRST_DATE, LAST_DATE, RENAMED, ArrowRecords, write_bronze
@@ -215,7 +215,7 @@ def _has_kafka_times(file: DataFile) -> bool:
     low, high = file.low.get("timestamp"), file.high.get("timestamp")
     if not (isinstance(low, datetime) and isinstance(high, datetime)):
         return False
-    return low >= GREGORIAN and is_in_calendar(_micros(high))
+    return low >= GREGORIAN and _micros(high) < AFTER
 
 
 def _micros(time: datetime) -> int:

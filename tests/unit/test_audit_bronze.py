@@ -21,6 +21,8 @@ from include.audit.bronze_findings import (
     topic_findings,
 )
 from include.audit.kafka_records import RECORD, Chunk, Topic
+from include.kafka_times import AFTER, BEFORE, FIRST_MS
+from include.kafka_times import HEADER as NUMBER
 
 TABLE = "bronze.sales"
 NOON_MS = int(NOON.timestamp() * 1000)
@@ -199,3 +201,29 @@ def test_findings_are_ordered_by_table_partition_and_end() -> None:
         (TABLE, 1, 1),
         ("gold.days", None, None),
     ]
+
+
+@pytest.mark.parametrize("time", [-62_135_596_800_000, 253_402_300_799_999])
+@pytest.mark.parametrize("headers", [None, HEADER, [{"key": NUMBER, "value": b"5"}]])
+def test_time_at_the_ends_of_the_calendar_is_balanced_as_earlier_versions_stored_it(time: int, headers: Any) -> None:
+    kafka = chunk(record(0, timestamp=time, headers=headers), record(1))
+    rows = bronze({"offset": 0, "headers": headers}, {"offset": 1})
+    stored = pl.when(pl.col("offset") == 0).then(time * 1000).otherwise("timestamp").alias("timestamp")
+    assert found(record_findings(kafka, rows.with_columns(stored), TABLE)) == []
+    other = chunk(record(0, timestamp=time + (1 if time < 0 else -1), headers=headers), record(1))
+    assert {each[0] for each in found(record_findings(other, rows.with_columns(stored), TABLE))} == {"different"}
+
+
+@pytest.mark.parametrize(("time", "micros"), [(-(2**63), BEFORE), (FIRST_MS - 1, BEFORE), (2**63 - 1, AFTER)])
+@pytest.mark.parametrize("own", [[], HEADER, [{"key": NUMBER, "value": b"5"}]])
+def test_replaced_time_is_balanced_with_its_number_as_the_last_header(time: int, micros: int, own: Any) -> None:
+    kafka = chunk(record(0, timestamp=time, headers=own))
+    number = [{"key": NUMBER, "value": b"%d" % time}]
+    stored = pl.lit(micros).alias("timestamp")
+    assert (
+        found(record_findings(kafka, bronze({"offset": 0, "headers": own + number}).with_columns(stored), TABLE)) == []
+    )
+    wrong = (own, number + own if own else None, own + [{"key": NUMBER, "value": b"7"}])
+    for headers in wrong:
+        rows = bronze({"offset": 0, "headers": headers}).with_columns(stored)
+        assert found(record_findings(kafka, rows, TABLE)) == [("different", 3, 0, 1, 1)]
