@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections import deque
@@ -30,8 +32,11 @@ class JvmEnded(Transient):
 
 def jvm_end(error: BaseException) -> JvmEnded | None:
     """Return why the JVM has ended, if that is the reason of an error; None while it runs, or there is none."""
-    process = _process()
-    if process is None or (process.poll() is None and not _is_lost_connection(error)):
+    gateway = _gateway()
+    process = getattr(gateway, "proc", None)
+    if not isinstance(process, subprocess.Popen):
+        return None
+    if process.poll() is None and (not _is_lost_connection(error) or _listens(gateway)):
         return None
     try:
         code = process.wait(END_SECONDS)
@@ -41,16 +46,23 @@ def jvm_end(error: BaseException) -> JvmEnded | None:
     return JvmEnded(f"the JVM {ended_how(code)}" + (f": {words}" if words else ""))
 
 
-def _process() -> subprocess.Popen[bytes] | None:
+def _gateway() -> Any:
     # A process that has not imported Spark has no JVM, and importing it takes a second.
     spark: Any = sys.modules.get("pyspark")
-    gateway = getattr(spark.SparkContext, "_gateway", None) if spark is not None else None
-    process = getattr(gateway, "proc", None)
-    return process if isinstance(process, subprocess.Popen) else None
+    return getattr(spark.SparkContext, "_gateway", None) if spark is not None else None
+
+
+def _listens(gateway: Any) -> bool:
+    """Return whether the JVM takes calls: then another process has broken the connection that an error is about."""
+    at = gateway.gateway_parameters
+    with suppress(OSError), socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((at.address, at.port)) != errno.ECONNREFUSED
+    return True
 
 
 def _is_lost_connection(error: BaseException | None) -> bool:
-    """Return whether a call did not reach the JVM, or got no answer; Py4J reports what Java throws otherwise."""
+    """Return whether an error can be a call that did not reach the JVM, or got no answer: a database gives the same."""
     while error is not None:
         names = {kind.__name__ for kind in type(error).__mro__}
         if names & {"ConnectionError", "EOFError", "Py4JNetworkError"} or type(error).__name__ == "Py4JError":

@@ -276,7 +276,7 @@ def test_run_after_a_replacement_that_failed_reaches_the_table_that_was_ahead(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, file_is_lost: bool
 ) -> None:
     """A number that one table has is not given again: the table would skip the sources' new rows."""
-    scene.promote_without()
+    scene.promote_broken()
     with pytest.raises(Died), dying_at(Step.GOLD_COMMITTED):
         scene.loop._execute_next()
     for _ in range(2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from py4j.java_gateway import GatewayParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 
@@ -24,21 +25,30 @@ REFUSED = ConnectionRefusedError(111, "Connection refused")
 
 
 class Gateway:
-    """What PySpark keeps of its JVM."""
+    """What PySpark keeps of its JVM; it listens on a port until it is told to `close`."""
 
     def __init__(self, *code: str) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.gateway_parameters = GatewayParameters(port=self.server.getsockname()[1])
         self.proc = subprocess.Popen([sys.executable, "-c", *code])
+
+    def kill(self) -> None:
+        self.proc.kill()
+        self.close()
+
+    def close(self) -> None:
+        self.server.close()
 
 
 @pytest.fixture
-def jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
     """A function that starts a process in place of the JVM; its log is empty."""
     started: list[Gateway] = []
 
-    def start(*code: str) -> subprocess.Popen[bytes]:
+    def start(*code: str) -> Gateway:
         started.append(Gateway(*code))
         monkeypatch.setattr(SparkContext, "_gateway", started[0])
-        return started[0].proc
+        return started[0]
 
     (tmp_path / "log").write_text("")
     monkeypatch.setattr(jvm_end, "_own_log", lambda: tmp_path / "log")
@@ -46,32 +56,34 @@ def jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
     for each in started:
         each.proc.kill()
         each.proc.wait()
+        each.close()
 
 
-def sleeping(jvm: Callable[..., subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+def sleeping(jvm: Callable[..., Gateway]) -> Gateway:
     return jvm("import time; time.sleep(60)")
 
 
-def test_killed_jvm_is_named_instead_of_a_refused_connection(jvm: Callable[..., subprocess.Popen[bytes]]) -> None:
-    process = sleeping(jvm)
-    process.send_signal(signal.SIGKILL)
+def test_killed_jvm_is_named_instead_of_a_refused_connection(jvm: Callable[..., Gateway]) -> None:
+    sleeping(jvm).kill()
     assert error_reason(REFUSED).startswith("the JVM was killed by SIGKILL; this process ends")
 
 
 def test_end_is_waited_for_only_when_the_connection_broke(
-    jvm: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    jvm: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = Mock(side_effect=subprocess.TimeoutExpired("java", jvm_end.END_SECONDS))
+    gateway = sleeping(jvm)
     with monkeypatch.context() as patched:
-        patched.setattr(sleeping(jvm), "wait", wait)
+        patched.setattr(gateway.proc, "wait", wait)
         assert error_reason(ValueError("other")) == "other"
         assert wait.mock_calls == []
+        gateway.close()
         assert error_reason(REFUSED) == str(REFUSED)
         assert len(wait.mock_calls) == 1
 
 
-def test_broken_connection_may_be_the_cause_of_the_error(jvm: Callable[..., subprocess.Popen[bytes]]) -> None:
-    jvm("import sys, time; time.sleep(0.5); sys.exit(3)")
+def test_broken_connection_may_be_the_cause_of_the_error(jvm: Callable[..., Gateway]) -> None:
+    jvm("import sys, time; time.sleep(0.5); sys.exit(3)").close()
     error = ValueError("no rows")
     error.__cause__ = REFUSED
     assert error_reason(error).startswith("the JVM ended with exit code 3;")
@@ -80,15 +92,13 @@ def test_broken_connection_may_be_the_cause_of_the_error(jvm: Callable[..., subp
 @pytest.mark.parametrize(
     "error", [Py4JNetworkError("Answer from Java side is empty"), Py4JError("no answer"), EOFError()]
 )
-def test_end_of_the_jvm_is_waited_for_when_a_call_gets_no_answer(
-    jvm: Callable[..., subprocess.Popen[bytes]], error: Exception
-) -> None:
-    jvm("import sys, time; time.sleep(0.5); sys.exit(3)")
+def test_end_of_the_jvm_is_waited_for_when_a_call_gets_no_answer(jvm: Callable[..., Gateway], error: Exception) -> None:
+    jvm("import sys, time; time.sleep(0.5); sys.exit(3)").close()
     assert error_reason(error).startswith("the JVM ended with exit code 3;")
 
 
 def test_last_words_and_the_kernels_kill_are_part_of_the_reason(
-    jvm: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    jvm: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lines = ["SIGSEGV", "x" * jvm_end.TAIL_BYTES, "Cannot allocate memory", OUT_OF_MEMORY, "later"]
     (tmp_path / "log").write_text("\n".join(lines))
@@ -100,7 +110,7 @@ def test_last_words_and_the_kernels_kill_are_part_of_the_reason(
 
 
 def test_words_that_were_written_long_before_the_end_are_not_its_reason(
-    jvm: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    jvm: Callable[..., Gateway], tmp_path: Path
 ) -> None:
     (tmp_path / "log").write_text(f"{OUT_OF_MEMORY}\n" + "x" * jvm_end.TAIL_BYTES)
     sleeping(jvm).kill()
@@ -117,23 +127,32 @@ def test_log_is_the_file_of_the_processs_standard_error(tmp_path: Path) -> None:
     assert found == [f"{tmp_path / 'log'}\n", "None\n"]
 
 
-def test_work_is_not_tried_again_without_a_jvm(jvm: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_work_is_not_tried_again_without_a_jvm(jvm: Callable[..., Gateway]) -> None:
     def work() -> bool:
         raise REFUSED
 
-    process = sleeping(jvm)
+    gateway = sleeping(jvm)
     assert not attempt(lambda: bool(1 // 0), lambda _: False)
-    process.kill()
+    gateway.kill()
     with pytest.raises(JvmEnded):
         attempt(work, lambda _: False)
 
 
-def test_refused_connection_to_another_process_is_not_the_jvms(
-    jvm: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [REFUSED, ConnectionResetError("reset"), EOFError("cut off"), Py4JError("no method")])
+def test_lost_connection_to_another_process_is_not_the_jvms_and_nothing_is_waited_for(
+    jvm: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
+    """The registry, the object store and PostgreSQL refuse connections too; the loop must not stand still for it."""
+    gateway = sleeping(jvm)
+    waits = Mock(wraps=gateway.proc.wait)
+    monkeypatch.setattr(gateway.proc, "wait", waits)
     monkeypatch.setattr(jvm_end, "END_SECONDS", 0.1)
-    sleeping(jvm)
-    assert error_reason(REFUSED) == "[Errno 111] Connection refused"
+    wrapped = ValueError("the registry does not answer")
+    wrapped.__cause__ = error
+    assert error_reason(error) == str(error)
+    assert error_reason(wrapped) == "the registry does not answer"
+    assert attempt(Mock(side_effect=wrapped), str) == "the registry does not answer"
+    waits.assert_not_called()
 
 
 def test_what_java_throws_is_the_reason_and_not_the_object_that_was_called() -> None:
