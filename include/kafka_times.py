@@ -32,10 +32,15 @@ def kafka_time(micros: int, headers: Sequence[Mapping[str, Any]] | None) -> int:
     return int(headers[-1]["value"]) if is_replaced(micros) and headers else micros // 1000
 
 
+def is_arrival(time_ms: int, now_ms: float) -> bool:
+    """Whether a record can have arrived at its Kafka time: not before Kafka existed, and not after now."""
+    return FIRST_ARRIVAL_MS <= time_ms <= now_ms
+
+
 def arrivals(times: Sequence[int], committed_ms: int, now_ms: float) -> tuple[int, int]:
     """Return when the first and the last record of a batch arrived, by their Kafka times and the commit of the batch.
 
-    A time before Kafka existed, or after now, says nothing: the commit's counts.
+    A time that cannot be an arrival says nothing: the commit's counts.
     """
-    found = [each if FIRST_ARRIVAL_MS <= each <= now_ms else committed_ms for each in times]
+    found = [each if is_arrival(each, now_ms) else committed_ms for each in times]
     return min(found), max(found)

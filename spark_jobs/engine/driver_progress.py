@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from include.clients.kafka import log_end_offsets
 from include.clients.readable_offsets import readable_end_offsets
 from include.errors import HeadraceError
-from include.kafka_times import FIRST_ARRIVAL_MS
+from include.kafka_times import arrivals, is_arrival
 from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import DriverStatus, LastRun
 from spark_jobs.engine.active_releases import ActiveReleases
@@ -18,6 +18,10 @@ from spark_jobs.engine.ingest import Ingest
 from spark_jobs.engine.next_run import refined_batch
 from spark_jobs.engine.refine import RunReport
 from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.storage.data_files import DataFile
+from spark_jobs.storage.delta_table import Table
+from spark_jobs.storage.file_index import BATCH
+from spark_jobs.storage.table_commits import batch_commit
 
 READABLE_AFTER = 30.0
 """Seconds without a batch after which the driver checks whether an open transaction holds the records back."""
@@ -58,18 +62,28 @@ def has_records(ingest: Ingest, log_end: Mapping[int, int]) -> bool:
 def lag_seconds(ingest: Ingest, refined: int, log_end: Mapping[int, int], now: float) -> float | None:
     """Return the age in seconds of the oldest bronze record after batch `refined`.
 
-    0 when all of Kafka is published, None while only records wait that bronze lacks or of which no time is known.
+    0 when all of Kafka is published, None while only records wait that bronze lacks.
     """
     waiting = ingest.bronze.batch_files(refined + 1, sys.maxsize)
-    bounds: list[Any] = [each["timestamp"] for file in waiting for each in (file.low, file.high) if "timestamp" in each]
-    times = [time.timestamp() for time in bounds]
-    # Some producers send another unit, or nothing.
-    known = [time for time in times if time * 1000 >= FIRST_ARRIVAL_MS]
-    if known:
-        return float(round(max(0.0, now - min(known)), 3))
-    if not waiting and all(ingest.ingested.get(p, 0) >= end for p, end in log_end.items()):
-        return 0.0
-    return None
+    if waiting:
+        return round(max(0.0, now - _oldest_arrival_ms(ingest.bronze, waiting, refined + 1, now * 1000) / 1000), 3)
+    return 0.0 if all(ingest.ingested.get(p, 0) >= end for p, end in log_end.items()) else None
+
+
+def _oldest_arrival_ms(bronze: Table, files: Sequence[DataFile], first: int, now_ms: float) -> int:
+    """Return when the first record of batches from `first` on arrived, by the bounds of their files."""
+    times = [(file, _times_ms(file)) for file in files]
+    # Commits ascend, so that of the first batch with a time that is no arrival counts for all of these.
+    unknown = [file for file, found in times if not all(is_arrival(time, now_ms) for time in found)]
+    batches = [max(first, int(str(file.low.get(BATCH, first)))) for file in unknown]
+    committed_ms = batch_commit(bronze, min(batches)).timestamp_ms if batches else 0
+    return arrivals([time for _, found in times for time in found], committed_ms, now_ms)[0]
+
+
+def _times_ms(file: DataFile) -> list[int]:
+    """Return the least and the greatest Kafka time in a file, 0 when they are not known."""
+    found: list[Any] = [each["timestamp"] for each in (file.low, file.high) if "timestamp" in each]
+    return [int(time.timestamp() * 1000) for time in found] or [0]
 
 
 def record_run(status: DriverStatus, run: RunReport) -> None:

@@ -29,7 +29,7 @@ def test_only_a_replaced_time_is_a_reason_and_its_detail_is_the_number(spark: Sp
     fields = [StructField("timestamp", LongType()) if each.name == "timestamp" else each for each in SCHEMA.fields]
     given: list[dict[str, Any]] = [
         {"topic": "flights", "partition": 0, "offset": n, "timestamp": micros, "value": value, "headers": headers}
-        | {"key": None, "timestampType": 0, "timestamp_type": 0, "_batch_id": 0}
+        | {"key": None, "timestamp_type": 0, "_date": "2013-03-01", "_batch_id": 0}
         for n, (micros, headers, _) in enumerate(ROWS)
     ]
     rows = spark.createDataFrame([tuple(row[each.name] for each in fields) for row in given], StructType(fields))

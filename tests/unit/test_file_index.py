@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,10 @@ from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.storage.data_files import Bounds, DataFile
 from spark_jobs.storage.delta_table import Table
 from spark_jobs.storage.file_index import BATCH, FileIndex
+from spark_jobs.storage.table_commits import batch_commit
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FUTURE = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 def file(path: str, first: int, last: int, rows: int = 1, low: Bounds | None = None) -> DataFile:
@@ -71,3 +74,21 @@ def test_lag_is_the_age_of_the_oldest_record_that_is_not_published(settings: Set
     now = (NOON + timedelta(minutes=10)).timestamp()
     assert [lag_seconds(ingest, refined, {0: 10}, now) for refined in (-1, 0, 1, 2, 3)] == [540, 300, 300, 60, 0]
     assert lag_seconds(ingest, 3, {0: 11}, now) is None
+
+
+@pytest.mark.parametrize("time", [datetime(1, 1, 1, tzinfo=UTC), datetime(1970, 1, 20, tzinfo=UTC), None, FUTURE])
+@pytest.mark.parametrize("bound", ["low", "high"])
+def test_lag_of_a_record_with_a_time_that_is_no_arrival_is_the_age_of_its_commit(
+    settings: Settings, time: datetime | None, bound: str
+) -> None:
+    bronze = Table(bronze_spec(settings, "flights"))
+    for batch in range(3):
+        bounds = {"timestamp": time} if time else {}
+        known = DataFile(f"b{batch}/_date=2026-01-01/p.parquet", "2026-01-01", 1, 100, {BATCH: batch}, {BATCH: batch})
+        added = replace(known, **{bound: {BATCH: batch, **bounds}})
+        bronze.commit("app", batch, {"app_id": "app", "batches": [batch, batch]}, [added])
+    ingest: Any = SimpleNamespace(bronze=bronze, ingested={0: 10})
+    committed = [batch_commit(bronze, batch).timestamp_ms / 1000 for batch in range(3)]
+    now = committed[2] + 60
+    lags = [lag_seconds(ingest, refined, {0: 10}, now) for refined in (-1, 0, 1, 2)]
+    assert lags == [*(pytest.approx(now - each, abs=0.002) for each in committed), 0]
