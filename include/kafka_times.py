@@ -7,6 +7,7 @@ the record's headers in bronze, and the column `timestamp` has a time that no nu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 FIRST_MS, LAST_MS = -62_135_510_400_000, 253_402_128_000_000
@@ -17,6 +18,8 @@ HEADER = "headrace.kafka_timestamp"
 """The name of the added header; its value is the number as text."""
 FIRST_ARRIVAL_MS = 946_684_800_000
 """2000-01-01: no record arrived in a Kafka before."""
+FIRST_DATE, LAST_DATE = date(1999, 12, 31), date(2100, 1, 1)
+"""Records of earlier and of later days are with these: producers' times of any year must not make a file each."""
 
 
 def is_replaced(micros: int) -> bool:

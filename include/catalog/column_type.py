@@ -22,7 +22,8 @@ Value = str | int | float | Decimal | bool | date | datetime
 MAX_PRECISION = 38
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{0,5}[1-9])?")
+SECONDS = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+CLOCK = re.compile(rf"{SECONDS}(?:\.[0-9]{{0,5}}[1-9])?")
 NOT_EXACT = "two of its values that print alike may differ; declare decimal(p,s)"
 
 

@@ -115,7 +115,7 @@ ON_VALUES: Mapping[str, Callable[[Column, Arguments], Column]] = {
     "expect_column_values_to_be_null": lambda value, _: value.isNull(),
     "expect_column_values_to_not_be_null": lambda value, _: value.isNotNull(),
     "expect_column_values_to_be_between": _between,
-    "expect_column_values_to_be_in_set": lambda value, arguments: _is_in(value, arguments),
+    "expect_column_values_to_be_in_set": _is_in,
     "expect_column_values_to_not_be_in_set": lambda value, arguments: ~_is_in(value, arguments),
     "expect_column_values_to_match_regex": lambda value, arguments: _matches(value, arguments["regex"]),
     "expect_column_values_to_not_match_regex": lambda value, arguments: ~_matches(value, arguments["regex"]),

@@ -26,12 +26,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from include.catalog.column_type import SECONDS, UUID
 from include.catalog.contract import Column
 from spark_jobs.contract.json_record import BOOLEAN, NUMBER, TEXT, JsonValue
 
 ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
 ZONE = r"(?:Z|[+-]\d\d:\d\d)"
-CLOCK = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d"
 READ_AS: Mapping[str, DataType] = {
     "text": StringType(),
     "base64": BinaryType(),
@@ -43,7 +43,6 @@ READ_AS: Mapping[str, DataType] = {
     "boolean": BooleanType(),
 }
 """What the plain form makes of a value, by how it reads it: of a number its text, of a time its microseconds."""
-HEXADECIMAL = "[0-9a-f]"
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class _Time(_Formed):
     def read(self, text: Expression) -> Expression:
         """Cut what follows microseconds, then the zeros at the end of the fraction."""
         short = F.when(F.length(text) > 8, F.regexp_replace(F.substring(text, 1, 15), r"\.?0*\z", "")).otherwise(text)
-        return F.when(text.rlike(rf"^{CLOCK}(?:\.\d{{1,9}})?\z"), short)
+        return F.when(text.rlike(rf"^{SECONDS}(?:\.\d{{1,9}})?\z"), short)
 
 
 class _Binary(_Formed):
@@ -216,7 +215,7 @@ class _Binary(_Formed):
 
 SPARK_TYPES: Mapping[str, SparkType] = {
     "string": SparkType(),
-    "uuid": _Uuid(pattern="^" + "-".join(f"{HEXADECIMAL}{{{count}}}" for count in (8, 4, 4, 4, 12)) + "$"),
+    "uuid": _Uuid(pattern=f"^{UUID.pattern}$"),
     "binary": _Binary("base64", BinaryType()),
     "integer": _Integer("integer", IntegerType(), 9),
     "bigint": _Integer("long", LongType(), 18),

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from include.kafka_times import FIRST_DATE, LAST_DATE
 from spark_jobs.storage.arrow_files import read_arrow
 from spark_jobs.storage.data_files import DataFile
 from spark_jobs.storage.delta_table import Table
@@ -24,8 +24,6 @@ from spark_jobs.storage.parquet_writer import write_parquet
 ArrowRecords = Callable[[Path], list[Path]]
 """Adds records to a folder as Arrow files with the columns of Spark's Kafka source; returns these files."""
 DAY_US = 86_400_000_000
-FIRST_DATE, LAST_DATE = date(1999, 12, 31), date(2100, 1, 1)
-"""Records of earlier and of later days are with these: producers' times of any year must not make a file each."""
 RENAMED = {"timestampType": "timestamp_type"}
 """Columns of the Kafka source that have another name in bronze."""
 

@@ -30,10 +30,10 @@ from pyspark.sql.types import (
 )
 
 from include.app_ids import quiet_app_id
-from include.kafka_times import AFTER
+from include.kafka_times import AFTER, FIRST_DATE, LAST_DATE
 from include.paths import bronze_path
 from include.settings import Settings
-from spark_jobs.layers.bronze_files import FIRST_DATE, LAST_DATE, RENAMED, ArrowRecords, write_bronze
+from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
 from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.storage.arrow_files import write_arrow

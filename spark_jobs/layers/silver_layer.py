@@ -31,7 +31,7 @@ from spark_jobs.layers.idle_set import awake_partitions, read_idle_set
 from spark_jobs.layers.original_rows import originals_in_memory, places_of, write_originals
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.rejected_layer import rejected_counts, rejected_counts_of_files, rejected_rows_sql
-from spark_jobs.layers.silver_tables import MONTH, Inheritance, SilverTables
+from spark_jobs.layers.silver_tables import FIRST_MONTH, LAST_MONTH, MONTH, Inheritance, SilverTables
 from spark_jobs.layers.transform_errors import failure_of
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun, validate_run
@@ -205,7 +205,7 @@ def _inherited(
     if run.last >= inheritance.until:
         why = f"batches before {inheritance.until} are inherited, later ones validated: a run cannot do both"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)
-    arrival = F.greatest(F.least(F.date_format("first_seen", "yyyy-MM"), F.lit("2100-01")), F.lit("1999-12"))
+    arrival = F.greatest(F.least(F.date_format("first_seen", "yyyy-MM"), F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
     rejected = _inherited_rows(writer, inheritance.rejected, writer.rejected, arrival, batches, folder)
     month = F.date_format(writer.dataset.pipeline.event_time, "yyyy-MM")
     if committed is None:

@@ -14,6 +14,7 @@ from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, Strin
 from include.app_ids import release_app_id
 from include.catalog.dataset import Dataset
 from include.catalog.pipeline import bounded_columns
+from include.kafka_times import FIRST_DATE, LAST_DATE
 from include.paths import identities_path, rejected_path, release_path, silver_path
 from include.record_coordinates import POSITION
 from include.settings import Settings
@@ -34,7 +35,8 @@ QUERIES = "_queries"
 MONTH = "_month"
 MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
 """The month of a time as `dated` computes it, in DuckDB's SQL."""
-ARRIVAL_MONTH_IN_SQL = f"greatest(least({MONTH_IN_SQL}, '2100-01'), '1999-12')"
+FIRST_MONTH, LAST_MONTH = (day.isoformat()[:7] for day in (FIRST_DATE, LAST_DATE))
+ARRIVAL_MONTH_IN_SQL = f"greatest(least({MONTH_IN_SQL}, '{LAST_MONTH}'), '{FIRST_MONTH}')"
 """The month of a Kafka time: those that are no arrival are in two months (adr-0019)."""
 REJECTED = (
     StructType()
