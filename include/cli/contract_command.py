@@ -83,7 +83,8 @@ def _show(console: Console, each: ContractCheck) -> None:
         console.print(f"  the contract is that of release {each.base}", highlight=False)
     if each.version_problem:
         console.print(f"  {each.version_problem}", highlight=False)
-    if each.changes:
+        console.print(f"  → version: {each.required_version} in {each.dataset}/contract.yaml", highlight=False)
+    elif each.changes:
         console.print(
             f"  → headrace release plan --dataset {each.dataset}   (takes effect with a release)", highlight=False
         )

@@ -186,7 +186,7 @@ def _statistics(measures: Sequence[MeasureChange]) -> list[StatisticView]:
     largest = max((abs(m.percent) for m in measures if m.percent is not None), default=0.0)
     found = []
     for m in measures:
-        if m.old_sum != m.new_sum:
+        if m.has_other_sum:
             bar = None if m.percent is None or not largest else m.percent / largest
             old, new = _number(m.old_sum), _number(m.new_sum)
             found.append(StatisticView(m.column, "sum", old, new, _change(m), bar))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -13,6 +14,8 @@ from include.catalog.rule_results import RuleResult
 from include.plans.reader_effects import Effect, holding
 
 EQUAL, WITHIN_POLICY, NEEDS_APPROVAL, HELD = "equal", "within policy", "needs approval", "held"
+# Sums of the same doubles differ in their last digits from one order of rows to another.
+ORDER_OF_ADDING = 1e-12
 # JSON has no NaN or infinity: they are stored as strings.
 _VALUES = ConfigDict(ser_json_inf_nan="strings")
 
@@ -26,6 +29,13 @@ class MeasureChange:
     new_sum: float | None
     old_nulls: float
     new_nulls: float
+
+    @property
+    def has_other_sum(self) -> bool:
+        """Whether the sums differ by more than the order in which doubles are added."""
+        if self.old_sum is None or self.new_sum is None:
+            return self.old_sum is not self.new_sum
+        return not math.isclose(self.old_sum, self.new_sum, rel_tol=ORDER_OF_ADDING)
 
     @property
     def percent(self) -> float | None:

@@ -155,6 +155,19 @@ def test_every_kind_of_difference_is_sampled_with_its_key(tmp_path: Path) -> Non
     assert "+100 %" in written
 
 
+def test_sums_of_doubles_that_differ_by_the_order_of_adding_are_not_shown() -> None:
+    measures = (
+        MeasureChange("average", 2_301_650_112.0, 2_301_650_112.0 * (1 + 2e-15), 0.0, 0.0),
+        MeasureChange("delay", 2_301_650_112.0, 2_301_650_113.0, 0.0, 0.0),
+        MeasureChange("lost", 1.0, None, 0.0, 1.0),
+    )
+    table = TableComparison("gold.days", "both", keys=["day"], old_rows=10, new_rows=10, measures=measures)
+    (shown,) = comparison_view(Comparison("flights", "a", "b", 3, 0.25, (table,), ())).tables
+    assert [(each.column, each.statistic) for each in shown.statistics] == [
+        ("delay", "sum"), ("lost", "sum"), ("lost", "nulls")
+    ]  # fmt: skip
+
+
 def test_each_measure_is_compared_by_itself(tmp_path: Path) -> None:
     old = ROUTES.with_columns(delay=pl.Series([10, 20, 30]))
     found = compared(tmp_path, old, old.with_columns(delay=pl.Series([10, 20, 36])))

@@ -20,14 +20,17 @@ from include.catalog.contract_changes import (
     ADDITIVE,
     BREAKING,
     COMPATIBLE,
+    ContractChange,
     contract_changes,
     is_version_enough,
     required_version,
 )
 from include.catalog.contract_file import load_contract
 from include.catalog.yaml_declarations import DeclarationRefused
+from include.cli import contract_command
 from include.cli.main import app
 from include.optional_packages import QualityNotInstalled, import_optional
+from include.quality.contract_check import ContractCheck
 from include.quality.odcs_standard import contract_problems
 from include.settings import CLONE, Settings, load_settings
 
@@ -316,6 +319,14 @@ def test_arguments_refused_by_great_expectations_name_the_rule(folder: Path) -> 
     name, number, problem = found.split(":", 2)
     assert problem.startswith(" schema[0].quality[0]: rule own_rule: expect_column_mean_to_be_between: ")
     assert "quality:" in Path(name).read_text("utf-8").splitlines()[int(number) - 2]
+
+
+def test_contract_check_names_the_version_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = (ContractChange("tails", BREAKING, "removed"),)
+    found = ContractCheck("trips", "1.0.0", (), "aaa", changes, "2.0.0", "version 1.0.0 must be 2.0.0 or later")
+    monkeypatch.setattr(contract_command, "check_contracts", lambda *_: [found])
+    shown = CliRunner().invoke(app, ["contract", "check"]).stdout
+    assert shown.splitlines()[-1] == "  → version: 2.0.0 in trips/contract.yaml"
 
 
 def test_contract_check_exits_1_for_a_wrong_contract(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
