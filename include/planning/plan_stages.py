@@ -344,10 +344,12 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Drop the plan; a built release is used when it is planned again. Raises AlreadyPublished."""
     validate_stage(record, Stage.CANCELLED)
     plan, kind = record.plan, kind_of(record.plan)
-    # First, so that the owner cannot begin between the check and the withdrawal.
-    _withdraw(settings, plan)
+    # First, so that the owner cannot begin between the check and the withdrawal. The requests of members stay until
+    # their source is back: without one an owner would follow the source with its old release.
+    withdraw_own_request(settings, plan.dataset, plan.id)
     kind.refuse_applied(settings, plan)
     kind.drop_build(settings, plan)
+    _withdraw(settings, plan)
     kind.undo_decisions(settings, plan, by)
     return record_result(settings, plan.id, Cancelled(), by)
 

@@ -17,7 +17,13 @@ from include.plans.plan import Plan, PlanRecord
 from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
 from include.reading.publication import find_publication, read_publication
 from include.settings import Settings
-from include.state.owner_requests import OwnerRequest, RequestKind, submit_request, withdraw_own_request
+from include.state.owner_requests import (
+    OwnerRequest,
+    RequestKind,
+    pending_request,
+    submit_request,
+    withdraw_own_request,
+)
 from include.state.release_files import active_releases_file
 
 
@@ -104,15 +110,17 @@ def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str], again: 
     """
     first, *others = plan.parts
     _refuse_other_releases(settings, plan)
-    waiting = [part for part in others if _published(settings, part) != target(part)]
+    waiting = [part for part in others if _has_to_move(settings, part, target) or _has_own_request(settings, part)]
     try:
         for part in waiting:
             submit_request(settings, part.dataset, _request(plan, part, target))
         batch = _publish(settings, first, _request(plan, first, target), again)
     except BaseException:
-        if _published(settings, first) != target(first):
+        if _has_to_move(settings, first, target):
+            # Those that are at the target already would follow the source back: their requests hold them there.
             for part in waiting:
-                withdraw_own_request(settings, part.dataset, plan.id)
+                if _has_to_move(settings, part, target):
+                    withdraw_own_request(settings, part.dataset, plan.id)
         raise
     for part in waiting:
         try:
@@ -133,7 +141,7 @@ def _request(plan: Plan, part: Plan, target: Callable[[Plan], str]) -> OwnerRequ
 def _publish(settings: Settings, part: Plan, request: OwnerRequest, again: str) -> int:
     """Have a release published; return the batch. Publishing it twice publishes it once."""
     publication = read_publication(settings, part.dataset)
-    if publication.release == request.release:
+    if publication.release == request.release and not _has_own_request(settings, part):
         return publication.batch
     return request_owner(settings, part.dataset, request, is_kept=bool(request.after), again=again).batch
 
@@ -149,6 +157,16 @@ def refuse_published(settings: Settings, plan: Plan) -> None:
     """Raise AlreadyPublished when the releases of all datasets of the plan are published."""
     if all(_published(settings, part) == part.release for part in plan.parts):
         raise AlreadyPublished(plan.id)
+
+
+def _has_to_move(settings: Settings, part: Plan, target: Callable[[Plan], str]) -> bool:
+    return _published(settings, part) != target(part)
+
+
+def _has_own_request(settings: Settings, part: Plan) -> bool:
+    """Return whether the owner has, and perhaps executes, a request of the part's plan."""
+    pending = pending_request(settings, part.dataset)
+    return pending is not None and pending.plan == part.id
 
 
 def _published(settings: Settings, part: Plan) -> str | None:

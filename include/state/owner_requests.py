@@ -123,9 +123,13 @@ def find_response(settings: Settings, dataset: str, request: OwnerRequest) -> Ow
 
 
 def submit_request(settings: Settings, dataset: str, request: OwnerRequest) -> None:
-    """Submit a request; submitting it again changes nothing. Raises RequestPending when another one is pending."""
+    """Submit a request; submitting it again changes nothing. Raises RequestPending when another one is pending.
+
+    A request of the same plan that waits for moves of sources is replaced: the plan goes the other way now.
+    """
     pending = pending_request(settings, dataset)
-    if pending is not None and pending != request:
+    is_replaced = pending is not None and bool(pending.after) and pending.plan == request.plan
+    if pending is not None and pending != request and not is_replaced:
         raise RequestPending(dataset, pending.requester)
     response_file(settings, dataset).remove()
     request_file(settings, dataset).write(request)

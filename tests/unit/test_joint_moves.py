@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +14,7 @@ from plan_samples import TO_APPLIED, advanced, publication, sample_plan
 
 from include.planning import plan_stages, release_kind
 from include.planning.comparison_rendering import comparison_markdown, comparison_page
+from include.planning.owner_client import RequestRefused
 from include.plans.comparison import HELD, Comparison
 from include.plans.plan import Member, PlanRecord
 from include.plans.plan_journal import load_plan, save_plan
@@ -235,3 +237,36 @@ def test_a_member_is_published_while_its_source_moves_on(settings: Settings, mon
     chased.finish_run.assert_called_once()
     chased.execute.assert_called_once_with(0)
     assert read_publication(settings, "hours").release == "h2"
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_owners_hold_their_release_until_a_cancelled_plan_has_moved_the_source_back(
+    settings: Settings, record: PlanRecord, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """An owner without a request would begin a run with its old release over the new source."""
+    monkeypatch.setattr(release_kind, "request_owner", Owners(settings, dies_at=0, before=False).respond)
+    with pytest.raises(KeyboardInterrupt):
+        plan_stages.apply(settings, record, "ann")
+    owners, held = Owners(settings), list[str | None]()
+
+    def respond(settings: Settings, dataset: str, request: OwnerRequest, **how: Any) -> OwnerResponse:
+        if dataset == "flights" and request.kind is RequestKind.PROMOTE:
+            requests = [pending_request(settings, each) for each in NAMES[1:]]
+            held.extend(each and each.release for each in requests)
+            assert not any(each and is_due(settings, each) for each in requests)
+            if is_refused:
+                raise RequestRefused("cancel", "no", "")
+        return owners.respond(settings, dataset, request, **how)
+
+    monkeypatch.setattr(release_kind, "request_owner", respond)
+    if is_refused:
+        with pytest.raises(RequestRefused):
+            plan_stages.cancel(settings, load_plan(settings, record.plan.id), "ann")
+        assert left(settings) == ["hours", "weeks"]
+        monkeypatch.setattr(release_kind, "request_owner", Owners(settings).respond)
+        plan_stages.apply(settings, load_plan(settings, record.plan.id), "ann")
+        assert (published(settings), left(settings)) == (AFTER, [])
+    else:
+        plan_stages.cancel(settings, load_plan(settings, record.plan.id), "ann")
+        assert (published(settings), left(settings)) == (BEFORE, [])
+    assert held == ["h1", "w1"]
