@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from include.catalog.column_type import ColumnType, Value
+from include.catalog.column_type import ColumnType, IntegerType, Value
 from include.catalog.contract_rules import Rule
 from include.catalog.contract_types import COLUMN_TYPES
 from include.catalog.payload_format import JSON
 from include.catalog.portable_regex import DEFAULT_STRING_BYTES
 
 CLOCK_SKEW = timedelta(minutes=10)
+ADDED_UP = 10**12
+"""Nine million values of this size make a sum of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,13 @@ class Column:
     def kind(self) -> ColumnType:
         """Its type."""
         return COLUMN_TYPES[self.type]
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a few of its values may add up to more than 64 bits."""
+        bounds = [self.minimum, self.maximum]
+        is_bounded = all(isinstance(bound, int) and abs(bound) <= ADDED_UP for bound in bounds)
+        return isinstance(self.kind, IntegerType) and self.kind.bits > 32 and not is_bounded
 
     @property
     def type_text(self) -> str:

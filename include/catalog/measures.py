@@ -70,6 +70,12 @@ class Measure:
     of: str = ""
     to: str = ""
 
+    @property
+    def added_up(self) -> tuple[str, ...]:
+        """The expressions of which values are added up."""
+        values = (self.expression,) if self.function in ("sum", "avg") else ()
+        return (*values, self.weight) if self.weight else values
+
 
 def parsed_measures(value: Any) -> Any:
     """Return the measures of a mapping `name: {function: expression or parameters}`, as mappings with `name`."""

@@ -22,7 +22,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
-from include.catalog.contract import Contract
+from include.catalog.contract import ADDED_UP, Contract
 from include.catalog.measures import measure_expressions
 from include.catalog.pipeline import (
     AdditiveGold,
@@ -99,7 +99,10 @@ def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> 
     known = _silver_columns(declared, contract, pipeline.path.parent / "silver.py")
     for key, why in _expression_findings(("event_time",), declared.event_time, known):
         yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+    wide = {column.name.lower() for column in contract.columns if column.may_overflow}
     for gold in declared.gold:
+        for key, why in _overflows(gold, wide):
+            yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
         for key, expression, columns in _expressions(gold, known):
             for _, why in _expression_findings(key, expression, columns):
                 yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
@@ -169,6 +172,36 @@ def _query_findings(gold: QueryGold, silver: PossibleColumns | None) -> Iterator
     known = None if silver is None else silver | {*grain, *aliases}
     yield from ((1, why) for why in (*_unknown_columns(query, known), *_unknown_functions(query)))
     yield from grain_problems(query, grain)
+
+
+def _overflows(gold: Gold, wide: set[str]) -> Iterator[Finding]:
+    """Yield the sums of columns of 64 bits: two records may exceed the sum's 64 bits, and halt the stream."""
+    for key, tree in _summed(gold):
+        is_decimal = any(kind.this == exp.DataType.Type.DECIMAL for kind in tree.find_all(exp.DataType))
+        for name in dict.fromkeys(column.name for column in tree.find_all(exp.Column)):
+            if name.lower() in wide and not is_decimal:
+                why = f"{name} has 64 bits, and so would have the sum, which two records can exceed"
+                remedy = f"write cast({name} as decimal(38,0)), or declare minimum and maximum"
+                yield (*("gold", gold.name), *key), f"{why}; {remedy} of at most {ADDED_UP:,}"
+
+
+def _summed(gold: Gold) -> Iterator[tuple[Key, Any]]:
+    """Yield the expressions that a gold table adds up, with their keys below the table."""
+    if isinstance(gold, QueryGold):
+        sums = [node for tree in _parsed_or_none(gold.query) for node in tree.find_all(exp.Sum, exp.Avg)]
+        yield from ((("query",), node.this) for node in sums)
+    if isinstance(gold, AdditiveGold):
+        for each in gold.measures:
+            for text in each.added_up:
+                yield from ((("measures", each.name, each.function), tree) for tree in _parsed_or_none(text))
+
+
+def _parsed_or_none(sql: str) -> list[Any]:
+    """Return the statements of a text; none of one that is refused anyway."""
+    try:
+        return parsed_statements(sql)
+    except SqlglotError:
+        return []
 
 
 def unproven_constructs(sql: str) -> list[str]:
