@@ -15,6 +15,7 @@ from include.host.await_progress import NoProgress, Waiting
 from include.ledger.ledger_writer import open_writer
 from include.ledger.project_commits import project_dataset
 from include.planning.bounded_jobs import JobFailed, run_job
+from include.plans.awaited_moves import drop_obsolete
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request, withdraw_request
 from include.state.process_signs import process_signs
@@ -46,21 +47,18 @@ class NoResponse(Transient):
         self.requester = requester
 
 
-def request_owner(
-    settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False, again: str = ""
-) -> OwnerResponse:
+def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False) -> OwnerResponse:
     """Submit a request and return the response. One that is kept stays pending when this process stops waiting.
-
-    `again` is the command that sends it once more, where the plan's stage does not say it.
 
     Raises RequestPending, RequestRefused, NoResponse, JobFailed, JobDied.
     """
+    drop_obsolete(settings, dataset)
     submit_request(settings, dataset, request)
     try:
         if is_expected(observe_stream(settings, dataset)):
             response = _awaited(settings, dataset, request)
         else:
-            response = _executed_by_job(settings, dataset, request, again)
+            response = _executed_by_job(settings, dataset, request)
     except BaseException:
         # Without a waiting requester it must not be executed later.
         if not is_kept:
@@ -71,8 +69,8 @@ def request_owner(
     return response
 
 
-def _executed_by_job(settings: Settings, dataset: str, request: OwnerRequest, again: str) -> OwnerResponse:
-    name, again = request.plan or f"maintain-{dataset}", again if request.plan else request.requester
+def _executed_by_job(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
+    name, again = request.plan or f"maintain-{dataset}", request.again if request.plan else request.requester
     done = run_job(settings, name, dataset, ("spark_jobs.jobs.request_job", dataset), lambda _: None, again)
     response = find_response(settings, dataset, request)
     project_now(settings, dataset)

@@ -13,6 +13,7 @@ from include.planning.plan_kind import PlanKind, nothing
 from include.planning.plan_parameters import PlanParameters
 from include.planning.plan_preconditions import AlreadyPublished
 from include.planning.table_readers import refuse_broken_readers, refuse_rollback
+from include.plans.awaited_moves import drop_obsolete
 from include.plans.plan import Plan, PlanRecord
 from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
 from include.reading.publication import find_publication, read_publication
@@ -79,12 +80,12 @@ def read_release_build(output: Mapping[str, Any], seconds: float) -> ReleaseBuil
 def apply_release(settings: Settings, record: PlanRecord) -> Applied:
     """Have the plan's release published."""
     began = time.monotonic()
-    return Applied(batch=_move(settings, record.plan, _released), seconds=_since(began))
+    return Applied(batch=_move(settings, record.plan, _released, "apply"), seconds=_since(began))
 
 
 def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
     began = time.monotonic()
-    return RolledBack(batch=_move(settings, record.plan, _base), seconds=_since(began))
+    return RolledBack(batch=_move(settings, record.plan, _base, "rollback"), seconds=_since(began))
 
 
 def _move_back(settings: Settings, plan: Plan) -> None:
@@ -92,18 +93,17 @@ def _move_back(settings: Settings, plan: Plan) -> None:
 
     Its release is maintained no longer: as a shadow without a plan it could be neither released again nor retired.
     """
-    again = f"headrace plan cancel {plan.id}"
     if any(_published(settings, part) == part.release for part in plan.parts):
-        _move(settings, plan, _base, again)
+        _move(settings, plan, _base, "cancel")
     if plan.release in (active_releases_file(settings, plan.dataset).read() or ()):
-        retire = OwnerRequest(plan.id, RequestKind.RETIRE, plan.release)
-        request_owner(settings, plan.dataset, retire, again=again)
+        retire = OwnerRequest(plan.id, RequestKind.RETIRE, plan.release, again=_command(plan, "cancel"))
+        request_owner(settings, plan.dataset, retire)
 
 
-def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str], again: str = "") -> int:
+def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str], decision: str) -> int:
     """Have one of the two releases of each dataset of the plan published, the same for all; return the plan's batch.
 
-    `again` is the command that continues, where the plan's stage does not say it.
+    `decision` is the command on the plan that moves them, and continues a move that was interrupted.
 
     The owner of a derived dataset gets its request first and executes it when its sources have moved: it never follows
     them with its other release, also when this process is killed in between. Moving twice moves once (adr-0001).
@@ -113,8 +113,9 @@ def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str], again: 
     waiting = [part for part in others if _has_to_move(settings, part, target) or _has_own_request(settings, part)]
     try:
         for part in waiting:
-            submit_request(settings, part.dataset, _request(plan, part, target))
-        batch = _publish(settings, first, _request(plan, first, target), again)
+            drop_obsolete(settings, part.dataset)
+            submit_request(settings, part.dataset, _request(plan, part, target, decision))
+        batch = _publish(settings, first, _request(plan, first, target, decision))
     except BaseException:
         if _has_to_move(settings, first, target):
             # Those that are at the target already would follow the source back: their requests hold them there.
@@ -124,26 +125,35 @@ def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str], again: 
         raise
     for part in waiting:
         try:
-            _publish(settings, part, _request(plan, part, target), again)
+            _publish(settings, part, _request(plan, part, target, decision))
         except HeadraceError as error:
             raise HalfMoved(plan, part, error) from error
     return batch
 
 
-def _request(plan: Plan, part: Plan, target: Callable[[Plan], str]) -> OwnerRequest:
+def _request(plan: Plan, part: Plan, target: Callable[[Plan], str], decision: str) -> OwnerRequest:
     """Return the request for a part of a plan, which is due when the parts before it are published."""
     earlier = plan.parts[: plan.datasets.index(part.dataset)]
     return OwnerRequest(
-        plan.id, RequestKind.PROMOTE, target(part), after={each.dataset: target(each) for each in earlier}
+        plan.id,
+        RequestKind.PROMOTE,
+        target(part),
+        after={each.dataset: target(each) for each in earlier},
+        instead={each.dataset: each.base if target(each) == each.release else each.release for each in earlier},
+        again=_command(plan, decision),
     )
 
 
-def _publish(settings: Settings, part: Plan, request: OwnerRequest, again: str) -> int:
+def _command(plan: Plan, decision: str) -> str:
+    return f"headrace plan {decision} {plan.id}"
+
+
+def _publish(settings: Settings, part: Plan, request: OwnerRequest) -> int:
     """Have a release published; return the batch. Publishing it twice publishes it once."""
     publication = read_publication(settings, part.dataset)
     if publication.release == request.release and not _has_own_request(settings, part):
         return publication.batch
-    return request_owner(settings, part.dataset, request, is_kept=bool(request.after), again=again).batch
+    return request_owner(settings, part.dataset, request, is_kept=bool(request.after)).batch
 
 
 def _refuse_other_releases(settings: Settings, plan: Plan) -> None:

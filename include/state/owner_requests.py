@@ -45,12 +45,12 @@ class RequestKind(StrEnum):
 
 
 class RequestPending(Transient):
-    """The owner has not responded to an earlier request, which `requester` submitted."""
+    """The owner has not responded to an earlier request, which `requester` submitted; `again` continues that one."""
 
-    def __init__(self, dataset: str, requester: str) -> None:
+    def __init__(self, dataset: str, requester: str, again: str = "") -> None:
         super().__init__(
             f"{dataset}: the request of {requester} is still pending; nothing was submitted",
-            "headrace status, then the same command again",
+            f"{again or 'headrace status'}, then the same command again",
         )
         self.dataset, self.requester = dataset, requester
 
@@ -66,6 +66,10 @@ class OwnerRequest:
     """The build of the plan that a patch was approved for."""
     after: Mapping[str, str] = field(default_factory=dict)
     """By dataset, the releases that must be published first; until then the request waits."""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """By the same datasets, the plan's other releases: with a third one published the request is never due."""
+    again: str = ""
+    """The command that continues what the request is part of."""
 
     @property
     def requester(self) -> str:
@@ -130,7 +134,7 @@ def submit_request(settings: Settings, dataset: str, request: OwnerRequest) -> N
     pending = pending_request(settings, dataset)
     is_replaced = pending is not None and bool(pending.after) and pending.plan == request.plan
     if pending is not None and pending != request and not is_replaced:
-        raise RequestPending(dataset, pending.requester)
+        raise RequestPending(dataset, pending.requester, pending.again)
     response_file(settings, dataset).remove()
     request_file(settings, dataset).write(request)
 

@@ -82,7 +82,7 @@ class DerivedLoop:
             self.reporter.waiting_for = f"nothing has published {', '.join(missing)} yet"
             self._report_running()
             return False
-        self.reporter.waiting_for = None
+        self.reporter.waiting_for = self.release.awaited or None
         worked = attempt(self._execute_next, self._halt)
         if worked is None:
             return False

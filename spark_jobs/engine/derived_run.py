@@ -25,6 +25,7 @@ from include.clients.delta_log import LOG
 from include.clients.file_changes import FileChanges
 from include.errors import Transient
 from include.paths import derived_run_path, gold_path, release_path, warehouse
+from include.plans.awaited_moves import awaited_moves, can_come
 from include.plans.source_choice import Versions, readable_versions, refuse_lacking
 from include.reading.publication import (
     Publication,
@@ -41,8 +42,8 @@ from include.reading.publication import (
 from include.reading.published_tables import PublishedVersionGone
 from include.settings import Settings
 from include.state.json_file import JsonFile
+from include.state.owner_requests import pending_request
 from spark_jobs.engine.back_off import NOT_RETRIED
-from spark_jobs.engine.request_exchange import awaits_sources
 from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
 from spark_jobs.layers.derived_sources import changes_since, open_sources, source_version
 from spark_jobs.storage.claim_tables import take_over_tables
@@ -112,6 +113,8 @@ class DerivedRelease:
     is_published: bool = True
     tables: tuple[DerivedTable, ...] = ()
     followed: Mapping[str, PublishedTable] = field(default_factory=dict)
+    awaited: str = ""
+    """The moves of its sources that it waits for, in words."""
 
     def missing_sources(self) -> list[str]:
         """Return the sources that nothing has published yet."""
@@ -141,7 +144,7 @@ class DerivedRelease:
 
         Sources with new versions of the same rows are entered into the publication, without a run.
         """
-        unfinished, published = self._unfinished(), published_tables(self.settings)
+        self.awaited, unfinished, published = "", self._unfinished(), published_tables(self.settings)
         if unfinished is not None and not self._is_superseded(unfinished) and self._is_readable(unfinished):
             return unfinished
         sources = {table: published[table] for table in self.derived.pipeline.sources.values()}
@@ -162,7 +165,11 @@ class DerivedRelease:
         """Return whether a plan has moved a source and has another release follow it, by a request that is pending."""
         used = {table: last.sources[table].release for table in sources if table in last.sources}
         moved = any(sources[table].release != release for table, release in used.items())
-        return moved and awaits_sources(self.settings, self.derived.name)
+        request = pending_request(self.settings, self.derived.name) if moved else None
+        if request is None or not request.after or not can_come(self.settings, request):
+            return False
+        self.awaited = awaited_moves(self.settings, request)
+        return True
 
     def _refuse_lacking(self, last: Publication | None, now: Mapping[str, SourceVersion]) -> None:
         """Raise SourcesLackColumns when a source was replaced by a release without columns that the queries read."""

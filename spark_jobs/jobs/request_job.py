@@ -19,6 +19,7 @@ from include.catalog.derived_dataset import derived_names, released_derived
 from include.errors import Terminal
 from include.leases.lease import take_lease
 from include.paths import lease_path
+from include.plans.awaited_moves import is_due
 from include.reading.publication import read_publication
 from include.settings import Settings
 from include.state.owner_requests import OwnerRequest, pending_request, respond
@@ -27,7 +28,6 @@ from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.execute_request import execute
 from spark_jobs.engine.fence_owner import fence_earlier_owner
-from spark_jobs.engine.request_exchange import is_due
 from spark_jobs.engine.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import bronze_spec

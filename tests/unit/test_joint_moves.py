@@ -15,6 +15,7 @@ from plan_samples import TO_APPLIED, advanced, publication, sample_plan
 from include.planning import plan_stages, release_kind
 from include.planning.comparison_rendering import comparison_markdown, comparison_page
 from include.planning.owner_client import RequestRefused
+from include.plans.awaited_moves import drop_obsolete, is_due
 from include.plans.comparison import HELD, Comparison
 from include.plans.plan import Member, PlanRecord
 from include.plans.plan_journal import load_plan, save_plan
@@ -33,14 +34,16 @@ from include.state.owner_requests import (
     OwnerRequest,
     OwnerResponse,
     RequestKind,
+    RequestPending,
     pending_request,
     submit_request,
     withdraw_request,
 )
 from include.state.release_files import active_releases_file
 from spark_jobs.engine import derived_requests
+from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.engine.member_pins import pin_members
-from spark_jobs.engine.request_exchange import awaits_sources, is_due, receive_request
+from spark_jobs.engine.request_exchange import receive_request
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MEMBERS = (Member("hours", "h1", "h2"), Member("weeks", "w1", "w2"))
@@ -56,7 +59,7 @@ class Owners:
         self.asked: list[tuple[str, str]] = []
 
     def respond(
-        self, settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False, again: str = ""
+        self, settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False
     ) -> OwnerResponse:
         active = active_releases_file(settings, dataset)
         if request.kind is RequestKind.RETIRE:
@@ -92,6 +95,11 @@ def record(settings: Settings) -> PlanRecord:
 
 def published(settings: Settings) -> list[str]:
     return [read_publication(settings, name).release for name in NAMES]
+
+
+def requested(record: PlanRecord, place: int) -> OwnerRequest:
+    """Return the request of `apply` for a dataset of the plan."""
+    return release_kind._request(record.plan, record.plan.parts[place], lambda part: part.release, "apply")
 
 
 def left(settings: Settings) -> list[str]:
@@ -158,11 +166,10 @@ def test_the_same_command_finishes_a_move_that_was_killed_anywhere(
 
 
 def test_a_request_waits_for_the_releases_that_it_comes_after(settings: Settings, record: PlanRecord) -> None:
-    request = release_kind._request(record.plan, record.plan.parts[1], lambda part: part.release)
+    request = requested(record, 1)
     assert request.after == {"flights": "bbb"}
     submit_request(settings, "hours", request)
     assert receive_request(settings, "hours", lambda: 3) is None
-    assert awaits_sources(settings, "hours")
     publish(settings, Publication("flights", "bbb", 3, NOON, {}, {}))
     assert receive_request(settings, "hours", lambda: 3) == request
 
@@ -270,3 +277,56 @@ def test_owners_hold_their_release_until_a_cancelled_plan_has_moved_the_source_b
         plan_stages.cancel(settings, load_plan(settings, record.plan.id), "ann")
         assert (published(settings), left(settings)) == (BEFORE, [])
     assert held == ["h1", "w1"]
+
+
+def member(settings: Settings, *, of_release: str) -> DerivedRelease:
+    """Return the release h1 of hours, which reads the table of flights; its last run read one of `of_release`."""
+    pipeline = SimpleNamespace(sources={"flights": "silver.flights"})
+    derived = SimpleNamespace(name="hours", release="h1", pipeline=pipeline)
+    used = {"silver.flights": SourceVersion("flights/x/silver", 3, of_release, 3, "")}
+    publish(settings, Publication("hours", "h1", 4, NOON, {}, {}, used))
+    return DerivedRelease(settings, derived, Mock(), 1)  # type: ignore[arg-type]
+
+
+def test_a_request_is_dropped_when_another_plan_has_moved_what_it_waits_for(
+    settings: Settings, record: PlanRecord
+) -> None:
+    """Kept, it would hold the dataset for ever, and move it unasked when the release comes back."""
+    submit_request(settings, "hours", requested(record, 1))
+    read = read_publication(settings, "hours")
+    publish(settings, replace(read_publication(settings, "flights"), release="ccc"))
+    release, table = member(settings, of_release="aaa"), SimpleNamespace(release="ccc")
+    last = read_publication(settings, "hours")
+    assert not release._is_moving(last, {"silver.flights": table})  # type: ignore[dict-item]
+    assert receive_request(settings, "hours", lambda: 3) is None
+    assert (left(settings), read.release) == ([], "h1")
+
+
+def test_another_plan_submits_its_request_in_place_of_one_that_is_never_due(
+    settings: Settings, record: PlanRecord
+) -> None:
+    submit_request(settings, "hours", requested(record, 1))
+    publish(settings, replace(read_publication(settings, "flights"), release="ccc"))
+    assert drop_obsolete(settings, "hours") is not None
+    submit_request(settings, "hours", OwnerRequest("", RequestKind.COMPACT, "h1"))
+
+
+def test_who_meets_a_request_that_was_left_is_told_the_command_that_continues_it(
+    settings: Settings, record: PlanRecord
+) -> None:
+    submit_request(settings, "hours", requested(record, 1))
+    assert drop_obsolete(settings, "hours") is None
+    with pytest.raises(RequestPending) as refused:
+        submit_request(settings, "hours", OwnerRequest("", RequestKind.COMPACT, "h1"))
+    assert f"headrace plan apply {record.plan.id}" in refused.value.remedy
+
+
+def test_a_dataset_whose_source_has_moved_says_what_it_waits_for(settings: Settings, record: PlanRecord) -> None:
+    submit_request(settings, "weeks", requested(record, 2))
+    request = replace(requested(record, 1), after={"flights": "aaa"}, instead={"flights": "bbb"}, again="continue")
+    submit_request(settings, "hours", request)
+    publish(settings, replace(read_publication(settings, "flights"), release="bbb"))
+    release, table = member(settings, of_release="aaa"), SimpleNamespace(release="bbb")
+    last = read_publication(settings, "hours")
+    assert release._is_moving(last, {"silver.flights": table})  # type: ignore[dict-item]
+    assert release.awaited == f"plan {record.plan.id} has to publish flights aaa first: continue"
