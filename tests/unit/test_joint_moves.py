@@ -12,7 +12,8 @@ from unittest.mock import Mock
 import pytest
 from plan_samples import TO_APPLIED, advanced, publication, sample_plan
 
-from include.planning import plan_stages, release_kind
+from include.catalog.column_use import ColumnUse
+from include.planning import plan_stages, release_kind, table_readers
 from include.planning.comparison_rendering import comparison_markdown, comparison_page
 from include.planning.owner_client import RequestRefused
 from include.plans.awaited_moves import drop_obsolete, is_due
@@ -20,7 +21,7 @@ from include.plans.comparison import HELD, Comparison
 from include.plans.plan import Member, PlanRecord
 from include.plans.plan_journal import load_plan, save_plan
 from include.plans.plan_lookup import last_applied, plans_of_data
-from include.plans.reader_effects import Effect
+from include.plans.reader_effects import Analysed, DependantsBreak, Effect, Reader
 from include.plans.stage_results import ReleaseBuilt, Stage
 from include.reading.publication import (
     Publication,
@@ -330,3 +331,26 @@ def test_a_dataset_whose_source_has_moved_says_what_it_waits_for(settings: Setti
     last = read_publication(settings, "hours")
     assert release._is_moving(last, {"silver.flights": table})  # type: ignore[dict-item]
     assert release.awaited == f"plan {record.plan.id} has to publish flights aaa first: continue"
+
+
+@pytest.mark.parametrize(("reader", "column", "is_held"), [("d1", "n", False), ("d2", "n", True), ("d1", "new", True)])
+def test_a_reader_that_ran_over_the_base_does_not_hold_the_rollback_by_its_types(
+    settings: Settings, record: PlanRecord, monkeypatch: pytest.MonkeyPatch, reader: str, column: str, is_held: bool
+) -> None:
+    built = ReleaseBuilt(
+        batch=3, built=publication("bbb"), published=publication(), analysed={"days": Analysed("d1", ("retyped",))}
+    )
+    record = advanced(settings, save_plan(settings, sample_plan(settings)), *TO_APPLIED)
+    events = [replace(each, result=built) if each.stage is Stage.BUILT else each for each in record.events]
+    columns = {"aaa": {"n": "int"}, "bbb": {"n": "bigint", "new": "int"}}
+    publish(settings, publication("bbb"))
+    monkeypatch.setattr(table_readers, "columns_of", lambda _, of: {"silver.flights": columns[of.release]})
+    use = ColumnUse("silver.flights", column, "days.sql:1")
+    monkeypatch.setattr(table_readers, "readers_of", lambda *_: [Reader("days", reader, True, [use])])
+    monkeypatch.setattr(table_readers, "plans_of_data", lambda *_: [])
+    record = replace(record, events=events)
+    if is_held:
+        with pytest.raises(DependantsBreak):
+            table_readers.refuse_rollback(settings, record)
+    else:
+        table_readers.refuse_rollback(settings, record)
