@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from asyncio import to_thread
+from asyncio import Task, create_task, shield, to_thread
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,14 +37,21 @@ class OneAtATime(HeadraceCollector):
 
 
 def metrics_application(registry: CollectorRegistry) -> Any:
-    """Return the application that answers each request with all figures, without waiting for the others' requests."""
+    """Return the application that answers each request with all figures.
+
+    Requests that come while the figures are read share the result: clients that leave would queue a scrape each.
+    """
+    running = dict[str, Task[bytes]]()
 
     async def answer(scope: Any, _: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
         accepted = ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
         encode, kind = choose_encoder(accepted)
-        body = await to_thread(encode, registry)
+        if kind not in running:
+            running[kind] = create_task(to_thread(encode, registry))
+            running[kind].add_done_callback(lambda _: running.pop(kind))
+        body = await shield(running[kind])
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode())]})
         await send({"type": "http.response.body", "body": body})
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 from stand_ins import StandIns, runner_with
 
 from include.host.ports import free_ports
+from include.metrics.metrics_server import metrics_application
 from include.paths import log_path
 from include.settings import Settings
 from include.state.process_states import METRICS, ProcessState
@@ -37,3 +44,35 @@ def test_endpoint_runs_at_its_port_and_ends_with_the_runner(site: StandIns) -> N
     site.runner.stopping = True
     site.until(lambda: site.step() and not is_alive(run), "it ends with the runner")
     assert read_run_file(site.settings, METRICS) is None
+
+
+def test_requests_that_come_during_a_scrape_share_its_result() -> None:
+    """Clients of a network that leave at once would queue a full scrape each."""
+    scrapes, go = list[int](), threading.Event()
+
+    class Slow(Collector):
+        def describe(self) -> list[Metric]:
+            return []
+
+        def collect(self) -> list[Metric]:
+            scrapes.append(1)
+            go.wait(5)
+            return []
+
+    registry = CollectorRegistry()
+    registry.register(Slow())
+    answer = metrics_application(registry)
+    sent = list[dict[str, Any]]()
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        asked = [asyncio.create_task(answer({"type": "http", "headers": []}, None, send)) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        go.set()
+        await asyncio.gather(*asked)
+        await answer({"type": "http", "headers": []}, None, send)
+
+    asyncio.run(ask())
+    assert (len(scrapes), len(sent)) == (2, 42)
