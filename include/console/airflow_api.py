@@ -208,7 +208,7 @@ def _planned(
 
 @routes.post("/ended-runs")
 def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
-    """Cancel the plan of a run that has ended, if it is still open; nothing of it was published.
+    """Cancel the plan of a run that has ended, if it is still open; what it has moved is moved back.
 
     A plan that is being created when its run is ended is waited for, and one whose creation waits is not created:
     nobody would continue it.

@@ -72,7 +72,7 @@ DECISIONS: Mapping[str, PlanDecision] = {
             _under_lock(plan_stages.reject), is_final=True,
         ),
         PlanDecision(
-            "cancel", "Cancel", Stage.CANCELLED, "drop the plan and end its job; nothing of it was published",
+            "cancel", "Cancel", Stage.CANCELLED, "drop the plan and end its job; what it has moved is moved back",
             partial(end_and_cancel, wait=LOCK_WITHIN), is_final=True,
         ),
     )

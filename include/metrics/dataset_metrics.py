@@ -73,7 +73,7 @@ class HeadraceCollector(Collector):
 
     def __post_init__(self) -> None:
         self.ledger = open_reader(self.settings)
-        self.moving = MovingFigures(self.settings, self.ledger)
+        self.moving = MovingFigures(self.ledger)
 
     def describe(self) -> list[Metric]:
         """Return nothing: registering the collector must not collect."""

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from include.ledger.ledger_reader import LedgerReader
 from include.reading.publication import Publication, PublishedTable
 from include.reading.published_tables import TableStats, table_stats
-from include.settings import Settings
 from include.status.watermark_status import WatermarkStatus
 
 TABLES_EVERY = timedelta(seconds=30)
@@ -46,7 +45,6 @@ class WatermarkFigures:
 class MovingFigures:
     """The memory of one exporter."""
 
-    settings: Settings
     ledger: LedgerReader
     watermarks: dict[str, WatermarkFigures] = field(default_factory=dict)
     sizes: dict[str, tuple[datetime, TableStats]] = field(default_factory=dict)
