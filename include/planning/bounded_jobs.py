@@ -15,7 +15,7 @@ from include.plans.plan import next_command
 from include.plans.plan_journal import is_written, load_plan
 from include.process_control.job_process import end_job, finish_job, start_job
 from include.settings import Settings
-from include.state.job_ends import JobEnd, find_job_end, note_job_end
+from include.state.job_ends import JobEnd, find_job_end, forget_job_end, note_job_end
 from include.state.process_states import job_name
 from include.state.run_files import read_run_file, remove_run_file
 
@@ -87,6 +87,7 @@ def run_job(
 def _refuse_death(settings: Settings, name: str, code: int, last: Mapping[str, Any], again: str) -> None:
     """Raise why a job ended, unless it has reported that; the next command is that of the plan's present stage."""
     end = find_job_end(settings, name)
+    forget_job_end(settings, name)
     if end is not None and end.command == CANCEL:
         raise PlanCancelled(name, end.by)
     if not again and is_written(settings, name):

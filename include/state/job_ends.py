@@ -1,6 +1,6 @@
 """Who ended a bounded job on purpose, so that the command that started it does not take it for a crash.
 
-Reads / Writes: `plan-<job>.ended` next to the job's run file, from the end until the job is started again.
+Reads / Writes: `plan-<job>.ended` next to the job's run file, from the end until that command has read it.
 """
 
 from __future__ import annotations

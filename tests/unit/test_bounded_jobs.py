@@ -22,6 +22,7 @@ from include.process_control import job_process
 from include.process_control.job_process import JobRunning, refuse_running
 from include.process_control.start_stop import down
 from include.settings import CLONE, Settings
+from include.state.job_ends import find_job_end
 from include.state.process_states import ProcessState
 from include.state.run_files import job_processes, job_run_files
 from include.status.process_status import observe_jobs
@@ -163,6 +164,7 @@ def test_who_ended_a_job_is_named_and_the_next_command_is_that_of_the_plan(
     with pytest.raises(error, match=words) as found:
         run_job(settings, plan, "flights", ("some_job",), end)
     assert getattr(found.value, "remedy", "") == remedy.format(plan)
+    assert find_job_end(settings, plan) is None
     job("raise SystemExit(9)")
     with pytest.raises(JobDied, match="ended with 9"):
         run_job(settings, plan, "flights", ("some_job",), print)
