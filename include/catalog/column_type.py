@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from enum import StrEnum
 from math import isfinite, isinf
 from struct import pack, unpack
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Value = str | int | float | Decimal | bool | date | datetime
 """A bound, or an argument of a rule."""
 MAX_PRECISION = 38
+EXACT = Context(prec=100)
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 SECONDS = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
@@ -132,6 +133,11 @@ class ColumnType:
         found: Value = written
         return found
 
+    def nearest(self, bound: Any, column: Digits, rounding: str) -> Value | None:
+        """Return the column's value nearest to a bound in a direction; None when all its values are on one side."""
+        found: Value = bound
+        return found
+
     def is_wider(self, old: Column, new: Column) -> bool:
         """Whether the column `new` has each value of `old`, which is of this type, and `new` is of another one."""
         return str(new.type) in self.wider
@@ -151,6 +157,11 @@ class IntegerType(ColumnType):
     abilities: frozenset[Ability] = frozenset({Ability.ordered, Ability.measured, Ability.counted, Ability.equal})
     profile: Profile = Profile.range
     comparable: str = "integer"
+
+    def nearest(self, bound: Any, column: Digits, rounding: str) -> Value | None:
+        """Return a whole number of so many bits."""
+        found = int(Decimal(bound).to_integral_value(rounding))
+        return found if self.has(found) else None
 
     def has(self, value: int) -> bool:
         """Whether it has so many bits."""
@@ -182,6 +193,14 @@ class DecimalType(ColumnType):
     def typed(self, written: Any, *key: str | int) -> Value:
         """Return the decimal that is written."""
         return Decimal(str(written))
+
+    def nearest(self, bound: Any, column: Digits, rounding: str) -> Value | None:
+        """Return a decimal of the column's scale; it may have all 38 digits."""
+        end = Decimal(10) ** (MAX_PRECISION - column.scale)
+        if not -end < bound < end:
+            return None
+        found = bound.quantize(Decimal(1).scaleb(-column.scale), rounding, EXACT)
+        return found if -end < found < end else None
 
     def is_wider(self, old: Column, new: Column) -> bool:
         """Whether the new one has more digits before the point, and as many after it."""

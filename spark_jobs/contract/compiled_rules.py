@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
+from include.catalog.contract import Column
 from include.catalog.contract_rules import Rule
 from include.catalog.row_conditions import Condition, ConditionTerm, Nullity
+from spark_jobs.contract.comparisons import COMPARED, compared, compared_columns, equal_columns, is_one_of
 from spark_jobs.contract.json_record import is_json
-from spark_jobs.literals import literal
 
 Arguments = Mapping[str, Any]
 # Only a line feed ends a line, as in Python; `$` then also matches before a last line feed in both.
@@ -29,105 +30,103 @@ class CompiledRule:
     """A rule as columns: whether it applies to the record, and whether the record violates it. Never null."""
 
     rule: Rule
-    applies: Column
-    violated: Column
+    applies: Expression
+    violated: Expression
 
     @property
-    def holds(self) -> Column:
+    def holds(self) -> Expression:
         """Whether a record keeps the rule."""
         return ~self.violated
 
 
-def compiled_rule(rule: Rule) -> CompiledRule:
-    """Return a row rule as columns over the contract's columns."""
-    about = F.lit(True) if rule.condition is None else condition_column(rule.condition)
+def compiled_rule(rule: Rule, columns: Mapping[str, Column]) -> CompiledRule:
+    """Return a row rule as columns; `columns` are the contract's by name."""
+    about = F.lit(True) if rule.condition is None else condition_column(rule.condition, columns)
     if len(rule.columns) == 2:
-        considered, kept = _pair(rule)
+        considered, kept = _pair(rule, columns)
         applies = about & considered
     else:
-        value = F.col(rule.columns[0])
-        kept = ON_VALUES[rule.expectation](value, rule.arguments)
-        applies = about if rule.expectation in ABOUT_NULLS else about & value.isNotNull()
+        column = columns[rule.columns[0]]
+        kept = ON_VALUES[rule.expectation](column, rule.arguments)
+        applies = about if rule.expectation in ABOUT_NULLS else about & F.col(column.name).isNotNull()
     return CompiledRule(rule, applies, applies & ~F.coalesce(kept, F.lit(False)))
 
 
-def condition_column(condition: Condition) -> Column:
+def condition_column(condition: Condition, columns: Mapping[str, Column]) -> Expression:
     """Return a row condition as a column that is never null."""
     if isinstance(condition, Nullity):
         value = F.col(condition.column)
         return value.isNull() if condition.is_null else value.isNotNull()
     if isinstance(condition, ConditionTerm):
-        return _compared(condition)
-    join = Column.__and__ if condition.how == "and" else Column.__or__
-    return reduce(join, [condition_column(part) for part in condition.parts])
+        return _compared(condition, columns[condition.column])
+    join = Expression.__and__ if condition.how == "and" else Expression.__or__
+    return reduce(join, [condition_column(part, columns) for part in condition.parts])
 
 
-def _compared(condition: ConditionTerm) -> Column:
-    value, other = F.col(condition.column), condition.value
-    if isinstance(other, tuple):
-        inside = F.coalesce(value.isin(*map(literal, other)), F.lit(False))
-        return ~inside if condition.operator == "NOT_IN" else inside
-    if condition.operator in ("==", "!="):
-        equal = value.eqNullSafe(literal(other))
-        return equal if condition.operator == "==" else ~equal
-    return F.coalesce(COMPARED[condition.operator](value, literal(other)), F.lit(False))
+def _compared(condition: ConditionTerm, column: Column) -> Expression:
+    sign, other = condition.operator, condition.value
+    if sign in COMPARED and not isinstance(other, tuple):
+        return F.coalesce(compared(column, sign, other), F.lit(False))
+    is_inside = F.coalesce(is_one_of(column, other if isinstance(other, tuple) else (other,)), F.lit(False))
+    return ~is_inside if sign in ("!=", "NOT_IN") else is_inside
 
 
-def _pair(rule: Rule) -> tuple[Column, Column]:
+def _pair(rule: Rule, columns: Mapping[str, Column]) -> tuple[Expression, Expression]:
     """Whether the rule applies to a record's two values, and whether they satisfy it."""
-    one, other = (F.col(name) for name in rule.columns)
-    both, either = one.isNull() & other.isNull(), one.isNull() | other.isNull()
+    one, other = (columns[name] for name in rule.columns)
+    no_one, no_other = F.col(one.name).isNull(), F.col(other.name).isNull()
+    both, either = no_one & no_other, no_one | no_other
     ignored = {"both_values_are_missing": both, "either_value_is_missing": either, "neither": F.lit(False)}
     return ~ignored[rule.arguments["ignore_row_if"]], ON_PAIRS[rule.expectation](one, other, rule.arguments)
 
 
-def _between(value: Column, arguments: Arguments) -> Column:
-    low, high = arguments["min_value"], arguments["max_value"]
+def _between(column: Column, arguments: Arguments) -> Expression:
+    signs = {
+        "min_value": ">" if arguments["strict_min"] else ">=",
+        "max_value": "<" if arguments["strict_max"] else "<=",
+    }
+    parts = [compared(column, sign, arguments[key]) for key, sign in signs.items() if arguments[key] is not None]
+    return reduce(Expression.__and__, parts)
+
+
+def _length_between(column: Column, arguments: Arguments) -> Expression:
+    length, low, high = F.length(column.name), arguments["min_value"], arguments["max_value"]
     parts = []
     if low is not None:
-        parts.append(value > literal(low) if arguments["strict_min"] else value >= literal(low))
+        parts.append(length > low if arguments["strict_min"] else length >= low)
     if high is not None:
-        parts.append(value < literal(high) if arguments["strict_max"] else value <= literal(high))
-    return reduce(Column.__and__, parts)
+        parts.append(length < high if arguments["strict_max"] else length <= high)
+    found: Expression = reduce(Expression.__and__, parts)
+    return found
 
 
-def _is_in(value: Column, arguments: Arguments) -> Column:
-    return value.isin(*map(literal, arguments["value_set"]))
+def _matches(column: Column, pattern: str) -> Expression:
+    return F.col(column.name).rlike(UNIX_LINES + pattern)
 
 
-def _matches(value: Column, pattern: str) -> Column:
-    return value.rlike(UNIX_LINES + pattern)
+def _matches_list(column: Column, arguments: Arguments) -> Expression:
+    found = [_matches(column, pattern) for pattern in arguments["regex_list"]]
+    return reduce(Expression.__or__ if arguments["match_on"] == "any" else Expression.__and__, found)
 
 
-def _matches_list(value: Column, arguments: Arguments) -> Column:
-    found = [_matches(value, pattern) for pattern in arguments["regex_list"]]
-    return reduce(Column.__or__ if arguments["match_on"] == "any" else Column.__and__, found)
-
-
-COMPARED: Mapping[str, Callable[[Column, Column], Column]] = {
-    "<": lambda one, other: one < other,
-    "<=": lambda one, other: one <= other,
-    ">": lambda one, other: one > other,
-    ">=": lambda one, other: one >= other,
-}
 ABOUT_NULLS = ("expect_column_values_to_be_null", "expect_column_values_to_not_be_null")
-ON_VALUES: Mapping[str, Callable[[Column, Arguments], Column]] = {
-    "expect_column_values_to_be_null": lambda value, _: value.isNull(),
-    "expect_column_values_to_not_be_null": lambda value, _: value.isNotNull(),
+ON_VALUES: Mapping[str, Callable[[Column, Arguments], Expression]] = {
+    "expect_column_values_to_be_null": lambda column, _: F.col(column.name).isNull(),
+    "expect_column_values_to_not_be_null": lambda column, _: F.col(column.name).isNotNull(),
     "expect_column_values_to_be_between": _between,
-    "expect_column_values_to_be_in_set": _is_in,
-    "expect_column_values_to_not_be_in_set": lambda value, arguments: ~_is_in(value, arguments),
-    "expect_column_values_to_match_regex": lambda value, arguments: _matches(value, arguments["regex"]),
-    "expect_column_values_to_not_match_regex": lambda value, arguments: ~_matches(value, arguments["regex"]),
+    "expect_column_values_to_be_in_set": lambda column, arguments: is_one_of(column, arguments["value_set"]),
+    "expect_column_values_to_not_be_in_set": lambda column, arguments: ~is_one_of(column, arguments["value_set"]),
+    "expect_column_values_to_match_regex": lambda column, arguments: _matches(column, arguments["regex"]),
+    "expect_column_values_to_not_match_regex": lambda column, arguments: ~_matches(column, arguments["regex"]),
     "expect_column_values_to_match_regex_list": _matches_list,
-    "expect_column_values_to_not_match_regex_list": lambda value, arguments: ~_matches_list(value, arguments),
-    "expect_column_value_lengths_to_be_between": lambda value, arguments: _between(F.length(value), arguments),
-    "expect_column_value_lengths_to_equal": lambda value, arguments: F.length(value) == arguments["value"],
-    "expect_column_values_to_be_json_parseable": lambda value, _: is_json(value),
+    "expect_column_values_to_not_match_regex_list": lambda column, arguments: ~_matches_list(column, arguments),
+    "expect_column_value_lengths_to_be_between": _length_between,
+    "expect_column_value_lengths_to_equal": lambda column, arguments: F.length(column.name) == arguments["value"],
+    "expect_column_values_to_be_json_parseable": lambda column, _: is_json(F.col(column.name)),
 }
-ON_PAIRS: Mapping[str, Callable[[Column, Column, Arguments], Column]] = {
-    "expect_column_pair_values_to_be_equal": lambda one, other, _: one == other,
+ON_PAIRS: Mapping[str, Callable[[Column, Column, Arguments], Expression]] = {
+    "expect_column_pair_values_to_be_equal": lambda one, other, _: equal_columns(one, other),
     "expect_column_pair_values_a_to_be_greater_than_b": (
-        lambda one, other, arguments: one >= other if arguments["or_equal"] else one > other
+        lambda one, other, arguments: compared_columns(one, ">=" if arguments["or_equal"] else ">", other)
     ),
 }

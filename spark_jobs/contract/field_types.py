@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from include.catalog.column_type import Value
 from include.catalog.contract import Column, Contract
 from include.catalog.contract_rules import REJECT, Rule
+from spark_jobs.contract.comparisons import compared
 from spark_jobs.contract.compiled_rules import compiled_rule
 from spark_jobs.contract.json_record import JsonValue
 from spark_jobs.contract.plain_form import is_proven_by_plain_form
@@ -22,7 +22,6 @@ from spark_jobs.literals import literal
 # The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
 FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC)
 LAST_TIME = datetime(9999, 12, 30, tzinfo=UTC)
-LARGER_THAN_ANY = Decimal(10) ** 38
 
 
 @dataclass(frozen=True)
@@ -64,16 +63,16 @@ def rejecting_rules(contract: Contract) -> list[FieldRule]:
     """Return the contract's own rules that reject a record."""
     columns = {column.name: column for column in contract.columns}
     return [
-        FieldRule(rule.name, name, _holds(rule, columns[name]), _shown(columns[name], F.col(name)))
+        FieldRule(rule.name, name, _holds(rule, columns), _shown(columns[name], F.col(name)))
         for rule in contract.record_rules
         if rule.action == REJECT
         for name in rule.columns[:1]
     ]
 
 
-def _holds(rule: Rule, column: Column) -> Expression:
+def _holds(rule: Rule, columns: Mapping[str, Column]) -> Expression:
     """Return whether a record keeps the rule; a pattern is not matched with a text that is too long."""
-    holds = compiled_rule(rule).holds
+    holds, column = compiled_rule(rule, columns).holds, columns[rule.columns[0]]
     if not rule.arguments.keys() & {"regex", "regex_list"}:
         return holds
     return F.when(F.coalesce(F.octet_length(F.col(column.name)) <= column.max_length, F.lit(True)), holds)
@@ -95,25 +94,10 @@ def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tupl
     if "maxLength" in column.kind.options:
         rules += _string_bounds(column, value)
     if column.minimum is not None:
-        rules.append(("range", _is_at_least(column, value, column.minimum, 1)))
+        rules.append(("range", compared(column, ">=", column.minimum)))
     if column.maximum is not None:
-        rules.append(("range", _is_at_least(column, value, column.maximum, -1)))
+        rules.append(("range", compared(column, "<=", column.maximum)))
     return rules
-
-
-def _is_at_least(column: Column, value: Expression, bound: Value, sign: int) -> Expression:
-    """Return whether a value is at least a bound, or with the sign -1 at most.
-
-    To compare two decimals Spark rounds both to one type of 38 digits: -1 is not less than -0.5 in decimal(38,0). So
-    the bound has at most the column's decimals here, and one of more than 38 digits is no literal.
-    """
-    if isinstance(bound, Decimal):
-        if abs(bound) >= LARGER_THAN_ANY:
-            return value.isNull() if (bound > 0) == (sign > 0) else F.lit(True)
-        inwards, unit = ROUND_CEILING if sign > 0 else ROUND_FLOOR, Decimal(1).scaleb(-column.scale)
-        rounded = bound.quantize(unit, inwards, Context(prec=100))
-        bound = bound if rounded == bound else rounded
-    return value >= literal(bound) if sign > 0 else value <= literal(bound)
 
 
 def _time_bounds(column: Column, value: Expression, arrived: Expression) -> list[tuple[str, Expression]]:

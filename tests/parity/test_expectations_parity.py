@@ -213,7 +213,7 @@ def compiled_verdicts(spark: SparkSession, rows: list[dict[str, Any]], rules: li
     for name, column in COLUMNS.items():
         schema.add(name, column_type(column))
     records = spark.createDataFrame([{"id": n, **row} for n, row in enumerate(rows)], schema)
-    compiled = [compiled_rule(rule) for rule in rules]
+    compiled = [compiled_rule(rule, COLUMNS) for rule in rules]
     columns = [
         F.array(*[c.applies for c in compiled]).alias("applies"),
         F.array(*[c.violated for c in compiled]).alias("b"),
