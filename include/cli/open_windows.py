@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from include.audit.open_rows import OpenRows, open_rows
 from include.catalog.dataset import released_dataset
 from include.catalog.pipeline import closes
+from include.errors import HeadraceError
 from include.ledger.ledger_reader import open_reader
 from include.reading.publication import Publication, find_publication
 from include.reading.published_tables import pinned
@@ -38,6 +39,14 @@ def open_windows(
         return {}, []
     tables = open_tables(settings, publication, found)
     return tables, list(_sentences(tables, found))
+
+
+def open_sentences(settings: Settings, dataset: str) -> list[str]:
+    """Return in sentences what tables of a dataset that is caught up will get later, or why it is not known."""
+    try:
+        return open_windows(settings, dataset, {})[1]
+    except HeadraceError as error:
+        return [f"{dataset}: what tables with on_close wait for is not known: {error.what}"]
 
 
 def _sentences(tables: Mapping[str, OpenRows], found: WatermarkStatus) -> Iterator[str]:

@@ -20,9 +20,8 @@ from rich.table import Table
 
 from include.catalog.dataset import dataset_names
 from include.cli.exit_codes import FAILED
-from include.cli.open_windows import open_windows
+from include.cli.open_windows import open_sentences
 from include.cli.option_types import AsJson
-from include.errors import HeadraceError
 from include.leases.lease_table import LeaseRow
 from include.ledger.ledger_reader import open_reader
 from include.reading.plain_values import iso_time
@@ -355,11 +354,7 @@ def wait(
     settings = load_settings()
     console.print(await_caught_up(settings, dataset or [], timeout), highlight=False)
     for name in dataset or dataset_names(settings):
-        try:
-            lines = open_windows(settings, name, {})[1]
-        except HeadraceError as error:
-            lines = [f"{name}: what tables with on_close wait for is not known: {error.what}"]
-        for line in lines:
+        for line in open_sentences(settings, name):
             console.print(f"  {line}", highlight=False, markup=False)
 
 

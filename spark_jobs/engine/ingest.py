@@ -109,7 +109,7 @@ class Ingest:
             self.quiet_batches = head.batch - self.generation.base - head.transaction
 
     def _follow_bronze(self, files: Sequence[DataFile]) -> None:
-        """Continue after what bronze has: a batch that is committed already says what it said then."""
+        """Continue after what bronze has: a batch that is committed already keeps its facts."""
         self.quiet.bring(_partitions(files))
         head = bronze_head(self.bronze)
         assert head is not None, "bronze has the batch"

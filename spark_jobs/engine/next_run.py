@@ -31,7 +31,7 @@ class BronzeEnd:
     """The last batch of bronze, -1 so that no further run begins.
 
     With a backlog, Kafka probably has more records than the next batch takes. `woken`: the last batch with which an
-    idle partition woke, None if bronze must be asked.
+    idle partition woke, None if bronze's commits must be read.
     """
 
     batch: int
@@ -93,7 +93,7 @@ def run_from(
 ) -> tuple[int, int] | None:
     """Return the bounds of the run that begins with batch `first`; None when bronze, up to `last`, does not have it.
 
-    `woken`: the last batch up to `last` with which an idle partition woke, None if bronze must be asked.
+    `woken`: the last batch up to `last` with which an idle partition woke, None if bronze's commits must be read.
     """
     if last < first:
         return None

@@ -69,14 +69,14 @@ def test_field_of_another_name_is_read_and_its_faults_name_the_column(spark: Spa
     sample = record_sample("sample", [line.encode() for line in lines])
     write_folder(settings, inferred_dataset("camels", "camels", sample, NOW), sample)
     file = tmp_path / "wrong.jsonl"
-    wrong = [lines[0].replace("30.25", '"x"').replace("0.25", '"x"'), lines[1].replace("unitPrice", "unit_price")]
+    wrong = [lines[0].replace("30.25", '"x"').replace("0.25", '"x"'), lines[1].replace("eventId", "event_id")]
     escaped = lines[2].replace('"e2"', '"\\u00652"')
     file.write_text("\n".join([*wrong, escaped]))
     found = tried(spark, settings, declared_dataset(settings, "camels"), file, NOW)
     reasons = [(each["line"], [(r["rule"], r["column"]) for r in each["reasons"]]) for each in found["rejected"]]
-    assert reasons == [(1, [("type", "unit_price")]), (2, [("required", "unit_price")])]
+    assert reasons == [(1, [("type", "unit_price")]), (2, [("missing_id", "event_id")])]
     (row,) = found["silver"]
-    assert (row["event_id"], row["unit_price"], row["x_y"], row["k_ind"]) == ("e2", "2.25", True, "b")
+    assert (row["event_id"], row["unit_price"], row["x_y"], row["k_ind"]) == ("e2", "2.2500", True, "b")
 
 
 def test_time_that_does_not_exist_is_rejected_by_silver_code(spark: SparkSession, tmp_path: Path) -> None:

@@ -161,6 +161,6 @@ def test_jvm_that_is_killed_ends_the_audit(settings: Settings, monkeypatch: pyte
     read = read_chunks(bootstrap_servers(settings), TOPIC, 0, 0, 5, settings.jars)
     next(read)
     kafka_columns.JVM.process.kill()
-    with pytest.raises(AuditUnavailable, match="the JVM that reads Kafka has ended"):
+    with pytest.raises(AuditUnavailable, match="the JVM that reads Kafka was killed by SIGKILL"):
         list(read)
     assert_chunks(list(chunks(settings, 0, 1)), 0, 1)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from dataclasses import replace
-from fnmatch import fnmatch
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,7 @@ from include.plans.comparison import (
 )
 from include.reading.memory_database import spill_folder
 from include.reading.published_tables import PublishedTable, open_dataset
-from include.rendering.render_template import TEMPLATES, code_span
+from include.rendering.render_template import code_span
 from include.settings import CLONE
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
@@ -398,11 +396,3 @@ def test_comparison_json_of_earlier_versions_is_readable() -> None:
     assert found.tables[0].retyped == {"delay": ("INTEGER", "BIGINT")}
     assert comparison_from_json(json.dumps(found.to_json(), allow_nan=False)).to_json() == found.to_json()
     assert "delay=nan" in page(found)
-
-
-def test_every_template_is_package_data() -> None:
-    declared = tomllib.loads((CLONE / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
-    patterns = declared["include.rendering"]
-    names = [path.relative_to(TEMPLATES.parent).as_posix() for path in TEMPLATES.rglob("*.*")]
-    assert names
-    assert [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)] == []
