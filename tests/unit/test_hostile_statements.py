@@ -5,7 +5,6 @@ The others run with `-m extended`: each function that DuckDB lists, called with 
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from include.reading.limited_query import (
     QueriesBusy,
     QueryLimits,
     QueryPool,
+    QueryProcess,
     limited_query,
 )
 from include.reading.memory_database import memory_database
@@ -227,14 +227,26 @@ def attempt(reading: PinnedTables, sql: str) -> str:
 
 def attempt_all(reading: PinnedTables, statements: Sequence[str]) -> Sequence[str]:
     """Run statements, and verify that they left no file, that the box still answers and what memory they took."""
-    before = files(folder_of(reading))
-    shown = [attempt(reading, sql) for sql in statements]
-    assert limited_query(reading, "select count(*) from silver.sales", QueryLimits(30.0)).rows == [(3,)]
-    assert files(folder_of(reading)) == before
-    QUERIES.end()
-    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    assert most < IDLE_BYTES + memory_bytes(LIMITS.memory) + MARGIN_BYTES
+    before, peaks, end = files(folder_of(reading)), list[int](), QueryProcess.end
+
+    def measured(process: QueryProcess) -> None:
+        peaks.append(peak_bytes(process.process.pid))
+        end(process)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(QueryProcess, "end", measured)
+        shown = [attempt(reading, sql) for sql in statements]
+        assert limited_query(reading, "select count(*) from silver.sales", QueryLimits(30.0)).rows == [(3,)]
+        assert files(folder_of(reading)) == before
+        QUERIES.end()
+    assert 0 < max(peaks) < IDLE_BYTES + memory_bytes(LIMITS.memory) + MARGIN_BYTES
     return shown
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process has used; 0 of one that has ended by itself."""
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
 
 
 def test_no_statement_writes(reading: PinnedTables) -> None:
