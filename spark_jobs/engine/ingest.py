@@ -24,8 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.catalog.dataset import Dataset
-from include.clients.kafka import BrokerUnreachable, TopicMissing, partition_ids
+from include.clients.kafka import BrokerUnreachable, TopicMissing, log_end_offsets, partition_ids
 from include.durable_files import sync_files
+from include.errors import HeadraceError
 from include.paths import checkpoint_path, reading_lock_path
 from include.reference.reference_tables import current_versions
 from include.settings import Settings
@@ -230,7 +231,8 @@ class Ingest:
             if self.last_batch != after or self.bronze.committed(app_id) != self.transaction:
                 return False
             ends = {partition: (end, end) for partition, end in self.ingested.items()}
-            batch = BronzeBatch(number, app_id, self.transaction, ends, self._facts(), self.idle, quiet)
+            lagging = self.quiet.lagging
+            batch = BronzeBatch(number, app_id, self.transaction, ends, self._facts(), self.idle, quiet, lagging)
             commit_quiet_batch(self.bronze, batch)
             self.quiet_batches += 1
             self._note_batch(batch, [])
@@ -283,7 +285,22 @@ class Ingest:
         quiet = frozenset[int]() if self._fills(ranges) else self.quiet.quiet()
         before = self.idle if self.last_batch < 0 else self.idle.with_new(fresh)
         numbered = generation.base + number + self.quiet_batches
-        return BronzeBatch(numbered, generation.app_id(name), number, ranges, facts, before, quiet | fresh)
+        lagging = self._lagging(ranges) if before.partitions | quiet | fresh else frozenset[int]()
+        return BronzeBatch(numbered, generation.app_id(name), number, ranges, facts, before, quiet | fresh, lagging)
+
+    def _lagging(self, ranges: Mapping[int, tuple[int, int]]) -> frozenset[int]:
+        """Return the partitions of which Kafka has more than the batch ends with, by the ends that it has now.
+
+        If Kafka does not answer, the last look counts, and no partition becomes idle.
+        """
+        ends = {partition: end for partition, (_, end) in ranges.items()}
+        try:
+            log_ends = log_end_offsets(bootstrap_servers(self.settings), self.generation.topic, timeout=2.0)
+        except HeadraceError:
+            self.quiet.forget()
+        else:
+            self.quiet.look(ends, log_ends)
+        return self.quiet.lagging
 
     def _facts(self) -> dict[str, Any]:
         return {

@@ -60,7 +60,7 @@ class QuietCommits(AutomaticStep):
     def _step(self, ingest: Ingest, releases: Sequence[Release]) -> bool:
         published, last = releases[0], ingest.last_batch
         ingest.quiet.idle_after = published.dataset.pipeline.idle
-        idle = ingest.quiet.quiet() | ingest.idle.partitions
+        idle = (ingest.quiet.quiet() | ingest.idle.partitions) - ingest.quiet.lagging
         if idle == ingest.idle.partitions or time.monotonic() - ingest.committed < RESTING_SECONDS:
             return False
         # A release that is behind is decided about when it has the last batch.

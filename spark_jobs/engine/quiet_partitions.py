@@ -27,6 +27,8 @@ class QuietPartitions:
     """A partition that is quiet for so long is idle; None: never."""
     _since: dict[int, float] = field(default_factory=dict)
     """Since when a partition is known to be read to its end and has brought nothing."""
+    lagging: frozenset[int] = frozenset()
+    """Partitions that Kafka had more of, as last looked at: records to come, or those of an open transaction."""
     _looked: float | None = None
 
     def look(self, ingested: Mapping[int, int], log_ends: Mapping[int, int]) -> None:
@@ -37,6 +39,7 @@ class QuietPartitions:
                 self._since.setdefault(partition, now)
             else:
                 self._since.pop(partition, None)
+        self.lagging = frozenset(log_ends) - self._since.keys()
         self._looked = now
 
     def forget(self) -> None:

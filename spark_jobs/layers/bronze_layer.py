@@ -95,6 +95,8 @@ class BronzeBatch:
     """The idle partitions at the end of the batch before."""
     quiet: frozenset[int] = frozenset()
     """Partitions that are idle at the end of this batch unless it has records of them."""
+    lagging: frozenset[int] = frozenset()
+    """Partitions of which Kafka has more than this batch ends with: they are not idle, also if they were before."""
 
     def idle_set(self, brought: Collection[int]) -> IdleSet:
         """Return the idle partitions at the end of the batch, which has records of the partitions `brought`.
@@ -102,7 +104,7 @@ class BronzeBatch:
         One that never had a record is idle, also if the batch before, of an earlier version, does not say so.
         """
         before = self.before.with_new([partition for partition, (start, _) in self.offsets.items() if start == 0])
-        return before.after(self.number, (before.partitions | self.quiet) - set(brought))
+        return before.after(self.number, (before.partitions | self.quiet) - self.lagging - set(brought))
 
 
 def bronze_spec(settings: Settings, dataset: str) -> TableSpec:

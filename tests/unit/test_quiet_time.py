@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spark_jobs.engine.quiet_partitions import LOOK_IS_OLD, QuietPartitions
+from spark_jobs.layers.bronze_layer import BronzeBatch
+from spark_jobs.layers.idle_set import IdleSet
 
 AFTER = timedelta(seconds=30)
 
@@ -76,3 +78,12 @@ def test_nothing_is_idle_while_kafka_does_not_answer() -> None:
     assert quiet.quiet() == frozenset()
     look_after(quiet, clock, 20, {0: 5}, {0: 5})
     assert quiet.quiet() == frozenset()
+
+
+def test_a_partition_that_was_idle_ceases_to_be_when_it_lags() -> None:
+    quiet, clock = observed({0: 5, 1: 5})
+    look_after(quiet, clock, 100, {0: 5, 1: 5}, {0: 5, 1: 6})
+    before = IdleSet(frozenset({0, 1}))
+    offsets = {0: (5, 6), 1: (5, 5)}
+    batch = BronzeBatch(7, "app", 7, offsets, {}, before, quiet.quiet(), quiet.lagging)
+    assert batch.idle_set([0]) == IdleSet(frozenset(), woken=7)
