@@ -10,8 +10,8 @@ table of a dataset, or take part in a stream's publication.
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from include.operators.analysis_operator import RunAnalysis
-from include.operators.dag_defaults import DEFAULTS, declared_analysis_names, declared_datasets
+from include.airflow.analysis_operator import RunAnalysis
+from include.airflow.dag_defaults import DEFAULTS, declared_analysis_names, declared_datasets
 
 with DAG(
     "analysis",

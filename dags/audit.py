@@ -12,10 +12,10 @@ are recomputed from the versions of their sources, by a Spark job for each. Then
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from include.operators.audit_operator import Audit
-from include.operators.dag_defaults import DEFAULTS, declared_datasets, declared_folders
-from include.operators.dag_forms import audit_form
-from include.operators.day_completion import ReportCompleteDays
+from include.airflow.audit_operator import Audit
+from include.airflow.dag_defaults import DEFAULTS, declared_datasets, declared_folders
+from include.airflow.dag_forms import audit_form
+from include.airflow.day_completion import ReportCompleteDays
 
 with DAG(
     "audit",

@@ -17,11 +17,11 @@ replaces the rows that differ.
 
 from airflow.sdk import DAG, CronPartitionTimetable
 
-from include.operators.approval_operator import ApprovePlan
-from include.operators.dag_defaults import DEFAULTS, declared_folders
-from include.operators.dag_forms import backfill_form
-from include.operators.plan_operators import PlanBackfill
-from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan
+from include.airflow.approval_operator import ApprovePlan
+from include.airflow.dag_defaults import DEFAULTS, declared_folders
+from include.airflow.dag_forms import backfill_form
+from include.airflow.plan_operators import PlanBackfill
+from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan
 
 for dataset in declared_folders():
     with DAG(

@@ -12,8 +12,8 @@ touch a release that is published or active, or that a rollback needs.
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from include.operators.dag_defaults import DEFAULTS, declared_folders
-from include.operators.maintenance_operators import MaintainTables, TrimLogs
+from include.airflow.dag_defaults import DEFAULTS, declared_folders
+from include.airflow.maintenance_operators import MaintainTables, TrimLogs
 
 with DAG(
     "maintain",

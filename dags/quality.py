@@ -10,8 +10,8 @@ task's button *Rule results* shows every result.
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable
 
-from include.operators.dag_defaults import DEFAULTS, declared_folders
-from include.operators.quality_operator import ValidateTables
+from include.airflow.dag_defaults import DEFAULTS, declared_folders
+from include.airflow.quality_operator import ValidateTables
 
 for dataset in declared_folders():
     with DAG(

@@ -13,11 +13,11 @@ quick. Derived datasets in `with` are released in the same plan: built over the 
 
 from airflow.sdk import DAG
 
-from include.operators.approval_operator import ApprovePlan
-from include.operators.dag_defaults import DEFAULTS, declared_derived, declared_folders
-from include.operators.dag_forms import release_form
-from include.operators.plan_operators import PlanRelease
-from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan
+from include.airflow.approval_operator import ApprovePlan
+from include.airflow.dag_defaults import DEFAULTS, declared_derived, declared_folders
+from include.airflow.dag_forms import release_form
+from include.airflow.plan_operators import PlanRelease
+from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan
 
 readers = [derived.name for derived in declared_derived()]
 for dataset in declared_folders():

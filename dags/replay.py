@@ -12,11 +12,11 @@ retry continues the plan. **Does not** overwrite bronze, or rows that changed si
 
 from airflow.sdk import DAG
 
-from include.operators.approval_operator import ApprovePlan
-from include.operators.dag_defaults import DEFAULTS, declared_datasets
-from include.operators.dag_forms import replay_form
-from include.operators.plan_operators import PlanReplay
-from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan
+from include.airflow.approval_operator import ApprovePlan
+from include.airflow.dag_defaults import DEFAULTS, declared_datasets
+from include.airflow.dag_forms import replay_form
+from include.airflow.plan_operators import PlanReplay
+from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan
 
 for dataset in declared_datasets():
     with DAG(

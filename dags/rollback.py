@@ -10,9 +10,9 @@ plan. **Does not** request approval.
 
 from airflow.sdk import DAG
 
-from include.operators.dag_defaults import DEFAULTS, declared_folders
-from include.operators.dag_forms import rollback_form
-from include.operators.stage_operators import RollBack
+from include.airflow.dag_defaults import DEFAULTS, declared_folders
+from include.airflow.dag_forms import rollback_form
+from include.airflow.stage_operators import RollBack
 
 for dataset in declared_folders():
     with DAG(

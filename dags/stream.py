@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG
 
-from include.operators.dag_defaults import DEFAULTS, declared_folders
-from include.operators.dag_forms import stream_form
-from include.operators.stream_operator import RunStream
+from include.airflow.dag_defaults import DEFAULTS, declared_folders
+from include.airflow.dag_forms import stream_form
+from include.airflow.stream_operator import RunStream
 
 for dataset in declared_folders():
     with DAG(

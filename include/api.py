@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from include.ground.settings import Settings, load_settings
+from include.observe.stream_progress import Progress, observe_progress
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_plan
 from include.plans.plan_lookup import open_plans
-from include.reading.published_sql import run_query
-from include.reading.published_tables import PinnedTables, pinned
-from include.reading.subscription import PublishedChange
-from include.reading.subscription import subscribe as changes_of
-from include.settings import Settings, load_settings
-from include.status.stream_progress import Progress, observe_progress
+from include.read.published_sql import run_query
+from include.read.published_tables import PinnedTables, pinned
+from include.read.subscription import PublishedChange
+from include.read.subscription import subscribe as changes_of
 
 if TYPE_CHECKING:
     import polars as pl

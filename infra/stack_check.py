@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from include.errors import HeadraceError
-from include.settings import CLONE, PREFIX, Settings, reject_unknown
+from include.ground.errors import HeadraceError
+from include.ground.settings import CLONE, PREFIX, Settings, reject_unknown
 from infra.stack_provisioning import provisioning_problems
 
 COMPOSE, STAND_INS = "docker-compose.yml", "infra/stand-ins/compose.yaml"

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.request import urlopen
 
-from include.errors import HeadraceError, Terminal
-from include.settings import CLONE
+from include.ground.errors import HeadraceError, Terminal
+from include.ground.settings import CLONE
 from infra.stack_site import AUDITED, DATASET, StackSite, await_that, await_value, line_about
 
 COPY = ".stack/datasets"
@@ -35,10 +35,10 @@ RUN_WITHIN = 1500.0
 OPEN_STORED = """
 import json
 from deltalake import DeltaTable
-from include.clients.object_store import find_store
-from include.paths import publication_path
-from include.settings import load_settings
-from include.store.stored_publication import read_stored
+from include.ground.object_store import find_store
+from include.ground.paths import publication_path
+from include.ground.settings import load_settings
+from include.read.stored_publication import read_stored
 settings = load_settings()
 store = find_store(settings)
 found = read_stored(store, "flights").publication

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from include.errors import HeadraceError, Terminal
-from include.settings import CLONE
+from include.ground.errors import HeadraceError, Terminal
+from include.ground.settings import CLONE
 from infra.stack_load import FIRST, Load
 from infra.stack_oracle import departures_by_carrier
 from infra.stack_site import DATASET, CommandFailed, StackSite, await_that, await_value, line_about

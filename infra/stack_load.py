@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
-from include.errors import Terminal
+from include.ground.errors import Terminal
 from infra.stack_site import DATASET, CommandFailed, StackSite, await_that
 
 FIRST, END = datetime(2013, 1, 1), datetime(2014, 1, 1)  # noqa: DTZ001  (days of the feed, which are UTC)

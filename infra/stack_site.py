@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from include.clients.airflow_rest import AirflowRest
-from include.errors import Terminal, Transient
-from include.settings import CLONE
+from include.ground.airflow_rest import AirflowRest
+from include.ground.errors import Terminal, Transient
+from include.ground.settings import CLONE
 
 USER = "admin"
 PROJECT = "headrace"

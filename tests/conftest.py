@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from include.settings import Settings
-from spark_jobs.engine.spark_session import open_session
+from include.ground.settings import Settings
+from spark_jobs.backends.spark_session import open_session
 
 # Tests that need the console start it themselves.
 os.environ.setdefault("HEADRACE_CONSOLE", "off")

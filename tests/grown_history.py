@@ -20,29 +20,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
-from include.catalog.dataset import Dataset, declared_dataset
-from include.catalog.pipeline import AdditiveGold
-from include.catalog.watermark import PROGRESS, WatermarkProgress
-from include.clients.commit_history import history_end
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.paths import gold_path, rejected_path, silver_path
-from include.reading.publication import publish
-from include.settings import Settings
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.automatic_history import AutomaticHistory
-from spark_jobs.engine.compact_tables import compactable_tables
-from spark_jobs.engine.driver_progress import lag_seconds
-from spark_jobs.engine.next_run import next_run
-from spark_jobs.engine.release_publication import publication_of
+from include.declare.dataset import Dataset, declared_dataset
+from include.declare.pipeline import AdditiveGold
+from include.declare.watermark import PROGRESS, WatermarkProgress
+from include.ground.commit_history import history_end
+from include.ground.paths import gold_path, rejected_path, silver_path
+from include.ground.settings import Settings
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
+from include.read.publication import publish
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec
 from spark_jobs.layers.bronze_layer import _metadata as bronze_metadata
 from spark_jobs.layers.gold_layer import GoldTable
+from spark_jobs.layers.next_run import next_run
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.layers.silver_tables import SilverTables
-from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.stream.automatic_history import AutomaticHistory
+from spark_jobs.stream.compact_tables import compactable_tables
+from spark_jobs.stream.driver_progress import lag_seconds
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
+from spark_jobs.tables.delta_table import Table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RECORDS = 20

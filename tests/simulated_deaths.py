@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_jobs.storage import failpoints
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.tables import failpoints
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.failpoints import Step
 
 # Steps 1 and 2 exist in a driver only: tests/recovery kills a real one there.
 CRASH_STEPS = [step for step in Step if step.value[0] in "3456"]

@@ -18,16 +18,12 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from include.catalog.dataset import Dataset, declared_dataset, load_dataset
-from include.paths import warehouse
-from include.reading.publication import find_publication, publish, published_tables
-from include.reading.published_tables import PinnedTables
-from include.reference.reference_tables import current_versions
-from include.settings import Settings
-from spark_jobs.engine.interval_refresh import refresh_due
-from spark_jobs.engine.next_run import refined_batch, unfinished_run
-from spark_jobs.engine.refine import RunReport, refine
-from spark_jobs.engine.release_publication import publication_of
+from include.declare.dataset import Dataset, declared_dataset, load_dataset
+from include.declare.reference_tables import current_versions
+from include.ground.paths import warehouse
+from include.ground.settings import Settings
+from include.read.publication import find_publication, publish, published_tables
+from include.read.published_tables import PinnedTables
 from spark_jobs.jobs.sample_job import SOURCE
 from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.bronze_layer import (
@@ -39,9 +35,13 @@ from spark_jobs.layers.bronze_layer import (
 )
 from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.layers.idle_set import IdleSet
+from spark_jobs.layers.next_run import refined_batch, unfinished_run
 from spark_jobs.layers.release_tables import Release, open_release
 from spark_jobs.layers.validated_run import NextRun
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.interval_refresh import refresh_due
+from spark_jobs.stream.refine import RunReport, refine
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.delta_table import Table
 
 # Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.
 ARRIVED = datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC)

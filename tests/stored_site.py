@@ -16,8 +16,8 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 
-from include.host.ports import free_ports
-from include.settings import Settings
+from include.ground.ports import free_ports
+from include.ground.settings import Settings
 
 SERVER = Path(__file__).with_name("serial_store.py")
 KEY_ID, SECRET = "headrace", "a secret of the store"

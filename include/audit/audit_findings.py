@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 import polars as pl
 
-from include.reading.published_tables import layer_order
+from include.read.published_tables import layer_order
 
 
 class FindingKind(StrEnum):

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 from include.audit.balance import COUNTS, DatasetAudit
 from include.audit.verified_history import history_file
-from include.paths import audit_path
-from include.reading.published_tables import RECORD_LAYERS
-from include.settings import Settings
+from include.ground.paths import audit_path
+from include.ground.settings import Settings
+from include.read.published_tables import RECORD_LAYERS
 from include.state.json_file import JsonFile
 
 COUNTED_LAYERS = ("kafka", *RECORD_LAYERS)

@@ -12,14 +12,14 @@ from include.audit.balance import EVERYTHING, AuditInput, DatasetAudit, Progress
 from include.audit.derived_audit import derived_audit, derived_publications
 from include.audit.kafka_records import AuditUnavailable, Topic
 from include.audit.verified_history import AuditScope, audit_scope, full_scope, history_file
-from include.catalog.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
-from include.catalog.yaml_declarations import DeclarationRefused
-from include.clients.kafka import BrokerUnreachable, TopicMissing
-from include.reading.decision_log import decided_records
-from include.reading.publication import Publication, find_publication, stream_publications, tables_of
-from include.reading.published_tables import PinnedTables
-from include.schemas.writer_schemas import known_schemas
-from include.settings import Settings
+from include.declare.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
+from include.declare.writer_schemas import known_schemas
+from include.declare.yaml_declarations import DeclarationRefused
+from include.ground.kafka import BrokerUnreachable, TopicMissing
+from include.ground.settings import Settings
+from include.read.decision_log import decided_records
+from include.read.publication import Publication, find_publication, stream_publications, tables_of
+from include.read.published_tables import PinnedTables
 
 TopicOpener = Callable[[str], Topic]
 Scope = Callable[[Publication, PinnedTables, Topic], AuditScope]

@@ -38,18 +38,18 @@ from include.audit.silver_findings import (
     split_findings,
 )
 from include.audit.verified_history import AuditScope, VerifiedGold
-from include.catalog.column_lineage import unchanged_fields
-from include.catalog.dataset import Dataset
-from include.catalog.gold_refresh import EVERY_RUN
-from include.catalog.payload_format import AVRO, JSON
-from include.catalog.pipeline import Gold, refresh_interval
-from include.reading.memory_database import memory_database
-from include.reading.parquet_rows import view_table
-from include.reading.publication import Publication, PublishedTable
-from include.reading.published_tables import RECORD_LAYERS, PinnedTables
-from include.reading.refresh_state import RefreshState, stored_refresh_state
-from include.schemas.payload_text import define_payload_text
-from include.schemas.writer_schemas import WriterSchemas
+from include.declare.column_lineage import unchanged_fields
+from include.declare.dataset import Dataset
+from include.declare.gold_refresh import EVERY_RUN
+from include.declare.payload_format import AVRO, JSON
+from include.declare.payload_text import define_payload_text
+from include.declare.pipeline import Gold, refresh_interval
+from include.declare.writer_schemas import WriterSchemas
+from include.read.memory_database import memory_database
+from include.read.parquet_rows import view_table
+from include.read.publication import Publication, PublishedTable
+from include.read.published_tables import RECORD_LAYERS, PinnedTables
+from include.read.refresh_state import RefreshState, stored_refresh_state
 
 Progress = Callable[[str], None]
 MEMORY = "3GB"

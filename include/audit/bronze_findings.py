@@ -12,11 +12,11 @@ import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, offset_findings, position_findings
 from include.audit.kafka_records import HEADERS, RECORD, Chunk, Topic
-from include.clients.delta_log import commits
-from include.kafka_times import AFTER, BEFORE, FIRST_MS, HEADER, LAST_MS
-from include.reading.bronze_ranges import commit_ranges
-from include.reading.publication import PublishedTable
-from include.record_coordinates import CONTENT
+from include.ground.delta_log import commits
+from include.ground.kafka_times import AFTER, BEFORE, FIRST_MS, HEADER, LAST_MS
+from include.ground.record_coordinates import CONTENT
+from include.read.bronze_ranges import commit_ranges
+from include.read.publication import PublishedTable
 
 
 @dataclass(frozen=True)

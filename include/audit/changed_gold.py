@@ -39,13 +39,13 @@ from include.audit.touched_grains import (
     within,
 )
 from include.audit.verified_history import AuditScope, VerifiedGold
-from include.catalog.event_times import after, before
-from include.catalog.measures import Measure
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, closes, gold_session, gold_window
-from include.reading.memory_database import view_rows
-from include.reading.published_tables import PinnedTables
-from include.reading.refresh_state import RefreshState
-from include.sql_quoting import sql_identifier
+from include.declare.event_times import after, before
+from include.declare.measures import Measure
+from include.declare.pipeline import AdditiveGold, Gold, LatestGold, closes, gold_session, gold_window
+from include.ground.sql_quoting import sql_identifier
+from include.read.memory_database import view_rows
+from include.read.published_tables import PinnedTables
+from include.read.refresh_state import RefreshState
 
 MERGED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
 """Measures that a verified value and that of newer rows give together, and how."""

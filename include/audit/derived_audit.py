@@ -9,8 +9,8 @@ from include.audit.audit_findings import Finding, FindingKind
 from include.audit.balance import DatasetAudit
 from include.audit.file_findings import READ_ERRORS, FileCheck, file_check, unreadable_table
 from include.audit.gold_findings import GoldCheck, UncheckedTable
-from include.reading.publication import find_publication, publications, tables_of
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.read.publication import find_publication, publications, tables_of
 
 
 def derived_publications(settings: Settings) -> list[str]:

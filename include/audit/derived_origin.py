@@ -19,16 +19,16 @@ from include.audit.row_origin import (
     row_origin,
     rows_with_keys,
 )
-from include.catalog.dataset import released_dataset
-from include.catalog.derived_dataset import as_query, released_derived
-from include.catalog.pipeline import row_columns
-from include.catalog.sql_checks import duckdb_translation
-from include.reading.memory_database import memory_database
-from include.reading.plain_values import text_value
-from include.reading.publication import PublishedTable, find_publication
-from include.reading.published_tables import PinnedTables
-from include.settings import Settings
-from include.sql_quoting import sql_identifier
+from include.declare.dataset import released_dataset
+from include.declare.derived_dataset import as_query, released_derived
+from include.declare.pipeline import row_columns
+from include.declare.sql_checks import duckdb_translation
+from include.ground.settings import Settings
+from include.ground.sql_quoting import sql_identifier
+from include.read.memory_database import memory_database
+from include.read.plain_values import text_value
+from include.read.publication import PublishedTable, find_publication
+from include.read.published_tables import PinnedTables
 
 SHOWN_ROWS = 10
 RANGES = """

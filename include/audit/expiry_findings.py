@@ -15,10 +15,10 @@ from typing import Any
 
 from include.audit.audit_findings import Finding, FindingKind, position_findings
 from include.audit.bronze_findings import CommittedRange
-from include.clients.delta_log import commits
-from include.reading.expired_batches import first_unexpired_batch
-from include.reading.publication import PublishedTable
-from include.reading.published_tables import PublishedVersionGone
+from include.ground.delta_log import commits
+from include.read.expired_batches import first_unexpired_batch
+from include.read.publication import PublishedTable
+from include.read.published_tables import PublishedVersionGone
 
 COORDINATES = {"bronze": 'partition, "offset"', "silver": "_partition, _offset", "rejected": "_partition, _offset"}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from include.catalog.event_times import after
+from include.declare.event_times import after
 
 COMPARED_CHARACTERS = 16
 """The bounds in a log may have only the beginnings of longer texts."""

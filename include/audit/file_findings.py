@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 
 from include.audit.audit_findings import Finding, FindingKind
 from include.audit.file_bounds import contradiction
-from include.clients.commit_history import HistoryDamaged
-from include.clients.delta_log import LogDamaged, LogIncomplete
-from include.clients.file_checksum import file_checksum, named_checksum
-from include.clients.table_files import add_actions
-from include.reading.publication import PublishedTable
-from include.reading.published_tables import PublishedVersionGone, open_table
+from include.ground.commit_history import HistoryDamaged
+from include.ground.delta_log import LogDamaged, LogIncomplete
+from include.ground.file_checksum import file_checksum, named_checksum
+from include.ground.table_files import add_actions
+from include.read.publication import PublishedTable
+from include.read.published_tables import PublishedVersionGone, open_table
 
 READ_ERRORS = (
     duckdb.Error,

@@ -19,8 +19,8 @@ from pyarrow import fs
 
 from include.audit.file_bounds import beginning, latest_of
 from include.audit.verified_history import AuditScope, is_there
-from include.clients.table_files import add_actions
-from include.reading.published_tables import PinnedTables, open_table
+from include.ground.table_files import add_actions
+from include.read.published_tables import PinnedTables, open_table
 
 
 @dataclass(frozen=True)

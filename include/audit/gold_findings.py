@@ -19,9 +19,9 @@ import duckdb
 from include.audit.audit_findings import Finding, FindingKind
 from include.audit.gold_recomputation import grained_columns, grained_sql, recompute_sql
 from include.audit.measure_sql import aggregate_sql, is_wrong_sql
-from include.catalog.gold_refresh import closing
-from include.catalog.measures import Measure, measure_expressions
-from include.catalog.pipeline import (
+from include.declare.gold_refresh import closing
+from include.declare.measures import Measure, measure_expressions
+from include.declare.pipeline import (
     AdditiveGold,
     Gold,
     LatestGold,
@@ -33,9 +33,9 @@ from include.catalog.pipeline import (
     row_condition,
     timed_by,
 )
-from include.errors import Terminal
-from include.reading.refresh_state import RefreshState
-from include.sql_quoting import duckdb_expression, same_sql, sql_identifier
+from include.ground.errors import Terminal
+from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
+from include.read.refresh_state import RefreshState
 
 ROWS, GRAIN = "rows of the query", ""
 DECIMAL = re.compile(r"DECIMAL\([0-9]+,(?P<scale>[0-9]+)\)")
@@ -196,7 +196,7 @@ def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]
     if not differing:
         return {}
     # sqlglot takes half a second to import: only an audit that found a difference needs it.
-    from include.catalog.sql_checks import unproven_constructs
+    from include.declare.sql_checks import unproven_constructs
 
     if isinstance(gold, QueryGold):
         written = {ROWS: gold.query if gold.touched_by == "true" else f"{gold.query}; select {gold.touched_by}"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from include.audit.measure_sql import aggregate_sql
-from include.catalog.pipeline import (
+from include.declare.pipeline import (
     AdditiveGold,
     Gold,
     LatestGold,
@@ -14,8 +14,8 @@ from include.catalog.pipeline import (
     gold_window,
     grain_columns,
 )
-from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
-from include.sql_quoting import duckdb_expression, same_sql, sql_identifier
+from include.declare.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
+from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
 
 
 def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:

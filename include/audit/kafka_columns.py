@@ -23,9 +23,9 @@ import pyarrow as pa
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from include.host.java_runtime import find_java
-from include.host.process_end import ended_how
-from include.kafka_address import source_options
+from include.ground.java_runtime import find_java
+from include.ground.kafka_address import source_options
+from include.ground.process_end import ended_how
 
 SOURCE = Path(__file__).with_name("KafkaRecords.java")
 CLASS = "headrace.KafkaRecords"

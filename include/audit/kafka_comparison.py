@@ -31,9 +31,9 @@ from include.audit.expiry_findings import ExpiredBatches, expired_batches, expir
 from include.audit.file_findings import READ_ERRORS
 from include.audit.kafka_records import CHUNK_BYTES, CHUNK_RECORDS, Chunk, Topic
 from include.audit.verified_history import AuditScope
-from include.reading.memory_database import view_rows
-from include.reading.publication import Publication
-from include.reading.published_tables import RECORD_LAYERS, PinnedTables
+from include.read.memory_database import view_rows
+from include.read.publication import Publication
+from include.read.published_tables import RECORD_LAYERS, PinnedTables
 
 COMPARED_AGAIN = 1_000
 """Offsets before the verified end that each audit compares with Kafka again."""

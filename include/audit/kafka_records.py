@@ -16,8 +16,8 @@ from pathlib import Path
 import polars as pl
 
 from include.audit.kafka_columns import KafkaReadFailed, PartitionReader, partition_reader
-from include.clients.kafka import log_end_offsets, log_start_offsets, topic_id
-from include.errors import Transient
+from include.ground.errors import Transient
+from include.ground.kafka import log_end_offsets, log_start_offsets, topic_id
 
 CHUNK_RECORDS = 200_000
 CHUNK_BYTES = 64 * 1024 * 1024

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from include.catalog.comparable_doubles import SUM_ERROR
-from include.catalog.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure
-from include.sql_quoting import duckdb_expression
+from include.declare.comparable_doubles import SUM_ERROR
+from include.declare.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure
+from include.ground.sql_quoting import duckdb_expression
 
 EXACT_BELOW = 200
 RELATIVE_ERROR = 0.05

@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from include.audit.gold_findings import DIALECT, EVALUATION_ERRORS, columns_of
 from include.audit.gold_recomputation import grained_columns, grained_sql, recompute_sql
-from include.catalog.event_times import before
-from include.catalog.gold_refresh import closing, first_open
-from include.catalog.pipeline import Gold, QueryGold, gold_session, gold_window, grain_columns
-from include.catalog.window_sql import end_sql
-from include.catalog.windows import MICROSECOND, window_begin
-from include.reading.memory_database import memory_database
-from include.reading.published_tables import PinnedTables
-from include.sql_quoting import duckdb_expression, sql_identifier
+from include.declare.event_times import before
+from include.declare.gold_refresh import closing, first_open
+from include.declare.pipeline import Gold, QueryGold, gold_session, gold_window, grain_columns
+from include.declare.window_sql import end_sql
+from include.declare.windows import MICROSECOND, window_begin
+from include.ground.sql_quoting import duckdb_expression, sql_identifier
+from include.read.memory_database import memory_database
+from include.read.published_tables import PinnedTables
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, position_findings
-from include.sql_quoting import sql_identifier, sql_literal
+from include.ground.sql_quoting import sql_identifier, sql_literal
 
 EXACT_NUMBER = "exact_number"
 """The function of DuckDB: a payload's text, the name of a member, and a scale → its number as a plain decimal."""

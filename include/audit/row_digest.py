@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from include.sql_quoting import sql_identifier
+from include.ground.sql_quoting import sql_identifier
 
 
 def row_digest(database: Any, rows: str, columns: Sequence[str]) -> tuple[int, int]:

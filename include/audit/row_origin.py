@@ -12,17 +12,17 @@ import pyarrow.compute as pc
 
 from include.audit.gold_findings import columns_of
 from include.audit.gold_recomputation import grained_sql
-from include.catalog.dataset import released_dataset
-from include.catalog.event_times import utc_text
-from include.catalog.pipeline import Gold, QueryGold, closes, gold_session, gold_window, grain_columns, row_columns
-from include.catalog.windows import Start, Window, window_begin, window_end
-from include.errors import Terminal
-from include.reading.memory_database import memory_database
-from include.reading.publication import PublishedTable
-from include.reading.published_tables import PinnedTables
-from include.reading.refresh_state import stored_refresh_state
-from include.settings import Settings
-from include.sql_quoting import duckdb_expression, sql_identifier
+from include.declare.dataset import released_dataset
+from include.declare.event_times import utc_text
+from include.declare.pipeline import Gold, QueryGold, closes, gold_session, gold_window, grain_columns, row_columns
+from include.declare.windows import Start, Window, window_begin, window_end
+from include.ground.errors import Terminal
+from include.ground.settings import Settings
+from include.ground.sql_quoting import duckdb_expression, sql_identifier
+from include.read.memory_database import memory_database
+from include.read.publication import PublishedTable
+from include.read.published_tables import PinnedTables
+from include.read.refresh_state import stored_refresh_state
 
 GOLD_LAYER = "gold."
 

@@ -16,9 +16,9 @@ import polars as pl
 
 from include.audit.audit_findings import Finding, FindingKind, position_findings
 from include.audit.payload_numbers import EXACT_NUMBER, json_path
-from include.catalog.contract import Column
-from include.catalog.pipeline import Pipeline
-from include.sql_quoting import sql_identifier, sql_literal
+from include.declare.contract import Column
+from include.declare.pipeline import Pipeline
+from include.ground.sql_quoting import sql_identifier, sql_literal
 
 ALL_SILVER = "all_silver"
 EVERYWHERE = "true"

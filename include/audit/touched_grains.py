@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from include.audit.gold_findings import columns_of
 from include.audit.gold_recomputation import grained_sql
-from include.catalog.event_times import FIRST, LAST
-from include.catalog.gold_refresh import closing
-from include.catalog.pipeline import Gold, gold_session, gold_window, grain_columns, timed_by
-from include.catalog.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql
-from include.catalog.windows import MICROSECOND, Session, Window, window_begin, window_end
-from include.sql_quoting import same_sql, sql_identifier
+from include.declare.event_times import FIRST, LAST
+from include.declare.gold_refresh import closing
+from include.declare.pipeline import Gold, gold_session, gold_window, grain_columns, timed_by
+from include.declare.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql
+from include.declare.windows import MICROSECOND, Session, Window, window_begin, window_end
+from include.ground.sql_quoting import same_sql, sql_identifier
 
 Span = tuple[Any, Any]
 """The least and the greatest value."""

@@ -22,13 +22,13 @@ from include.audit.bronze_findings import CommittedRange
 from include.audit.file_findings import READ_ERRORS, first_line
 from include.audit.kafka_records import Topic
 from include.audit.row_digest import row_digest
-from include.clients.table_files import add_actions
-from include.paths import verified_history_path
-from include.reading.memory_database import memory_database
-from include.reading.publication import Publication
-from include.reading.published_tables import RECORD_LAYERS, PinnedTables, open_table
-from include.settings import Settings
-from include.sql_quoting import sql_literal
+from include.ground.paths import verified_history_path
+from include.ground.settings import Settings
+from include.ground.sql_quoting import sql_literal
+from include.ground.table_files import add_actions
+from include.read.memory_database import memory_database
+from include.read.publication import Publication
+from include.read.published_tables import RECORD_LAYERS, PinnedTables, open_table
 from include.state.json_file import JsonFile
 
 MEMORY = "1GB"

@@ -22,8 +22,8 @@ from include.bench.bench_state import SOURCES, LogLine
 from include.bench.bench_table import as_text
 from include.bench.peer_run import PEERS, PeerOptions, measured_peers
 from include.cli.exit_codes import FAILED, INTERRUPTED
-from include.paths import benchmarks_path
-from include.settings import load_settings
+from include.ground.paths import benchmarks_path
+from include.ground.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in state folders of its own.")
 SHORT = (Mode.cold, Mode.drain, Mode.latency, Mode.audit)

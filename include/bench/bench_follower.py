@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from include.errors import Terminal
-from include.paths import log_path, publication_path
-from include.reading.publication import find_publication
-from include.settings import Settings
+from include.ground.errors import Terminal
+from include.ground.paths import log_path, publication_path
+from include.ground.settings import Settings
+from include.observe.process_status import observe_processes
+from include.observe.stream_progress import blocking_process
+from include.read.publication import find_publication
 from include.state.driver_status import LastRun, stream_status
 from include.state.process_states import stream_name
-from include.status.process_status import observe_processes
-from include.status.stream_progress import blocking_process
 
 POLL_SECONDS = 0.02
 STATUS_SECONDS = 0.25

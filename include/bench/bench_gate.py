@@ -22,7 +22,7 @@ from include.bench.bench_session import BenchSession
 from include.bench.bench_state import ONE_GOLD_TABLE
 from include.bench.event_supply import FEEDS
 from include.bench.sent_records import VIEW_ROWS, WRAP, SentRecords, identity_hash
-from include.reading import pinned
+from include.read.published_tables import pinned
 
 MOST_FINDINGS = 5
 

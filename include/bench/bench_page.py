@@ -8,7 +8,7 @@ from include.bench.bench_goals import goal_of
 from include.bench.bench_result import PLATFORM, BenchResult, Measurement, invalid_runs
 from include.bench.bench_spread import Key, Spread, spreads
 from include.bench.bench_table import bound, machine_facts, shown
-from include.rendering.render_template import render_html
+from include.ground.render_template import render_html
 from include.workloads.workload_charts import BAR, WIDTH, Chart, ChartBar, ChartMark
 
 PLOTTED = (

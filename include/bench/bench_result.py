@@ -12,9 +12,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from include.bench.bench_machine import Machine
-from include.errors import Terminal
-from include.paths import benchmarks_path
-from include.settings import Settings
+from include.ground.errors import Terminal
+from include.ground.paths import benchmarks_path
+from include.ground.settings import Settings
 
 PLATFORM = "headrace"
 FORMAT = 1

@@ -17,12 +17,12 @@ from include.bench.bench_state import LogLine, stopped_afterwards, temporary_sta
 from include.bench.event_supply import FEEDS, EventSupply
 from include.bench.sending import Target, send_frames
 from include.bench.sent_records import SentRecords
-from include.clients.kafka import ensure_topic
-from include.clients.readable_offsets import readable_end_offsets
-from include.host.await_progress import NoProgress, Waiting
-from include.paths import publication_path
-from include.process_control.start_stop import up
-from include.settings import Settings
+from include.ground.await_progress import NoProgress, Waiting
+from include.ground.kafka import ensure_topic
+from include.ground.paths import publication_path
+from include.ground.readable_offsets import readable_end_offsets
+from include.ground.settings import Settings
+from include.run.start_stop import up
 from include.state.broker_address import bootstrap_servers
 from include.state.process_signs import process_signs
 from include.state.process_states import stream_name

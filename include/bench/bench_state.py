@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from include.process_control.start_stop import down
-from include.settings import CLONE, Settings, load_settings
+from include.ground.settings import CLONE, Settings, load_settings
+from include.run.start_stop import down
 from include.workloads.workload_registry import DATASETS as WORKLOADS
 
 SOURCES = {"flights": CLONE / "include" / "datasets" / "flights", "ad_events": WORKLOADS / "ad_events"}

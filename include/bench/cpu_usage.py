@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import psutil
 
-from include.settings import Settings
+from include.ground.settings import Settings
 from include.state.process_states import BROKER, RUNNER, stream_name
 from include.state.run_files import read_run_file
 

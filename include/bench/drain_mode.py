@@ -9,10 +9,10 @@ from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.cpu_usage import per_million, stream_cpu, used_between
 from include.bench.sending import Preload
-from include.clients.delta_log import log_versions, read_commit
-from include.clients.kafka import log_end_offsets
-from include.paths import bronze_path
-from include.settings import Settings
+from include.ground.delta_log import log_versions, read_commit
+from include.ground.kafka import log_end_offsets
+from include.ground.paths import bronze_path
+from include.ground.settings import Settings
 
 
 def measure_drain(session: BenchSession, events: int) -> Figures:

@@ -16,8 +16,8 @@ from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.cpu_usage import per_million, stream_cpu, used_between
 from include.bench.sending import OpenLoop
-from include.reading import pinned
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.read.published_tables import pinned
 
 MOST_RECORDS = 20_000_000
 """Records of which the latency is computed; of more, one in so many of each partition stands for its neighbours."""

@@ -32,11 +32,11 @@ from include.bench.event_supply import FEEDS, EventSupply
 from include.bench.peers.peer_job import DONE, READY, PeerJob, TopicSpan
 from include.bench.sending import Target, send_frames
 from include.bench.sent_records import VIEW_ROWS, SentRecords
-from include.clients.kafka import ensure_topic
-from include.clients.readable_offsets import readable_end_offsets
-from include.errors import Terminal
-from include.process_control.start_stop import down
-from include.settings import CLONE
+from include.ground.errors import Terminal
+from include.ground.kafka import ensure_topic
+from include.ground.readable_offsets import readable_end_offsets
+from include.ground.settings import CLONE
+from include.run.start_stop import down
 
 DATASET = "ad_events"
 PEERS = {

@@ -18,13 +18,13 @@ import polars as pl
 from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.latency_mode import measure_latency, sending
-from include.planning import plan_stages
-from include.planning.plan_stages import SilentReporter
-from include.planning.release_plan import ReleaseParameters, plan_release
+from include.change import plan_stages
+from include.change.plan_stages import SilentReporter
+from include.change.release_plan import ReleaseParameters, plan_release
+from include.ground.settings import Settings
 from include.plans.plan import PlanRecord
 from include.plans.stage_results import Stage
-from include.reading import pinned
-from include.settings import Settings
+from include.read.published_tables import pinned
 
 LONGEST_STREAM = 3600.0
 """Seconds of events that are available while the release is built."""

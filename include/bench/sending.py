@@ -10,8 +10,8 @@ import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from include.bench.sent_records import SentRecords
-from include.errors import Transient
-from include.kafka_address import client_options
+from include.ground.errors import Transient
+from include.ground.kafka_address import client_options
 from include.producers.kafka_producer import (
     Outbox,
     Pace,

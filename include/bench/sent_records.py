@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from include.bench.event_supply import BLOCK_SPAN, ad_block
-from include.catalog.event_times import FIRST, LAST
+from include.declare.event_times import FIRST, LAST
 from include.workloads.ad_events_oracle import expected_ad_tables
 
 Views = Counter[tuple[str, datetime]]

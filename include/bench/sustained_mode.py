@@ -16,7 +16,7 @@ import numpy as np
 from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession
 from include.bench.sending import OpenLoop
-from include.clients.kafka import log_end_offsets
+from include.ground.kafka import log_end_offsets
 
 SLOPE_SHARE = 0.01
 """The lag may grow by this share of the rate."""

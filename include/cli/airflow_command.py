@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from include.errors import Terminal
-from include.process_control.airflow_parts import airflow as airflow_argv
-from include.process_control.airflow_process import airflow_environment, keys_file, require_airflow
-from include.settings import CLONE, load_settings
+from include.ground.errors import Terminal
+from include.ground.settings import CLONE, load_settings
+from include.run.airflow_parts import airflow as airflow_argv
+from include.run.airflow_process import airflow_environment, keys_file, require_airflow
 
 
 class AirflowNeverStarted(Terminal):

@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from include.analysis.analysis_run import run_analysis
-from include.catalog.analyses import declared_analyses, declared_analysis
-from include.catalog.dataset import dataset_names, declared_dataset
+from include.change.analysis_run import run_analysis
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.reading.published_analyses import PublishedAnalysis, published_analyses
-from include.settings import load_settings
+from include.declare.analyses import declared_analyses, declared_analysis
+from include.declare.dataset import dataset_names, declared_dataset
+from include.ground.settings import load_settings
+from include.read.published_analyses import PublishedAnalysis, published_analyses
 
 app = typer.Typer(no_args_is_help=True, help="Analyses: iterative and learning jobs over published tables.")
 

@@ -23,18 +23,18 @@ from include.audit.deep_findings import deep_audit
 from include.audit.gold_findings import ExpressionNotEvaluable, GoldCheck, UncheckedTable
 from include.audit.kafka_records import AuditUnavailable, open_topic
 from include.audit.verified_history import REQUESTED
+from include.change.bounded_jobs import JobFailed, run_job
+from include.change.derived_recomputation import recompute_derived
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.errors import HeadraceError
-from include.planning.bounded_jobs import JobFailed, run_job
-from include.planning.derived_recomputation import recompute_derived
-from include.process_control.job_process import refuse_running
-from include.reading.plain_values import iso_time
-from include.settings import Settings, load_settings
+from include.ground.errors import HeadraceError
+from include.ground.settings import Settings, load_settings
+from include.observe.standing_streams import standing_sentence
+from include.read.plain_values import iso_time
+from include.run.job_process import refuse_running
 from include.state.broker_address import bootstrap_servers
 from include.state.run_files import read_run_file
-from include.status.standing_streams import standing_sentence
 
 SHOWN_FINDINGS = 20
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from include.cli.checks_table import checks_table
 
 if TYPE_CHECKING:
-    from include.planning.comparison_view import TableView
+    from include.change.comparison_view import TableView
     from include.plans.comparison import Comparison
 
 
@@ -21,7 +21,7 @@ MOST_DIFFERENCES = 3
 
 def show_comparison(console: Console, comparison: Comparison, *, details: bool = False) -> None:
     """Print the verdict, the tables, and the differences that matter most; with `details` all of them."""
-    from include.planning.comparison_view import comparison_view
+    from include.change.comparison_view import comparison_view
 
     view = comparison_view(comparison)
     console.print(f"[bold]{view.verdict}[/], {view.summary}", highlight=False)

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from include.host.ports import LOOPBACK, chosen_port, refuse_unusable_host
-from include.settings import InvalidSetting, Settings, load_settings
+from include.ground.ports import LOOPBACK, chosen_port, refuse_unusable_host
+from include.ground.settings import InvalidSetting, Settings, load_settings
 
 
 def console(
@@ -28,7 +28,7 @@ def console(
     if add_user is not None:
         _add_user(settings, add_user)
         return
-    from include.console.console_server import refuse_exposed, serve
+    from include.serve.console_server import refuse_exposed, serve
 
     refuse_unusable_host(host, "console")
     refuse_exposed(settings, host)
@@ -40,7 +40,7 @@ def console(
 
 def _add_user(settings: Settings, name: str) -> None:
     """Read a password, twice in a terminal, and store it. Raises InvalidSetting without a password file."""
-    from include.console.log_in import add_user
+    from include.serve.log_in import add_user
 
     if settings.console_passwords is None:
         raise InvalidSetting("HEADRACE_CONSOLE_PASSWORDS", "names no file for the users of the console")

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.catalog.derived_dataset import all_dataset_names, declared_contract
-from include.catalog.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
+from include.change.contract_check import ContractCheck, check_contracts
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
-from include.quality.contract_check import ContractCheck, check_contracts
-from include.settings import load_settings
+from include.declare.derived_dataset import all_dataset_names, declared_contract
+from include.declare.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
+from include.ground.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Contracts: check the declared rules of records and tables.")
 COLOURS = {"breaking": "red", "additive": "green", "compatible": "dim"}

@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from include.change.reinstate_plan import ReinstateParameters, plan_reinstate
+from include.change.rejected_decisions import Author, discard, fix
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, Offset, Offsets, Partition, validated
 from include.cli.plan_command import THRESHOLD, YES, approver, current_user, plan_and_run
 from include.cli.rejected_command import Column, Reason, Since, Status, Until, app
-from include.planning.reinstate_plan import ReinstateParameters, plan_reinstate
-from include.planning.rejected_decisions import Author, discard, fix
-from include.reading.rejected_records import RejectedFilter
-from include.settings import load_settings
+from include.ground.settings import load_settings
+from include.read.rejected_records import RejectedFilter
 
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 Why = Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")]

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from include.catalog.event_times import utc_text
+from include.change.grain_states import GrainState, GrainStates, GrainWindow, grain_states, row_states
 from include.cli.open_windows import open_windows
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.planning.grain_states import GrainState, GrainStates, GrainWindow, grain_states, row_states
-from include.settings import load_settings
+from include.declare.event_times import utc_text
+from include.ground.settings import load_settings
 
 STATES = tuple(map(str, GrainState))
 SHOWN = ("_state", "_first_batch", "_last_batch", "_revision")

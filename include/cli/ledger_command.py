@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from include.catalog.dataset import declared_dataset
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.ledger.ledger_reader import Batch, OffsetRange, open_reader
-from include.ledger.ledger_rebuild import RebuildResult
-from include.ledger.ledger_rebuild import rebuild as rebuild_ledger
-from include.settings import load_settings
+from include.declare.dataset import declared_dataset
+from include.ground.settings import load_settings
+from include.observe.ledger_reader import Batch, OffsetRange, open_reader
+from include.observe.ledger_rebuild import RebuildResult
+from include.observe.ledger_rebuild import rebuild as rebuild_ledger
 
 app = typer.Typer(no_args_is_help=True, help="The ledger: an index of the Delta commits, batch by batch.")
 

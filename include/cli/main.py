@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from include.cli.exit_codes import INTERRUPTED
 from include.cli.lazy_group import LazyCommand, LazyGroup
-from include.errors import HeadraceError
+from include.ground.errors import HeadraceError
 
 # Demo, workloads, benchmarks and producers are named only here: nothing in the product imports them.
 COMMANDS = {
@@ -175,7 +175,7 @@ def headrace(context: typer.Context) -> None:
     if context.invoked_subcommand not in NEEDS_CURRENT_STATE or "--help" in sys.argv:
         return
     # Imported here: the settings library doubles the time of `headrace --help`.
-    from include.settings import load_settings
+    from include.ground.settings import load_settings
     from include.state.migrate_state import migrate_state
 
     for line in migrate_state(load_settings()):
@@ -201,10 +201,10 @@ def main() -> None:
 
 def _with_known_datasets(error: HeadraceError) -> HeadraceError:
     """Return DatasetUnknown, with all datasets, for a name that no folder declares: a typing error."""
-    from include.catalog.dataset import DatasetUnknown
-    from include.catalog.derived_dataset import all_dataset_names
-    from include.reading.publication import NothingPublished
-    from include.settings import load_settings
+    from include.declare.dataset import DatasetUnknown
+    from include.declare.derived_dataset import all_dataset_names
+    from include.ground.settings import load_settings
+    from include.read.publication import NothingPublished
 
     if isinstance(error, NothingPublished):
         name, others = error.dataset, list[str]()

@@ -12,15 +12,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from include.change.table_maintenance import TableMaintenance, maintain_tables
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.errors import HeadraceError, Terminal, Transient
-from include.maintenance.table_maintenance import TableMaintenance, maintain_tables
-from include.plans.ended_plans import EndedData, remove_ended
-from include.process_control.log_trimming import trim_logs
-from include.reading.publication import publications
-from include.settings import load_settings
+from include.ground.errors import HeadraceError, Terminal, Transient
+from include.ground.settings import load_settings
+from include.observe.ended_plans import EndedData, remove_ended
+from include.read.publication import publications
+from include.run.log_trimming import trim_logs
 
 
 def maintain(

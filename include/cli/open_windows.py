@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from include.audit.open_rows import OpenRows, open_rows
-from include.catalog.dataset import released_dataset
-from include.catalog.pipeline import closes
-from include.errors import HeadraceError
-from include.ledger.ledger_reader import open_reader
-from include.reading.publication import Publication, find_publication
-from include.reading.published_tables import pinned
-from include.settings import Settings
-from include.status.watermark_status import WatermarkStatus, moment, watermark_status
+from include.declare.dataset import released_dataset
+from include.declare.pipeline import closes
+from include.ground.errors import HeadraceError
+from include.ground.settings import Settings
+from include.observe.ledger_reader import open_reader
+from include.observe.watermark_status import WatermarkStatus, moment, watermark_status
+from include.read.publication import Publication, find_publication
+from include.read.published_tables import pinned
 
 
 def open_tables(settings: Settings, publication: Publication, found: WatermarkStatus) -> dict[str, OpenRows]:

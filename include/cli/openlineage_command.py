@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from include.settings import Settings, load_settings
+from include.ground.settings import Settings, load_settings
 
 
 def openlineage(
@@ -33,9 +33,9 @@ def openlineage(
     if export is not None:
         _export(settings, export)
         return
-    from include.lineage_events.event_delivery import receiver
-    from include.lineage_events.event_follower import EventFollower
-    from include.lineage_events.lineage_emitter import serve
+    from include.observe.event_delivery import receiver
+    from include.observe.event_follower import EventFollower
+    from include.observe.lineage_emitter import serve
 
     if not once:
         serve(settings, show)
@@ -48,9 +48,9 @@ def openlineage(
 def _export(settings: Settings, target: str) -> None:
     from openlineage.client.serde import Serde
 
-    from include.lineage_events.declared_export import declared_events
-    from include.lineage_events.event_follower import known_brokers
-    from include.lineage_events.event_naming import event_naming
+    from include.observe.declared_export import declared_events
+    from include.observe.event_follower import known_brokers
+    from include.observe.event_naming import event_naming
 
     events = declared_events(settings, event_naming(settings, known_brokers(settings)), datetime.now(UTC))
     lines = "".join(f"{Serde.to_json(event)}\n" for event in events)

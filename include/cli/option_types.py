@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from include import strict_values
-from include.strict_values import MAX_OFFSET, MAX_PARTITION
+from include.ground import strict_values
+from include.ground.strict_values import MAX_OFFSET, MAX_PARTITION
 
 Value = TypeVar("Value")
 Model = TypeVar("Model", bound=BaseModel)

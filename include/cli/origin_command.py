@@ -16,18 +16,18 @@ from rich.tree import Tree
 
 from include.audit.derived_origin import DerivedOrigin, origin_of
 from include.audit.row_origin import RecordRange, RowOrigin
-from include.catalog.column_lineage import TableNotDeclared, declared_columns, described_columns
-from include.catalog.column_origins import TableColumns
-from include.catalog.dataset import dataset_names, declared_dataset
-from include.catalog.derived_dataset import declared_derived, derived_names
-from include.catalog.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.reading import pinned
-from include.reading.plain_values import excerpt, json_value, text_value
-from include.schemas.payload_text import shown_payload
-from include.schemas.writer_schemas import known_schemas
-from include.settings import load_settings
+from include.declare.column_lineage import TableNotDeclared, declared_columns, described_columns
+from include.declare.column_origins import TableColumns
+from include.declare.dataset import dataset_names, declared_dataset
+from include.declare.derived_dataset import declared_derived, derived_names
+from include.declare.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
+from include.declare.payload_text import shown_payload
+from include.declare.writer_schemas import known_schemas
+from include.ground.settings import load_settings
+from include.read.plain_values import excerpt, json_value, text_value
+from include.read.published_tables import pinned
 
 PAYLOAD_WIDTH = 100
 

@@ -13,21 +13,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from include.catalog.dataset import released_dataset
+from include.change.published_quality import validate_published
+from include.change.quality_pages import report_page
+from include.change.quality_report import QualityReport, quality_report
+from include.change.silver_drift import drift_warnings
 from include.cli.checks_table import checks_table
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, output_file, utc_time
 from include.cli.wide_console import wide_console
-from include.ledger.ledger_reader import open_reader
-from include.paths import docs_page
-from include.quality.published_quality import validate_published
-from include.quality.quality_pages import report_page
-from include.quality.quality_report import QualityReport, quality_report
-from include.quality.silver_drift import drift_warnings
-from include.reading.publication import publications, read_publication, tables_of
-from include.reading.published_tables import PinnedTables
-from include.schemas.writer_schemas import known_schemas
-from include.settings import load_settings
+from include.declare.dataset import released_dataset
+from include.declare.writer_schemas import known_schemas
+from include.ground.paths import docs_page
+from include.ground.settings import load_settings
+from include.observe.ledger_reader import open_reader
+from include.read.publication import publications, read_publication, tables_of
+from include.read.published_tables import PinnedTables
 
 app = typer.Typer(no_args_is_help=True, help="Data quality: rule violations, table rules, drift.")
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]

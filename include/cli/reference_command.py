@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from include.catalog.dataset import dataset_names, declared_dataset, released_dataset
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.reading.publication import find_publication
-from include.reference.reference_tables import current_versions, load_reference, read_version
-from include.settings import load_settings
+from include.declare.dataset import dataset_names, declared_dataset, released_dataset
+from include.declare.reference_tables import current_versions, load_reference, read_version
+from include.ground.settings import load_settings
+from include.read.publication import find_publication
 
 app = typer.Typer(no_args_is_help=True, help="Reference tables that events are joined with: list, load.")
 DATASET = typer.Option("--dataset", help="The dataset of the table.")

@@ -13,15 +13,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from include.change.plan_preconditions import refuse_unknown_dataset
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, Offset, Offsets, Partition, utc_time
 from include.cli.wide_console import wide_console
-from include.planning.plan_preconditions import refuse_unknown_dataset
-from include.reading import pinned
-from include.reading.decision_log import Decision, decided_records
-from include.reading.plain_values import excerpt, iso_time, json_value, text_of
-from include.reading.published_tables import PinnedTables
-from include.reading.rejected_records import (
+from include.declare.payload_text import shown_payload
+from include.declare.writer_schemas import known_schemas
+from include.ground.settings import load_settings
+from include.read.decision_log import Decision, decided_records
+from include.read.plain_values import excerpt, iso_time, json_value, text_of
+from include.read.published_tables import PinnedTables, pinned
+from include.read.rejected_records import (
     REINSTATED,
     RejectedFilter,
     RejectedRecord,
@@ -29,9 +31,6 @@ from include.reading.rejected_records import (
     rejected_datasets,
     rejected_records,
 )
-from include.schemas.payload_text import shown_payload
-from include.schemas.writer_schemas import known_schemas
-from include.settings import load_settings
 
 PAYLOAD_WIDTH = 80
 app = typer.Typer(no_args_is_help=True, help="Records that are not in silver: list, fix, discard, reinstate.")

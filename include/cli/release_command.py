@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from include.change.derived_release_plan import plan_any_release
+from include.change.release_plan import ReleaseParameters
 from include.cli.option_types import AsJson, utc_time, validated
 from include.cli.plan_command import THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
-from include.planning.derived_release_plan import plan_any_release
-from include.planning.release_plan import ReleaseParameters
-from include.strict_values import MAX_OFFSET
+from include.ground.strict_values import MAX_OFFSET
 
 app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
 DATASET = typer.Option("--dataset", help="The dataset with the changed folder.")

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from include.catalog.derived_dataset import require_declared
-from include.planning.owner_client import request_owner
-from include.process_control.job_process import finish_job, refuse_running, start_job
-from include.reading.publication import read_publication
-from include.settings import Settings, load_settings
+from include.change.owner_client import request_owner
+from include.declare.derived_dataset import require_declared
+from include.ground.settings import Settings, load_settings
+from include.read.publication import read_publication
+from include.run.job_process import finish_job, refuse_running, start_job
 from include.state.owner_requests import OwnerRequest, RequestKind
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from include.catalog.derived_dataset import require_declared
-from include.process_control.job_process import finish_job, refuse_running, start_job
-from include.settings import load_settings
+from include.declare.derived_dataset import require_declared
+from include.ground.settings import load_settings
+from include.run.job_process import finish_job, refuse_running, start_job
 
 
 def restore(

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.setting_list import SettingInfo, list_settings
-from include.settings import PREFIX, InvalidSetting, load_settings
-from include.settings_profiles import KNOBS, PURPOSES
+from include.ground.setting_list import SettingInfo, list_settings
+from include.ground.settings import PREFIX, InvalidSetting, load_settings
+from include.ground.settings_profiles import KNOBS, PURPOSES
 
 
 def settings(

@@ -18,24 +18,24 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from include.catalog.dataset import dataset_names
 from include.cli.exit_codes import FAILED
 from include.cli.open_windows import open_sentences
 from include.cli.option_types import AsJson
-from include.leases.lease_table import LeaseRow
-from include.ledger.ledger_reader import open_reader
-from include.reading.plain_values import iso_time
-from include.settings import Settings, load_settings
-from include.state.process_states import ProcessState, ProcessStatus, stream_name
-from include.status.derived_progress import DerivedProgress
-from include.status.stream_progress import (
+from include.declare.dataset import dataset_names
+from include.ground.settings import Settings, load_settings
+from include.observe.derived_progress import DerivedProgress
+from include.observe.ledger_reader import open_reader
+from include.observe.stream_progress import (
     CatchUpProgress,
     DatasetProgress,
     Progress,
     observe_catch_up,
     observe_progress,
 )
-from include.status.watermark_status import WatermarkStatus, moment, watermark_json
+from include.observe.watermark_status import WatermarkStatus, moment, watermark_json
+from include.read.plain_values import iso_time
+from include.state.lease_table import LeaseRow
+from include.state.process_states import ProcessState, ProcessStatus, stream_name
 
 POLL_SECONDS = 1.0
 COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim"}

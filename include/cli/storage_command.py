@@ -14,8 +14,8 @@ from rich.table import Table
 
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.settings import load_settings
-from include.status.disk_use import PartUse, disk_use
+from include.ground.settings import load_settings
+from include.observe.disk_use import PartUse, disk_use
 
 COUNTS = ("current", "replaced", "log", "deletable")
 

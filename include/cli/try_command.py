@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from include.catalog.dataset_cases import case_files, case_text, expected_case, expected_path
-from include.catalog.dataset_checks import checked_dataset
+from include.change.bounded_jobs import JobFailed, run_job
 from include.cli.option_types import sample_file
 from include.cli.wide_console import wide_console
-from include.errors import Terminal
-from include.planning.bounded_jobs import JobFailed, run_job
-from include.process_control.job_process import refuse_running
-from include.reading.plain_values import text_value
-from include.settings import Settings, load_settings
+from include.declare.dataset_cases import case_files, case_text, expected_case, expected_path
+from include.declare.dataset_checks import checked_dataset
+from include.ground.errors import Terminal
+from include.ground.settings import Settings, load_settings
+from include.read.plain_values import text_value
+from include.run.job_process import refuse_running
 
 SHOWN_REJECTED = 20
 Tried = Mapping[str, Any]

@@ -8,22 +8,22 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.catalog.derived_dataset import all_dataset_names
 from include.cli.exit_codes import FAILED
-from include.process_control.airflow_process import (
+from include.declare.derived_dataset import all_dataset_names
+from include.ground.settings import Settings, load_settings
+from include.observe.process_status import observe_console, observe_jobs, observe_metrics
+from include.run.airflow_process import (
     AirflowNotStarted,
     down_airflow,
     login_hint,
     require_airflow,
     up_airflow,
 )
-from include.process_control.optional_processes import await_page
-from include.process_control.start_stop import NotStarted, up_runner
-from include.process_control.start_stop import down as bring_down
-from include.process_control.start_stop import up as bring_up
-from include.settings import Settings, load_settings
+from include.run.optional_processes import await_page
+from include.run.start_stop import NotStarted, up_runner
+from include.run.start_stop import down as bring_down
+from include.run.start_stop import up as bring_up
 from include.state.process_states import ProcessState, ProcessStatus
-from include.status.process_status import observe_console, observe_jobs, observe_metrics
 
 NEXT_IN_AIRFLOW = (
     "streams run without Airflow. Unpause stream__<dataset> to let Airflow request and watch one, and audit, maintain, "

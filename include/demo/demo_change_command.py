@@ -17,11 +17,14 @@ from rich.markup import escape
 
 from include.audit.audit_run import audit_dataset
 from include.audit.kafka_records import open_topic
+from include.change import plan_stages
+from include.change.plan_stages import PlanStage, run_plan
+from include.change.release_plan import ReleaseParameters, plan_release
+from include.change.replay_plan import ReplayParameters, plan_replay
 from include.cli.audit_command import print_audits
 from include.cli.comparison_table import show_comparison
 from include.cli.exit_codes import FAILED
 from include.cli.plan_command import current_user, show_plan
-from include.clients.kafka import delete_records_before
 from include.demo.demo_changes import (
     DATASET,
     DAYS,
@@ -34,19 +37,16 @@ from include.demo.demo_changes import (
     three_days,
 )
 from include.demo.demo_state import demo_lock
-from include.planning import plan_stages
-from include.planning.plan_stages import PlanStage, run_plan
-from include.planning.release_plan import ReleaseParameters, plan_release
-from include.planning.replay_plan import ReplayParameters, plan_replay
+from include.ground.kafka import delete_records_before
+from include.ground.settings import Settings, load_settings
+from include.observe.process_status import observe_stream
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_comparison, plan_lock
-from include.process_control.start_stop import up
-from include.reading import pinned
-from include.reading.publication import find_publication
-from include.settings import Settings, load_settings
+from include.read.publication import find_publication
+from include.read.published_tables import pinned
+from include.run.start_stop import up
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import WORKING_STATES
-from include.status.process_status import observe_stream
 
 KILLS = 2
 

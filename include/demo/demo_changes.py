@@ -16,11 +16,11 @@ from pathlib import Path
 
 from include.demo.demo_questions import Question
 from include.demo.demo_state import DemoRefused, demo_folder
-from include.process_control.child_process import tethered
-from include.process_control.driver_process import driver_environment
-from include.reading.published_sql import run_query
-from include.reading.published_tables import PinnedTables
-from include.settings import CLONE, Settings
+from include.ground.settings import CLONE, Settings
+from include.read.published_sql import run_query
+from include.read.published_tables import PinnedTables
+from include.run.child_process import tethered
+from include.run.driver_process import driver_environment
 
 DATASET = "flights"
 RULE = '.withColumn("scheduled_departure", F.from_utc_timestamp("scheduled_departure", "America/New_York"))'

@@ -31,13 +31,12 @@ from include.demo.demo_state import (
 )
 from include.demo.demo_verdicts import audits, scores
 from include.demo.demo_watch import StallDetector, poll_snapshots, snapshot_reader, watch
-from include.errors import HeadraceError
-from include.process_control.airflow_process import down_airflow
-from include.process_control.start_stop import down, up
+from include.ground.errors import HeadraceError
+from include.ground.settings import Settings, load_settings
 from include.producers.paced_sending import Run
-from include.reading import pinned
-from include.reading.published_tables import PinnedTables
-from include.settings import Settings, load_settings
+from include.read.published_tables import PinnedTables, pinned
+from include.run.airflow_process import down_airflow
+from include.run.start_stop import down, up
 from include.state.broker_address import bootstrap_servers
 
 STOPPED = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from include.reading.published_sql import QueryResult, run_query
-from include.reading.published_tables import PinnedTables
+from include.read.published_sql import QueryResult, run_query
+from include.read.published_tables import PinnedTables
 
 
 @dataclass(frozen=True)

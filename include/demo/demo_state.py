@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from include.doctor.check_result import CheckResult, Verdict
-from include.doctor.machine_checks import run_checks
-from include.errors import Terminal
-from include.settings import Settings
+from include.ground.errors import Terminal
+from include.ground.settings import Settings
+from include.observe.check_result import CheckResult, Verdict
+from include.observe.machine_checks import run_checks
 
 # Every folder that Headrace creates in a state folder; the demo's own is removed last: it marks an unfinished removal.
 STATE_FOLDERS = (

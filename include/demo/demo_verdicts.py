@@ -13,10 +13,10 @@ from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
 from include.audit.kafka_records import open_topic
 from include.demo.demo_feed import manifest_path, read_ends
+from include.ground.settings import Settings
 from include.producers.fault_score import Score, score
 from include.producers.paced_sending import Run
-from include.reading.published_tables import PinnedTables
-from include.settings import Settings
+from include.read.published_tables import PinnedTables
 
 SCORED = ("_topic", "_partition", "_offset", "disposition", "reasons")
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.demo.demo_feed import FeedProgress, FeedSender
-from include.errors import Terminal
-from include.ledger.ledger_reader import open_reader
-from include.paths import log_path
-from include.settings import Settings
+from include.ground.errors import Terminal
+from include.ground.paths import log_path
+from include.ground.settings import Settings
+from include.observe.ledger_reader import open_reader
+from include.observe.stream_progress import DatasetProgress, Progress, observe_progress
 from include.state.driver_status import stream_status
 from include.state.process_states import ProcessState, ProcessStatus
-from include.status.stream_progress import DatasetProgress, Progress, observe_progress
 
 POLL_SECONDS = 1.0
 RATE_SECONDS = 5.0

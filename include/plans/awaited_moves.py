@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from include.reading.publication import find_publication
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.read.publication import find_publication
 from include.state.owner_requests import OwnerRequest, pending_request, withdraw_request
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, computed_field
 from pydantic.dataclasses import dataclass
 
-from include.catalog.rule_results import RuleResult
+from include.declare.rule_results import RuleResult
 from include.plans.reader_effects import Effect, holding
 
 EQUAL, WITHIN_POLICY, NEEDS_APPROVAL, HELD = "equal", "within policy", "needs approval", "held"
@@ -129,7 +129,7 @@ class TableComparison:
 class Comparison:
     """Releases `base` and `release` at bronze batch `batch`; `threshold`: share of keys that may differ unapproved.
 
-    `checks`: results of the contract's table rules on the new tables (`include/planning/contract_checks.py`).
+    `checks`: results of the contract's table rules on the new tables (`include/change/contract_checks.py`).
     `dependants`: what the release does to the derived datasets and analyses that read the tables.
     """
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from include.errors import Terminal
-from include.paths import ended_runs_path
+from include.ground.errors import Terminal
+from include.ground.paths import ended_runs_path
+from include.ground.settings import Settings
 from include.plans.plan import Plan, PlanRecord
 from include.plans.plan_journal import planning_lock
 from include.plans.plan_lookup import find_plan
-from include.settings import Settings
 from include.state.json_file import JsonFile
 
 KEPT = timedelta(hours=1)

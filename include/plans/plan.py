@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from include.catalog.history_slice import Slice
-from include.catalog.release_diff import TableChange
-from include.errors import Terminal
+from include.declare.history_slice import Slice
+from include.declare.release_diff import TableChange
+from include.ground.errors import Terminal
 from include.plans.stage_results import Stage, StageResult
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"

@@ -20,11 +20,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from include.errors import Transient
-from include.paths import plan_path
+from include.ground.errors import Transient
+from include.ground.paths import plan_path
+from include.ground.settings import Settings
 from include.plans.plan import PLAN_ID, RELEASES, PlanRecord
 from include.plans.stage_results import Applied, Stage
-from include.settings import Settings
 
 INDEX, EARLIER_INDEX = ".index-2", ".index"
 LOCKED_WITHIN = 60.0

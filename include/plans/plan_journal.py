@@ -20,18 +20,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from include.catalog.derived_dataset import all_dataset_names
-from include.catalog.history_slice import parsed_slice
-from include.catalog.release_diff import TableChange
-from include.durable_files import write_atomically
-from include.errors import Terminal, Transient
-from include.host.process_place import process_label
-from include.paths import plan_path, warehouse
+from include.declare.derived_dataset import all_dataset_names
+from include.declare.history_slice import parsed_slice
+from include.declare.release_diff import TableChange
+from include.ground.durable_files import write_atomically
+from include.ground.errors import Terminal, Transient
+from include.ground.paths import plan_path, warehouse
+from include.ground.process_place import process_label
+from include.ground.settings import Settings
 from include.plans.comparison import Comparison, comparison_from_json
 from include.plans.plan import KIND_NAMES, PLAN_ID, Event, Member, Plan, PlanRecord, Prediction, validate_stage
 from include.plans.plan_index import PlanIndexUnavailable, enter, enter_ahead, entry_of, newest_ids
 from include.plans.stage_results import Stage, StageResult, read_result, result_json
-from include.settings import Settings
 
 # Planning takes seconds (it reads logs and few columns), so a second planner waits for the lock.
 PLANNING_TIMEOUT = 60.0

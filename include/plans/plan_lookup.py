@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from include.paths import plan_path
+from include.ground.paths import plan_path
+from include.ground.settings import Settings
 from include.plans.plan import PlanRecord
 from include.plans.plan_index import (
     Entry,
@@ -29,7 +30,6 @@ from include.plans.plan_index import (
 )
 from include.plans.plan_journal import PlanUnknown, PlanUnreadable, UnreadablePlan, load_plan
 from include.plans.stage_results import Applied, Stage
-from include.settings import Settings
 
 
 @dataclass(frozen=True)

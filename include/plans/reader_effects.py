@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from include.catalog.column_use import ColumnUse
-from include.errors import Terminal
+from include.declare.column_use import ColumnUse
+from include.ground.errors import Terminal
 
 ColumnTypes = Mapping[str, Mapping[str, str]]
 """The columns of tables with their types, by full name."""

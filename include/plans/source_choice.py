@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from include.catalog.column_use import ColumnUse
-from include.catalog.derived_dataset import DerivedDataset
-from include.errors import Terminal
-from include.paths import warehouse
+from include.declare.column_use import ColumnUse
+from include.declare.derived_dataset import DerivedDataset
+from include.ground.errors import Terminal
+from include.ground.paths import warehouse
+from include.ground.settings import Settings
 from include.plans.reader_effects import ColumnTypes, release_together
-from include.reading.column_types import table_columns
-from include.reading.publication import SourceVersion, published_tables
-from include.settings import Settings
+from include.read.column_types import table_columns
+from include.read.publication import SourceVersion, published_tables
 
 Versions = Mapping[str, SourceVersion]
 """Versions of tables by full name."""
@@ -55,7 +55,7 @@ def columns_at(settings: Settings, versions: Versions) -> ColumnTypes:
 def missing_columns(derived: DerivedDataset, columns: ColumnTypes, also: ColumnTypes | None = None) -> list[ColumnUse]:
     """Return what a derived dataset reads and its sources lack; `also`: columns that they have elsewhere."""
     # sqlglot takes half a second to import: only those who check need it.
-    from include.catalog.column_uses import derived_uses
+    from include.declare.column_uses import derived_uses
 
     known = {table: {**columns.get(table, {}), **(also or {}).get(table, {})} for table in {*columns, *(also or {})}}
     has = {table: {name.lower() for name in found} for table, found in columns.items()}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from include.plans.reader_effects import Analysed
-from include.reading.publication import Publication, publication_from_json, publication_json
+from include.read.publication import Publication, publication_from_json, publication_json
 
 
 class Stage(StrEnum):

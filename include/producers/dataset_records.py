@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from include.catalog.dataset import Dataset
-from include.catalog.payload_format import AVRO, JSON
-from include.clients.schema_registry import AVRO as AVRO_TYPE
-from include.clients.schema_registry import JSON as JSON_TYPE
-from include.clients.schema_registry import RegistryNotSet, SchemaRegistry, schema_registry, subject_of
-from include.errors import Terminal
+from include.declare.avro_record import SchemaUnusable, avro_record
+from include.declare.dataset import Dataset
+from include.declare.payload_format import AVRO, JSON
+from include.declare.record_encoding import avro_encoding, contract_schema
+from include.declare.wire_format import framed
+from include.ground.errors import Terminal
+from include.ground.schema_registry import AVRO as AVRO_TYPE
+from include.ground.schema_registry import JSON as JSON_TYPE
+from include.ground.schema_registry import RegistryNotSet, SchemaRegistry, schema_registry, subject_of
+from include.ground.settings import Settings
 from include.producers.file_records import Encode
-from include.schemas.avro_record import SchemaUnusable, avro_record
-from include.schemas.record_encoding import avro_encoding, contract_schema
-from include.schemas.wire_format import framed
-from include.settings import Settings
 
 
 class SchemaRefused(Terminal):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
-from include.errors import Terminal
+from include.ground.errors import Terminal
 
 # 53 weeks: keeps the day of the week, and is longer than the span of the sources (366 days), so that no
 # repetition reaches into the one before. 364 days do not: flights of 31 December would overlap with those of 1 January.

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from include.errors import Terminal
+from include.ground.errors import Terminal
 
 Line = dict[str, Any]
 Ends = dict[int, int]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
+from include.ground.record_coordinates import RECORD
 from include.producers.fault_manifest import Line, read_manifest
-from include.record_coordinates import RECORD
 
 EXPECTED_SCHEMA = {
     "fault": pl.String,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.errors import Terminal
+from include.ground.errors import Terminal
 from include.producers.ad_events import AD_EVENTS
 from include.producers.auction_events import AUCTION_EVENTS
 from include.producers.event_feed import Feed

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from include.errors import Terminal
+from include.ground.errors import Terminal
 from include.producers.bad_records import RARE_KIND, RARE_ROUNDS, BadRecord, bad_records, field_text, with_field
 from include.producers.event_feed import Feed
 

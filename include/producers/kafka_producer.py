@@ -20,8 +20,8 @@ from typing import Any
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from include.errors import Terminal, Transient
-from include.kafka_address import client_options
+from include.ground.errors import Terminal, Transient
+from include.ground.kafka_address import client_options
 
 CHUNK = 20_000
 BURST = 2_000

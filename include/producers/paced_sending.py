@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from include.clients.kafka import PartitionsNotReady, log_end_offsets, wait_until_usable
+from include.ground.kafka import PartitionsNotReady, log_end_offsets, wait_until_usable
 from include.producers.event_feed import Feed, InvalidEventRange, events, validate_range
 from include.producers.fault_manifest import (
     Ends,

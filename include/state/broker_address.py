@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from include.errors import Transient
-from include.host.ports import is_open
-from include.kafka_address import KafkaAddress, KafkaSecurity
-from include.password_file import read_password
-from include.settings import Settings
+from include.ground.errors import Transient
+from include.ground.kafka_address import KafkaAddress, KafkaSecurity
+from include.ground.password_file import read_password
+from include.ground.ports import is_open
+from include.ground.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.process_states import BROKER, ProcessState
 from include.state.run_files import RunFile, is_alive, is_elsewhere, is_suspended, read_run_file

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from include.catalog.derived_dataset import require_declared
-from include.paths import desired_path
-from include.settings import Settings
+from include.declare.derived_dataset import require_declared
+from include.ground.paths import desired_path
+from include.ground.settings import Settings
 from include.state.json_file import JsonFile, StateFileUnreadable
 
 

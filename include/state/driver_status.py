@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from include.paths import status_path
-from include.settings import Settings
+from include.ground.paths import status_path
+from include.ground.settings import Settings
 from include.state.json_file import JsonFile
 from include.state.process_states import STATES, ProcessState, stream_name
 from include.state.run_files import RunFile

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from include.errors import Transient
+from include.ground.errors import Transient
 
 
 class LockHeld(Transient):

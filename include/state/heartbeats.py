@@ -1,6 +1,6 @@
 """Heartbeats across containers and hosts: the supervisor of a process touches its run file; others read its age.
 
-Writes and reads: the modification times of run files, compared with the clock of their file system (adr-0001).
+Writes and reads: the modification times of run files, compared with the clock of their file system (adr-0002).
 """
 
 from __future__ import annotations

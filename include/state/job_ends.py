@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from include.paths import run_path
-from include.settings import Settings
+from include.ground.paths import run_path
+from include.ground.settings import Settings
 from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.process_states import job_name
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from include.errors import Terminal
-from include.paths import desired_path, request_path, run_path, warehouse
-from include.settings import Settings
+from include.ground.errors import Terminal
+from include.ground.paths import desired_path, request_path, run_path, warehouse
+from include.ground.settings import Settings
 from include.state.process_states import RUNNER
 from include.state.run_files import RunFile, is_alive, run_file
 

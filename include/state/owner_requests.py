@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from include.errors import Transient
-from include.paths import request_path
-from include.settings import Settings
+from include.ground.errors import Transient
+from include.ground.paths import request_path
+from include.ground.settings import Settings
 from include.state.json_file import JsonFile, StateFileUnreadable
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from include.paths import log_path
-from include.settings import Settings
+from include.ground.paths import log_path
+from include.ground.settings import Settings
 
 
 def log_size(settings: Settings, name: str) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from include.host.await_progress import cpu_steps
-from include.settings import Settings
+from include.ground.await_progress import cpu_steps
+from include.ground.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.process_logs import log_size
 from include.state.run_files import is_elsewhere, read_run_file

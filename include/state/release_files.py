@@ -8,9 +8,9 @@ from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
 
-from include.catalog.history_slice import Slice
-from include.paths import active_releases_path, patch_in_progress_path, patch_path, plan_path
-from include.settings import Settings
+from include.declare.history_slice import Slice
+from include.ground.paths import active_releases_path, patch_in_progress_path, patch_path, plan_path
+from include.ground.settings import Settings
 from include.state.json_file import JsonFile
 
 

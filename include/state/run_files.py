@@ -1,6 +1,6 @@
 """Run files: a process is its place, pid and start time. A pid alone is never trusted: the system reuses pids.
 
-A process of another place (container, host) is known by its heartbeat only, and never signalled (adr-0001).
+A process of another place (container, host) is known by its heartbeat only, and never signalled (adr-0002).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 import psutil
 
-from include.errors import Terminal
-from include.host.process_end import any_thread_runs
-from include.host.process_place import boot_of, host_name, this_boot, this_place
-from include.host.process_session import session_processes
-from include.paths import run_path
-from include.settings import Settings
+from include.ground.errors import Terminal
+from include.ground.paths import run_path
+from include.ground.process_end import any_thread_runs
+from include.ground.process_place import boot_of, host_name, this_boot, this_place
+from include.ground.process_session import session_processes
+from include.ground.settings import Settings
 from include.state.heartbeats import EXPIRY, beaten_since_boot, heartbeat_age
 from include.state.json_file import JsonFile
 from include.state.process_states import job_name

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from include.paths import status_path
-from include.settings import Settings
+from include.ground.paths import status_path
+from include.ground.settings import Settings
 from include.state.json_file import JsonFile
 from include.state.process_states import RUNNER
 

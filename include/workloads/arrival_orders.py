@@ -21,9 +21,9 @@ from typing import Any
 
 import polars as pl
 
-from include.durable_files import write_atomically
-from include.planning.bounded_jobs import JobDied, run_job
-from include.settings import Settings
+from include.change.bounded_jobs import JobDied, run_job
+from include.ground.durable_files import write_atomically
+from include.ground.settings import Settings
 from include.workloads.orders_checked import OrdersChecked, orders_file, orders_so_far
 from include.workloads.workload_checks import bytes_of_gold
 

@@ -18,12 +18,12 @@ from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import output_file
 from include.cli.up_command import print_progress
 from include.cli.wide_console import wide_console
-from include.durable_files import write_atomically
-from include.errors import Terminal
-from include.process_control.start_stop import down
+from include.ground.durable_files import write_atomically
+from include.ground.errors import Terminal
+from include.ground.render_template import render_html
+from include.ground.settings import Settings, load_settings
 from include.producers.search_events import injected
-from include.rendering.render_template import render_html
-from include.settings import Settings, load_settings
+from include.run.start_stop import down
 from include.workloads.searches_oracle import FlagScore, flag_score
 from include.workloads.workload_charts import Chart, anomaly_chart, top_chart
 from include.workloads.workload_registry import DATASETS, DERIVED, WORKLOADS, connected

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from include.settings import Settings
+from include.ground.settings import Settings
 from include.state.json_file import JsonFile
 
 

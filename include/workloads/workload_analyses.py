@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from include.analysis.analysis_run import run_analysis
-from include.catalog.analyses import Analysis, declared_analyses
-from include.reading import pinned
-from include.settings import Settings
+from include.change.analysis_run import run_analysis
+from include.declare.analyses import Analysis, declared_analyses
+from include.ground.settings import Settings
+from include.read.published_tables import pinned
 from include.workloads.graph_oracle import GRAPHS, departures
 from include.workloads.oracle_rows import Row, differing_rows
 

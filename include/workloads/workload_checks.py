@@ -11,16 +11,16 @@ from typing import Any
 
 import polars as pl
 
-from include.clients.delta_log import commits
-from include.ledger.ledger_reader import open_reader
-from include.planning.backfill_plan import BackfillParameters, plan_backfill
-from include.planning.plan_stages import SilentReporter, cancel, run_plan
-from include.planning.replay_plan import ReplayParameters, plan_replay
+from include.change.backfill_plan import BackfillParameters, plan_backfill
+from include.change.plan_stages import SilentReporter, cancel, run_plan
+from include.change.replay_plan import ReplayParameters, plan_replay
+from include.ground.delta_log import commits
+from include.ground.settings import Settings
+from include.observe.ledger_reader import open_reader
 from include.plans.plan import PlanRecord
 from include.plans.stage_results import SliceBuilt, Stage
-from include.reading import pinned
-from include.reading.publication import read_publication, tables_of
-from include.settings import Settings
+from include.read.publication import read_publication, tables_of
+from include.read.published_tables import pinned
 from include.workloads.workload_registry import DERIVED
 
 BY = "demo-workloads"

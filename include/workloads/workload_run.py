@@ -20,21 +20,21 @@ from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
 from include.audit.derived_audit import derived_audit
 from include.audit.kafka_records import open_topic
-from include.clients.kafka import ensure_topic
-from include.errors import Terminal, Transient
-from include.host.await_progress import NoProgress, Waiting
-from include.planning.derived_recomputation import recompute_derived
-from include.process_control.start_stop import down, up
+from include.change.derived_recomputation import recompute_derived
+from include.ground.await_progress import NoProgress, Waiting
+from include.ground.errors import Terminal, Transient
+from include.ground.kafka import ensure_topic
+from include.ground.settings import Settings
+from include.observe.stream_progress import observe_catch_up
 from include.producers.event_feed import Feed
 from include.producers.fault_manifest import ManifestExists, refuse_other_run
 from include.producers.injected_faults import Shares
 from include.producers.paced_sending import Run, send
-from include.reading import pinned
-from include.settings import Settings
+from include.read.published_tables import pinned
+from include.run.start_stop import down, up
 from include.state.broker_address import bootstrap_servers
 from include.state.process_signs import process_signs
 from include.state.process_states import stream_name
-from include.status.stream_progress import observe_catch_up
 from include.workloads.arrival_orders import OrderComparison
 from include.workloads.oracle_rows import Expected, differing_rows
 from include.workloads.workload_analyses import AnalysisResult, analysed

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
-from include.errors import HeadraceError
-from include.host.jar_lock import (
+from include.ground.errors import HeadraceError
+from include.ground.jar_lock import (
     FOLDERS,
     LOCK,
     Jar,
@@ -29,7 +29,7 @@ from include.host.jar_lock import (
     sha256_of,
     verify_jar,
 )
-from include.host.java_runtime import find_java
+from include.ground.java_runtime import find_java
 from infra.jars.ivy import download
 
 JARS_IN = LOCK.with_name("jars.in")
@@ -175,7 +175,7 @@ def relock(cache: Path) -> None:
 
 def folder_of_settings() -> Path:
     """Return the folder that HEADRACE_JARS names; an image, which has no settings yet, names it with `--into`."""
-    from include.settings import load_settings
+    from include.ground.settings import load_settings
 
     return load_settings().jars
 

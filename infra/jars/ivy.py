@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from include.errors import Terminal, Transient
-from include.host.jar_lock import Jar
+from include.ground.errors import Terminal, Transient
+from include.ground.jar_lock import Jar
 
 SETTINGS = Path(__file__).with_name("ivysettings.xml")
 ARRIVED = re.compile(r"\[SUCCESSFUL \] (?P<group>[^#]+)#(?P<artifact>[^;]+);(?P<version>[^!]+)!")

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.host.ports import LOOPBACK, free_ports
-from include.settings import Settings, load_settings
+from include.ground.ports import LOOPBACK, free_ports
+from include.ground.settings import Settings, load_settings
 from infra.kafka.broker_process import PROPERTIES, await_open, format_storage, start_broker
 
 HERE = Path(__file__).parent

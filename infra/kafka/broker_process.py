@@ -7,10 +7,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from include.host.await_progress import Waiting, cpu_steps, file_size
-from include.host.java_runtime import find_java
-from include.host.ports import is_open
-from include.settings import Settings
+from include.ground.await_progress import Waiting, cpu_steps, file_size
+from include.ground.java_runtime import find_java
+from include.ground.ports import is_open
+from include.ground.settings import Settings
 
 PROPERTIES = "server.properties"
 # Tools for trying Kafka out, several on one machine: a small collector, no optimising compiler.

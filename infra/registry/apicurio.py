@@ -19,12 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.clients.schema_registry import SchemaRegistry
-from include.errors import HeadraceError, Transient
-from include.host.await_progress import NoProgress, Waiting, cpu_steps, file_size
-from include.host.jar_lock import JarMismatch, sha256_of
-from include.host.java_runtime import find_java
-from include.host.ports import LOOPBACK, free_ports
+from include.ground.await_progress import NoProgress, Waiting, cpu_steps, file_size
+from include.ground.errors import HeadraceError, Transient
+from include.ground.jar_lock import JarMismatch, sha256_of
+from include.ground.java_runtime import find_java
+from include.ground.ports import LOOPBACK, free_ports
+from include.ground.schema_registry import SchemaRegistry
 from infra.jars.fetch import cache_folder, put
 from infra.jars.ivy import download_archive
 

@@ -14,9 +14,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
-from include.catalog.column_type import DecimalType, Value
-from include.catalog.contract import Column
-from spark_jobs.literals import literal
+from include.declare.column_type import DecimalType, Value
+from include.declare.contract import Column
+from spark_jobs.contract.literals import literal
 
 COMPARED: Mapping[str, Callable[[Expression, Expression], Expression]] = {
     "<": operator.lt,

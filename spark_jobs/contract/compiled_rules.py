@@ -14,9 +14,9 @@ from typing import Any
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
-from include.catalog.contract import Column
-from include.catalog.contract_rules import Rule
-from include.catalog.row_conditions import Condition, ConditionTerm, Nullity
+from include.declare.contract import Column
+from include.declare.contract_rules import Rule
+from include.declare.row_conditions import Condition, ConditionTerm, Nullity
 from spark_jobs.contract.comparisons import COMPARED, compared, compared_columns, equal_columns, is_one_of
 from spark_jobs.contract.json_record import is_json
 

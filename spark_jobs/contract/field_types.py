@@ -10,14 +10,14 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from include.catalog.contract import Column, Contract
-from include.catalog.contract_rules import REJECT, Rule
+from include.declare.contract import Column, Contract
+from include.declare.contract_rules import REJECT, Rule
 from spark_jobs.contract.comparisons import compared
 from spark_jobs.contract.compiled_rules import compiled_rule
 from spark_jobs.contract.json_record import JsonValue
+from spark_jobs.contract.literals import literal
 from spark_jobs.contract.plain_form import is_proven_by_plain_form
 from spark_jobs.contract.spark_types import spark_type
-from spark_jobs.literals import literal
 
 # The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
 FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Columns that a Java function computes (`spark_jobs/java_class.py`), without a name in a session."""
+"""Columns that a Java function computes (`spark_jobs/contract/java_class.py`), without a name in a session."""
 
 from __future__ import annotations
 

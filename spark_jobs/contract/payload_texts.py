@@ -18,13 +18,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from include.catalog.column_type import AvroKind
-from include.catalog.contract import Contract
-from include.catalog.payload_format import AVRO, JSON
-from include.clients.schema_registry import AVRO as AVRO_TYPE
-from include.clients.schema_registry import RegisteredSchema
-from include.schemas.avro_record import AvroField, AvroRecord, SchemaUnusable, avro_record
-from include.schemas.wire_format import HEADER_BYTES
+from include.declare.avro_record import AvroField, AvroRecord, SchemaUnusable, avro_record
+from include.declare.column_type import AvroKind
+from include.declare.contract import Contract
+from include.declare.payload_format import AVRO, JSON
+from include.declare.wire_format import HEADER_BYTES
+from include.ground.schema_registry import AVRO as AVRO_TYPE
+from include.ground.schema_registry import RegisteredSchema
 from spark_jobs.contract.json_record import MAX_BYTES
 
 TEXTS = (AvroKind.text, AvroKind.bytes)

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from include.catalog.contract import Column, Contract
+from include.declare.contract import Column, Contract
+from spark_jobs.contract.java_class import new_instance
 from spark_jobs.contract.java_function import java_function
 from spark_jobs.contract.json_record import MAX_BYTES
 from spark_jobs.contract.spark_types import READ_AS, spark_type
-from spark_jobs.java_class import new_instance
 
 PLAIN_RECORD = Path(__file__).with_name("PlainRecord.java")
 PLAIN_CHARACTER = r'[^"\\\x00-\x1f\x7f]'

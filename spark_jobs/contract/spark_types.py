@@ -1,4 +1,4 @@
-"""Spark's half of the types of `include/catalog/contract_types.py`, by the same names: how a value is read and stored.
+"""Spark's half of the types of `include/declare/contract_types.py`, by the same names: how a value is read and stored.
 
 A value comes from `plain_form.py` (as READ_AS has it, by the entry's `code`) or from `json_record.py` (a JsonValue).
 """
@@ -26,8 +26,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.catalog.column_type import SECONDS, UUID
-from include.catalog.contract import Column
+from include.declare.column_type import SECONDS, UUID
+from include.declare.contract import Column
 from spark_jobs.contract.json_record import BOOLEAN, NUMBER, TEXT, JsonValue
 
 ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"

@@ -10,10 +10,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from include.catalog.contract import Column as ContractColumn
-from include.catalog.contract import Contract
-from include.catalog.payload_format import JSON
-from include.kafka_times import AFTER, BEFORE
+from include.declare.contract import Column as ContractColumn
+from include.declare.contract import Contract
+from include.declare.payload_format import JSON
+from include.ground.kafka_times import AFTER, BEFORE
 from spark_jobs.contract.field_types import (
     FieldRule,
     column_type,

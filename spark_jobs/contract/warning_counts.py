@@ -10,8 +10,8 @@ from uuid import uuid4
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from include.catalog.contract import Contract
-from include.catalog.contract_rules import WARN
+from include.declare.contract import Contract
+from include.declare.contract_rules import WARN
 from spark_jobs.contract.compiled_rules import CompiledRule, compiled_rule
 
 Counts = Mapping[str, Mapping[str, Any]]

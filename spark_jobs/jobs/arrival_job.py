@@ -30,25 +30,25 @@ from tempfile import TemporaryDirectory
 import polars as pl
 from pyspark.sql import SparkSession
 
-from include.app_ids import bronze_app_id
-from include.catalog.dataset import Dataset, snapshot_dataset
-from include.catalog.derived_dataset import snapshot_derived
-from include.leases.lease import take_lease
-from include.paths import lease_path, warehouse
-from include.reading.publication import publish
-from include.reference.reference_tables import current_versions
-from include.settings import Settings
-from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
-from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.interval_refresh import refresh_up_to
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.next_run import refined_batch
-from spark_jobs.engine.release_publication import publication_of
-from spark_jobs.engine.spark_session import open_session
+from include.declare.dataset import Dataset, snapshot_dataset
+from include.declare.derived_dataset import snapshot_derived
+from include.declare.reference_tables import current_versions
+from include.ground.app_ids import bronze_app_id
+from include.ground.paths import lease_path, warehouse
+from include.ground.settings import Settings
+from include.read.publication import publish
+from include.state.lease import take_lease
+from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.failpoints import Step, step_listeners
+from spark_jobs.layers.next_run import refined_batch
+from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
+from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.interval_refresh import refresh_up_to
+from spark_jobs.stream.job_progress import report
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.failpoints import Step, step_listeners
 
 KILL = "kill"
 ArrivalStep = tuple[str, str]

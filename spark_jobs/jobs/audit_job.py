@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from os import getpid
 
-from include.catalog.dataset import released_dataset
-from include.reading.memory_database import spill_folder
-from include.reading.publication import read_publication
-from include.settings import Settings
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.recompute_history import recompute_history
-from spark_jobs.engine.spark_session import open_session
+from include.declare.dataset import released_dataset
+from include.ground.settings import Settings
+from include.read.memory_database import spill_folder
+from include.read.publication import read_publication
+from spark_jobs.backends.spark_session import open_session
+from spark_jobs.history.recompute_history import recompute_history
 from spark_jobs.jobs.bounded_job import run_reading_job
 from spark_jobs.layers.release_tables import pinned_release
+from spark_jobs.stream.job_progress import report
 
 
 def audit(settings: Settings, dataset: str) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from include.errors import HeadraceError
-from include.host.java_runtime import find_java
-from include.paths import reading_lock_path
-from include.reading.publication import find_publication
-from include.settings import Settings, load_settings
+from include.ground.errors import HeadraceError
+from include.ground.java_runtime import find_java
+from include.ground.paths import reading_lock_path
+from include.ground.settings import Settings, load_settings
+from include.read.publication import find_publication
 from include.state.file_locks import shared_lock
-from spark_jobs.engine.job_progress import report
-from spark_jobs.log_lines import error_reason, log_line
+from spark_jobs.stream.job_progress import report
+from spark_jobs.tables.log_lines import error_reason, log_line
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 2, 3
 

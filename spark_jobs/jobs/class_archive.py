@@ -17,14 +17,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.catalog.dataset import snapshot_dataset
-from include.settings import Settings, load_settings
-from spark_jobs.engine.refine import refine
-from spark_jobs.engine.spark_session import open_session
+from include.declare.dataset import snapshot_dataset
+from include.ground.settings import Settings, load_settings
+from spark_jobs.backends.spark_session import open_session
+from spark_jobs.contract.literals import literal
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.release_tables import open_release
-from spark_jobs.literals import literal
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.refine import refine
+from spark_jobs.tables.delta_table import Table
 
 DATASET = "flights"
 # The second batch finds rows in the tables, which loads other classes than the first.

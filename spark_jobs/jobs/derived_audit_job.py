@@ -16,16 +16,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from include.catalog.derived_dataset import released_derived
-from include.reading.memory_database import spill_folder
-from include.reading.publication import read_publication, tables_of
-from include.settings import Settings
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.rebuild_derived import DerivedSlice, examine_derived, published_sources
-from spark_jobs.engine.rebuild_slice import PlanFolder
-from spark_jobs.engine.spark_session import open_session
+from include.declare.derived_dataset import released_derived
+from include.ground.settings import Settings
+from include.read.memory_database import spill_folder
+from include.read.publication import read_publication, tables_of
+from spark_jobs.backends.spark_session import open_session
+from spark_jobs.history.rebuild_derived import DerivedSlice, examine_derived, published_sources
+from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.jobs.bounded_job import run_reading_job
 from spark_jobs.layers.derived_sources import open_source
+from spark_jobs.stream.job_progress import report
 
 
 def recomputed_tables(settings: Settings, spark: SparkSession, name: str) -> dict[str, dict[str, Any]]:

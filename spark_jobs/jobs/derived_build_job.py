@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from include.catalog.derived_dataset import released_derived
-from include.leases.lease import take_lease
-from include.paths import release_lease_path, warehouse
+from include.declare.derived_dataset import released_derived
+from include.ground.paths import release_lease_path, warehouse
+from include.ground.settings import Settings
 from include.plans.reader_effects import ANALYSED
-from include.reading.publication import (
+from include.read.publication import (
     Publication,
     SourceVersion,
     publication_from_json,
@@ -31,14 +31,14 @@ from include.reading.publication import (
     read_publication,
     tables_of,
 )
-from include.settings import Settings
-from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.member_pins import pin_members
-from spark_jobs.engine.reader_analysis import analysed_readers
-from spark_jobs.engine.spark_session import open_session
+from include.state.lease import take_lease
+from spark_jobs.backends.spark_session import open_session
+from spark_jobs.history.reader_analysis import analysed_readers
 from spark_jobs.jobs.bounded_job import run_reading_job
 from spark_jobs.layers.derived_sources import source_version
+from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.job_progress import report
+from spark_jobs.stream.member_pins import pin_members
 
 
 def build(settings: Settings, dataset: str, release: str, order: Mapping[str, Any]) -> None:

@@ -20,21 +20,21 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from include.catalog.derived_dataset import released_derived
-from include.catalog.grain_range import GrainRange, grain_range
-from include.catalog.history_slice import Slice
-from include.paths import patch_path
-from include.reading.publication import read_publication, tables_of
-from include.reading.published_tables import open_dataset
-from include.settings import Settings
+from include.declare.derived_dataset import released_derived
+from include.declare.grain_range import GrainRange, grain_range
+from include.declare.history_slice import Slice
+from include.ground.paths import patch_path
+from include.ground.settings import Settings
+from include.read.publication import read_publication, tables_of
+from include.read.published_tables import open_dataset
 from include.state.release_files import PlanBuild, plan_build_file
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.rebuild_derived import DerivedSlice, published_sources, rebuild_derived
-from spark_jobs.engine.rebuild_slice import PlanFolder
+from spark_jobs.history.rebuild_derived import DerivedSlice, published_sources, rebuild_derived
+from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.jobs.planned_slice import planned_slice, run_slice_job
 from spark_jobs.layers.derived_sources import open_source
-from spark_jobs.storage.duckdb_session import rows_in_folder
-from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.stream.job_progress import report
+from spark_jobs.tables.duckdb_session import rows_in_folder
+from spark_jobs.tables.failpoints import Step, pass_step
 
 
 def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> PlanBuild:

@@ -14,43 +14,43 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from include.catalog.dataset import Dataset, released_dataset, snapshot_dataset
-from include.catalog.derived_dataset import derived_names
-from include.clients.kafka import ensure_topic, topic_concerns
-from include.clients.object_store import StoreUnavailable
-from include.errors import HeadraceError, Terminal, Transient
-from include.leases.lease import Lease
-from include.leases.lease_errors import LeaseLost
-from include.ledger.ledger_errors import LedgerMismatch
-from include.ledger.ledger_rebuild import rebuild
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.paths import checkpoint_path, status_path
-from include.reading.publication import find_publication
-from include.reference.reference_tables import create_reference_tables
-from include.settings import Settings
+from include.declare.dataset import Dataset, released_dataset, snapshot_dataset
+from include.declare.derived_dataset import derived_names
+from include.declare.reference_tables import create_reference_tables
+from include.ground.errors import HeadraceError, Terminal, Transient
+from include.ground.kafka import ensure_topic, topic_concerns
+from include.ground.object_store import StoreUnavailable
+from include.ground.paths import checkpoint_path, status_path
+from include.ground.settings import Settings
+from include.observe.ledger_errors import LedgerMismatch
+from include.observe.ledger_rebuild import rebuild
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
+from include.read.publication import find_publication
+from include.read.publish_to_store import refuse_start
 from include.state.broker_address import bootstrap_servers
+from include.state.lease import Lease
+from include.state.lease_errors import LeaseLost
 from include.state.process_states import stream_name
-from include.store.publish_to_store import refuse_start
-from spark_jobs.engine.active_releases import open_active_releases
-from spark_jobs.engine.back_off import BackOff
-from spark_jobs.engine.derived_loop import open_derived_loop
-from spark_jobs.engine.driver_loop import DriverLoop
-from spark_jobs.engine.driver_progress import refresh_progress
-from spark_jobs.engine.fence_owner import fence_earlier_owner
-from spark_jobs.engine.ingest import Ingest
-from spark_jobs.engine.ingest_supervisor import IngestSupervisor
-from spark_jobs.engine.power_cut_recovery import roll_back_tables, usable_generation
-from spark_jobs.engine.preflight import BronzeHead, bronze_head, refuse_lost_bronze
-from spark_jobs.engine.publication_recovery import last_active_release, republish
-from spark_jobs.engine.session_start import Opened
-from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.backends.session_start import Opened
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.log_lines import error_reason, log_line
-from spark_jobs.storage.checkpoint_generation import Generation, ensure_generation
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.failpoints import INGEST_STEPS, Step, pass_step, step_listeners
+from spark_jobs.stream.active_releases import open_active_releases
+from spark_jobs.stream.back_off import BackOff
+from spark_jobs.stream.derived_loop import open_derived_loop
+from spark_jobs.stream.driver_loop import DriverLoop
+from spark_jobs.stream.driver_progress import refresh_progress
+from spark_jobs.stream.fence_owner import fence_earlier_owner
+from spark_jobs.stream.ingest import Ingest
+from spark_jobs.stream.ingest_supervisor import IngestSupervisor
+from spark_jobs.stream.power_cut_recovery import roll_back_tables, usable_generation
+from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_lost_bronze
+from spark_jobs.stream.publication_recovery import last_active_release, republish
+from spark_jobs.stream.status_reporter import StatusReporter
+from spark_jobs.tables.checkpoint_generation import Generation, ensure_generation
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.failpoints import INGEST_STEPS, Step, pass_step, step_listeners
+from spark_jobs.tables.log_lines import error_reason, log_line
 
 
 def drive(settings: Settings, name: str, lease: Lease, stop: threading.Event, opened: Opened) -> int:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from include.catalog.analyses import KMeans, Recommendations
-from include.settings import Settings
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.learned_models import clustered, recommended
-from spark_jobs.engine.spark_session import open_session
+from include.declare.analyses import KMeans, Recommendations
+from include.ground.settings import Settings
+from spark_jobs.backends.spark_session import open_session
+from spark_jobs.history.learned_models import clustered, recommended
 from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.storage.spark_files import write_files
+from spark_jobs.stream.job_progress import report
+from spark_jobs.tables.spark_files import write_files
 
 
 def learn(settings: Settings, folder: Path) -> None:

@@ -7,14 +7,14 @@ from dataclasses import asdict
 
 from pyspark.sql import SparkSession
 
-from include.catalog.history_slice import Slice
-from include.errors import Terminal
-from include.reading.publication import Publication
-from include.settings import Settings
+from include.declare.history_slice import Slice
+from include.ground.errors import Terminal
+from include.ground.settings import Settings
+from include.read.publication import Publication
 from include.state.release_files import PlanBuild, planned_slice_file
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.spark_session import open_session
+from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_reading_job
+from spark_jobs.stream.job_progress import report
 
 Rebuild = Callable[[Settings, SparkSession, str, str], PlanBuild]
 """Recomputes the slice of a dataset's plan."""

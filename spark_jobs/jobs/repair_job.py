@@ -17,30 +17,30 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.catalog.dataset import Dataset, declared_dataset, released_dataset
-from include.catalog.derived_dataset import derived_names
-from include.errors import HeadraceError
-from include.leases.lease import take_lease
-from include.ledger.ledger_rebuild import rebuild
-from include.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
-from include.reading.publication import find_publication
-from include.settings import Settings, load_settings
+from include.declare.dataset import Dataset, declared_dataset, released_dataset
+from include.declare.derived_dataset import derived_names
+from include.ground.errors import HeadraceError
+from include.ground.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
+from include.ground.settings import Settings, load_settings
+from include.observe.ledger_rebuild import rebuild
+from include.read.publication import find_publication
 from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import status_file
+from include.state.lease import take_lease
 from include.state.process_states import stream_name
-from spark_jobs.engine.next_generation import next_generation, next_offsets
-from spark_jobs.engine.preflight import (
+from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.stream.next_generation import next_generation, next_offsets
+from spark_jobs.stream.preflight import (
     OffsetsExpired,
     bronze_head,
     bronze_head_at,
     refuse_lost_bronze,
     validated_generation,
 )
-from spark_jobs.engine.publication_recovery import last_active_release
-from spark_jobs.engine.table_rollback import planned_rollback, release_names
-from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.checkpoint_generation import CheckpointUnusable, Generation, write_generation
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.publication_recovery import last_active_release
+from spark_jobs.stream.table_rollback import planned_rollback, release_names
+from spark_jobs.tables.checkpoint_generation import CheckpointUnusable, Generation, write_generation
+from spark_jobs.tables.delta_table import Table
 
 REPAIRED, REFUSED, DECLINED = 0, 2, 1
 

@@ -14,24 +14,24 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from include.catalog.dataset import released_dataset
-from include.catalog.derived_dataset import derived_names, released_derived
-from include.errors import Terminal
-from include.leases.lease import take_lease
-from include.paths import lease_path
+from include.declare.dataset import released_dataset
+from include.declare.derived_dataset import derived_names, released_derived
+from include.ground.errors import Terminal
+from include.ground.paths import lease_path
+from include.ground.settings import Settings
 from include.plans.awaited_moves import is_due
-from include.reading.publication import read_publication
-from include.settings import Settings
+from include.read.publication import read_publication
+from include.state.lease import take_lease
 from include.state.owner_requests import OwnerRequest, pending_request, respond
-from spark_jobs.engine.active_releases import open_active_releases
-from spark_jobs.engine.derived_requests import execute_derived
-from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.execute_request import execute
-from spark_jobs.engine.fence_owner import fence_earlier_owner
-from spark_jobs.engine.spark_session import open_session
+from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.active_releases import open_active_releases
+from spark_jobs.stream.derived_requests import execute_derived
+from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.execute_request import execute
+from spark_jobs.stream.fence_owner import fence_earlier_owner
+from spark_jobs.tables.delta_table import Table
 
 
 class RequestTooEarly(Terminal):

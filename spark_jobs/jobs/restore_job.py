@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from include.catalog.derived_dataset import derived_names
-from include.errors import HeadraceError
-from include.leases.lease import take_lease
-from include.ledger.ledger_rebuild import rebuild
-from include.paths import lease_path
-from include.settings import Settings, load_settings
-from include.store.fetch_dataset import RestoredDataset, fetch_dataset, store_of
+from include.declare.derived_dataset import derived_names
+from include.ground.errors import HeadraceError
+from include.ground.paths import lease_path
+from include.ground.settings import Settings, load_settings
+from include.observe.ledger_rebuild import rebuild
+from include.read.fetch_dataset import RestoredDataset, fetch_dataset, store_of
+from include.state.lease import take_lease
 from spark_jobs.jobs.repair_job import is_confirmed, repair
 
 RESTORED, DECLINED, REFUSED = 0, 1, 2

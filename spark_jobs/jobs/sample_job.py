@@ -23,23 +23,23 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from include.app_ids import bronze_app_id
-from include.catalog.dataset import Dataset, declared_dataset
-from include.catalog.payload_format import JSON
-from include.catalog.pipeline import row_columns
-from include.reading.memory_database import spill_folder
-from include.reading.plain_values import excerpt, json_value
-from include.reading.publication import published_tables
-from include.reading.published_tables import PinnedTables
-from include.reference.reference_tables import current_versions
-from include.settings import Settings
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.refine import refine
-from spark_jobs.engine.spark_session import open_session
+from include.declare.dataset import Dataset, declared_dataset
+from include.declare.payload_format import JSON
+from include.declare.pipeline import row_columns
+from include.declare.reference_tables import current_versions
+from include.ground.app_ids import bronze_app_id
+from include.ground.settings import Settings
+from include.read.memory_database import spill_folder
+from include.read.plain_values import excerpt, json_value
+from include.read.publication import published_tables
+from include.read.published_tables import PinnedTables
+from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.release_tables import open_release
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.job_progress import report
+from spark_jobs.stream.refine import refine
+from spark_jobs.tables.delta_table import Table
 
 SHOWN_ROWS, SHOWN_REJECTED = 20, 1_000
 SOURCE = pa.schema(

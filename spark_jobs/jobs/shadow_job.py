@@ -17,22 +17,22 @@ import threading
 import time
 from collections.abc import Sequence
 
-from include.catalog.dataset import released_dataset
-from include.host.stop_signals import stop_on
+from include.declare.dataset import released_dataset
+from include.ground.settings import Settings
+from include.ground.stop_signals import stop_on
 from include.plans.reader_effects import ANALYSED
-from include.reading.publication import Publication, batches_behind, publication_json, read_publication
-from include.settings import Settings
-from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
-from spark_jobs.engine.interval_refresh import is_ahead, refresh_up_to
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.member_pins import pin_members
-from spark_jobs.engine.next_run import BronzeEnd, refined_batch
-from spark_jobs.engine.reader_analysis import analysed_readers
-from spark_jobs.engine.release_publication import publication_of
-from spark_jobs.engine.spark_session import open_session
+from include.read.publication import Publication, batches_behind, publication_json, read_publication
+from spark_jobs.backends.spark_session import open_session
+from spark_jobs.history.reader_analysis import analysed_readers
 from spark_jobs.jobs.bounded_job import run_reading_job
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.layers.next_run import BronzeEnd, refined_batch
+from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
+from spark_jobs.stream.interval_refresh import is_ahead, refresh_up_to
+from spark_jobs.stream.job_progress import report
+from spark_jobs.stream.member_pins import pin_members
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.delta_table import Table
 
 # The stream publishes while the shadow catches up; a last pass shorter than this counts as caught up.
 CAUGHT_UP_SECONDS = 20.0

@@ -25,32 +25,32 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.catalog.dataset import released_dataset
-from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
-from include.errors import Terminal
-from include.paths import patch_path
-from include.reading.bronze_ranges import BatchOffsets, batch_offsets
-from include.reading.publication import Publication, read_publication
-from include.record_coordinates import CONTENT
-from include.settings import Settings
+from include.declare.dataset import released_dataset
+from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
+from include.ground.errors import Terminal
+from include.ground.paths import patch_path
+from include.ground.record_coordinates import CONTENT
+from include.ground.settings import Settings
+from include.read.bronze_ranges import BatchOffsets, batch_offsets
+from include.read.publication import Publication, read_publication
 from include.state.broker_address import bootstrap_servers
 from include.state.release_files import PlanBuild, plan_build_file
-from spark_jobs.engine.batch_limit import BatchLimit, newest_files, size_in_bronze
-from spark_jobs.engine.job_progress import report
-from spark_jobs.engine.rebuild_gold import rebuild_gold
-from spark_jobs.engine.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
+from spark_jobs.history.rebuild_gold import rebuild_gold
+from spark_jobs.history.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.jobs.planned_slice import planned_slice, run_slice_job
 from spark_jobs.layers.bronze_files import RENAMED
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.kafka_source import complete_source_options
 from spark_jobs.layers.release_tables import Release, pinned_release
-from spark_jobs.storage.arrow_files import read_arrow
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder
-from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.kafka_ranges import KafkaRanges
-from spark_jobs.storage.parquet_writer import write_parquet
+from spark_jobs.stream.batch_limit import BatchLimit, newest_files, size_in_bronze
+from spark_jobs.stream.job_progress import report
+from spark_jobs.tables.arrow_files import read_arrow
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.kafka_ranges import KafkaRanges
+from spark_jobs.tables.parquet_writer import write_parquet
 
 ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
 DIFFERING = f"""

@@ -4,7 +4,7 @@ Reads: the dataset's topic. Writes: bronze, silver, rejected, gold, the publicat
 Guarantee: every record of the topic is in bronze once, and in silver or rejected once (docs/architecture.md §4).
 After a crash: the next start completes what was begun and continues; no record is lost or duplicated.
 
-Two threads of work (engine/adr-0001): Spark's commits bronze (`ingest.py`), the main thread refines (`driver_loop.py`).
+Two threads of work (stream/adr-0001): Spark's commits bronze (`ingest.py`), the main thread refines (`driver_loop.py`).
 SIGTERM drains both at a batch boundary. A derived dataset has no topic: its driver follows the publications of its
 sources (`derived_loop.py`). What it does under its lease: `drive_stream.py`.
 
@@ -18,16 +18,16 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from include.errors import HeadraceError
-from include.host.stop_signals import stop_on
-from include.leases.database_lease import LeaseRole
-from include.leases.lease import take_lease
-from include.paths import lease_path
-from include.settings import load_settings
-from spark_jobs.engine.session_start import begin_session
+from include.ground.errors import HeadraceError
+from include.ground.paths import lease_path
+from include.ground.settings import load_settings
+from include.ground.stop_signals import stop_on
+from include.state.database_lease import LeaseRole
+from include.state.lease import take_lease
+from spark_jobs.backends.session_start import begin_session
 from spark_jobs.jobs.bounded_job import FAILED, REFUSED, use_utc
-from spark_jobs.log_lines import log_line
-from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.log_lines import log_line
 
 
 def main(arguments: Sequence[str]) -> int:

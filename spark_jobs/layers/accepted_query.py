@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.reference_versions import Frames
 from spark_jobs.layers.silver_tables import SilverTables, dated
-from spark_jobs.storage.delta_table import validate_types
-from spark_jobs.storage.prepared_query import PreparedQuery, QueryOfOneRun
+from spark_jobs.tables.delta_table import validate_types
+from spark_jobs.tables.prepared_query import PreparedQuery, QueryOfOneRun
 
 
 class AcceptedQuery:

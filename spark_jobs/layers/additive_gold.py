@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.catalog.pipeline import AdditiveGold, grain_columns, row_columns
+from include.declare.pipeline import AdditiveGold, grain_columns, row_columns
 from spark_jobs.layers.gold_measures import kept_columns, merged_state, state_of_rows, value_of_state
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, merged_provenance
 from spark_jobs.layers.session_gold import NUMBER, numbered_sessions

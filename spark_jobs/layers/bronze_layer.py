@@ -29,20 +29,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.app_ids import quiet_app_id
-from include.kafka_times import AFTER, FIRST_DATE, LAST_DATE
-from include.paths import bronze_path
-from include.settings import Settings
+from include.ground.app_ids import quiet_app_id
+from include.ground.kafka_times import AFTER, FIRST_DATE, LAST_DATE
+from include.ground.paths import bronze_path
+from include.ground.settings import Settings
 from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
 from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.row_provenance import batch_number
-from spark_jobs.storage.arrow_files import write_arrow
-from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import RowsUnaccounted, Table
-from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.parquet_writer import ParquetWriting
-from spark_jobs.storage.prepared_query import ScratchFolder
-from spark_jobs.storage.spark_files import computes_here
+from spark_jobs.tables.arrow_files import write_arrow
+from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.parquet_writer import ParquetWriting
+from spark_jobs.tables.prepared_query import ScratchFolder
+from spark_jobs.tables.spark_files import computes_here
 
 SCHEMA = (
     StructType()

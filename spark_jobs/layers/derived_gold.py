@@ -21,23 +21,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.app_ids import release_app_id
-from include.catalog.dataset import DERIVED
-from include.catalog.derived_dataset import DerivedDataset, DerivedGold, as_query
-from include.catalog.yaml_declarations import DeclarationRefused, Document, Problem
-from include.clients.file_changes import FileChanges
-from include.paths import gold_path
-from include.settings import Settings
+from include.declare.dataset import DERIVED
+from include.declare.derived_dataset import DerivedDataset, DerivedGold, as_query
+from include.declare.yaml_declarations import DeclarationRefused, Document, Problem
+from include.ground.app_ids import release_app_id
+from include.ground.file_changes import FileChanges
+from include.ground.paths import gold_path
+from include.ground.settings import Settings
 from spark_jobs.layers.derived_sources import Shifts, SourceTable, changed_rows, known_shifts, touched_by_rows
 from spark_jobs.layers.gold_files import GoldTable, grains_in, touched_files
 from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, rows_in_grains, with_grains_replaced
 from spark_jobs.layers.silver_tables import MONTH
-from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
-from spark_jobs.storage.duckdb_session import parquet_files, read_folder, write_folder
-from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.spark_files import rows_in_files
+from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.delta_table import Table, no_rows, partitioned_schema
+from spark_jobs.tables.duckdb_session import parquet_files, read_folder, write_folder
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.spark_files import rows_in_files
 
 
 class QueryUnfit(DeclarationRefused):

@@ -18,23 +18,35 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.clients.delta_log import commit_content
-from include.clients.file_changes import FileChanges, file_changes
-from include.clients.table_files import add_actions
-from include.paths import warehouse
-from include.reading.publication import PublishedTable, SourceVersion
-from include.reading.published_tables import open_table
-from include.settings import Settings
+from include.ground.delta_log import commit_content
+from include.ground.errors import Transient
+from include.ground.file_changes import FileChanges, file_changes
+from include.ground.paths import warehouse
+from include.ground.settings import Settings
+from include.ground.table_files import add_actions
+from include.read.publication import PublishedTable, SourceVersion
+from include.read.published_tables import open_table
 from spark_jobs.layers.row_provenance import PROVENANCE
-from spark_jobs.storage.delta_table import read_files
+from spark_jobs.tables.delta_table import read_files
 
 if TYPE_CHECKING:
-    from include.catalog.touched_ranges import Shift
+    from include.declare.touched_ranges import Shift
 
 Shifts = Mapping[str, "Shift"]
 """By column of the grain, how its expression of `touched_by` shifts a column of the source; those that are known."""
 Spans = Mapping[str, tuple[Any, Any]]
 """The least and the greatest value of grain columns."""
+
+
+class SourcesGone(Transient):
+    """Files of the source versions that the publication names were deleted."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(
+            f"{dataset}: a source's version that the publication names was deleted; nothing was built",
+            f"headrace up {dataset}   (publishes over the sources' current versions), then the same command again",
+        )
+        self.dataset = dataset
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,7 @@ def touched_by_rows(rows: DataFrame, touched_by: Mapping[str, str]) -> DataFrame
 def known_shifts(touched_by: Mapping[str, str]) -> Shifts:
     """Return the shifts of the expressions that have one."""
     # sqlglot takes half a second to import: only drivers of derived datasets need it.
-    from include.catalog.touched_ranges import shift_of
+    from include.declare.touched_ranges import shift_of
 
     found = {column: shift_of(expression) for column, expression in touched_by.items()}
     return {column: shift for column, shift in found.items() if shift is not None}

@@ -14,8 +14,8 @@ from functools import cache
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.catalog.measures import Measure
-from include.catalog.pipeline import (
+from include.declare.measures import Measure
+from include.declare.pipeline import (
     AdditiveGold,
     LatestGold,
     QueryGold,
@@ -23,9 +23,9 @@ from include.catalog.pipeline import (
     gold_window,
     grain_columns,
 )
-from include.catalog.window_sql import windowed_sql
-from include.catalog.windows import Window
-from include.sql_quoting import sql_identifier, sql_literal
+from include.declare.window_sql import windowed_sql
+from include.declare.windows import Window
+from include.ground.sql_quoting import sql_identifier, sql_literal
 from spark_jobs.layers.distinct_sketches import extended_sketch
 from spark_jobs.layers.embedded_measures import (
     VALUED_BY_STATE,
@@ -41,9 +41,9 @@ from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.gold_measures import kept_columns
 from spark_jobs.layers.recomputed_grains import replaced_grains_sql, same_grain
 from spark_jobs.layers.row_provenance import PROVENANCE
-from spark_jobs.storage.data_files import HIVE_NULL, DataFile
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession, session_for
+from spark_jobs.tables.data_files import HIVE_NULL, DataFile
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import DuckSession, session_for
 
 HISTORY = (
     "min(_first_batch) as _first_batch",

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.catalog.measures import EARLIEST, MERGED_BY, PLACED, Measure
-from include.sql_quoting import sql_identifier
+from include.declare.measures import EARLIEST, MERGED_BY, PLACED, Measure
+from include.ground.sql_quoting import sql_identifier
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_measures import kept_columns
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.gold_refresh import EVERY_RUN
-from include.catalog.pipeline import (
+from include.declare.gold_refresh import EVERY_RUN
+from include.declare.pipeline import (
     AdditiveGold,
     Gold,
     LatestGold,
@@ -23,14 +23,14 @@ from include.catalog.pipeline import (
     partition_expression,
     row_condition,
 )
-from include.record_coordinates import POSITION
+from include.ground.record_coordinates import POSITION
 from spark_jobs.layers.embedded_measures import CARRIED, COMPARED, is_embedded, order_input, value_input
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.recomputed_grains import RecomputedGrains
-from spark_jobs.storage.data_files import TableSpec
-from spark_jobs.storage.delta_table import no_rows
-from spark_jobs.storage.prepared_query import ScratchFolder
-from spark_jobs.storage.spark_files import computes_here
+from spark_jobs.tables.data_files import TableSpec
+from spark_jobs.tables.delta_table import no_rows
+from spark_jobs.tables.prepared_query import ScratchFolder
+from spark_jobs.tables.spark_files import computes_here
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.app_ids import expiry_app_id
+from include.ground.app_ids import expiry_app_id
 from spark_jobs.layers.silver_tables import SilverTables
 
 

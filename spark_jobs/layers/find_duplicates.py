@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from include.catalog.dataset import Dataset
-from include.record_coordinates import COORDINATES, RANK
+from include.declare.dataset import Dataset
+from include.ground.record_coordinates import COORDINATES, RANK
 from spark_jobs.layers.identified_rows import identity_columns
-from spark_jobs.storage.duckdb_session import DuckSession
-from spark_jobs.storage.record_places import Words
+from spark_jobs.tables.duckdb_session import DuckSession
+from spark_jobs.tables.record_places import Words
 
 
 def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:

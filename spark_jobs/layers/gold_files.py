@@ -24,12 +24,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType
 
-from include.catalog.event_times import FIRST, LAST, after, before
-from include.catalog.pipeline import Gold, gold_session, gold_window, grain_columns, pruning_column
-from include.catalog.windows import Start, Window, window_begin, window_end, window_starts
-from include.clients.file_checksum import name_by_checksum
+from include.declare.event_times import FIRST, LAST, after, before
+from include.declare.pipeline import Gold, gold_session, gold_window, grain_columns, pruning_column
+from include.declare.windows import Start, Window, window_begin, window_end, window_starts
+from include.ground.file_checksum import name_by_checksum
 from spark_jobs.layers.embedded_plan import EmbeddedPlan
-from spark_jobs.storage.data_files import (
+from spark_jobs.tables.data_files import (
     HIVE_NULL,
     Bound,
     DataFile,
@@ -39,7 +39,7 @@ from spark_jobs.storage.data_files import (
     may_have_nulls,
     written_file,
 )
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.tables.delta_table import Table
 
 Spans = Sequence[tuple[Bound, Bound]] | None
 """None: the bounds are not known, so every file may be concerned."""

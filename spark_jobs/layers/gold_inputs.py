@@ -13,7 +13,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.catalog.windows import Window
+from include.declare.windows import Window
 from spark_jobs.layers.gold_windows import windowed
 
 

@@ -23,10 +23,9 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.app_ids import refresh_app_id
-from include.catalog.dataset import Dataset
-from include.catalog.event_times import FIRST, LAST
-from include.catalog.pipeline import (
+from include.declare.dataset import Dataset
+from include.declare.event_times import FIRST, LAST
+from include.declare.pipeline import (
     AdditiveGold,
     Gold,
     LatestGold,
@@ -34,9 +33,10 @@ from include.catalog.pipeline import (
     partition_expression,
     row_columns,
 )
-from include.errors import Terminal
-from include.paths import gold_path
-from include.settings import Settings
+from include.ground.app_ids import refresh_app_id
+from include.ground.errors import Terminal
+from include.ground.paths import gold_path
+from include.ground.settings import Settings
 from spark_jobs.layers.additive_gold import merged_additive
 from spark_jobs.layers.embedded_gold import EmbeddedMerge
 from spark_jobs.layers.gold_files import (
@@ -61,11 +61,11 @@ from spark_jobs.layers.session_gold import OPEN_SINCE, closed_sessions, rows_out
 from spark_jobs.layers.silver_layer import SilverOfRun
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.layers.transform_errors import record_error
-from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import Table, partitioned_schema
-from spark_jobs.storage.duckdb_session import duckdb_session, session_for
-from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.prepared_query import SlotFull
+from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.delta_table import Table, partitioned_schema
+from spark_jobs.tables.duckdb_session import duckdb_session, session_for
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.prepared_query import SlotFull
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2

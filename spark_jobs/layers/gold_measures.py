@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from include.catalog.measures import EARLIEST, MERGED_BY, PLACED, QUANTILE_ERROR, Measure
+from include.declare.measures import EARLIEST, MERGED_BY, PLACED, QUANTILE_ERROR, Measure
 
 COUNTED = ("top_k", "approx_quantile")
 MERGES = {"sum": F.sum, "min": F.min, "max": F.max}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.catalog.pipeline import (
+from include.declare.pipeline import (
     AdditiveGold,
     Gold,
     LatestGold,

@@ -16,19 +16,19 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.catalog.event_times import FIRST, LAST
-from include.catalog.gold_refresh import EVERY_RUN, SessionClosing, closing
-from include.catalog.pipeline import Gold, closes, gold_session, gold_window, refresh_interval, timed_by
-from include.catalog.watermark import WatermarkProgress, watermark_facts
-from include.catalog.windows import Session, Start, Window, window_begin
-from include.reading.refresh_state import REFRESH_KEY, RefreshState, stored_refresh_state
+from include.declare.event_times import FIRST, LAST
+from include.declare.gold_refresh import EVERY_RUN, SessionClosing, closing
+from include.declare.pipeline import Gold, closes, gold_session, gold_window, refresh_interval, timed_by
+from include.declare.watermark import WatermarkProgress, watermark_facts
+from include.declare.windows import Session, Start, Window, window_begin
+from include.read.refresh_state import REFRESH_KEY, RefreshState, stored_refresh_state
 from spark_jobs.layers.gold_files import GoldTable, files_within
 from spark_jobs.layers.gold_windows import is_before
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_tables import SilverTables
-from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.table_commits import commit_of, metadata_of
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.table_commits import commit_of, metadata_of
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
-"""The windows of gold as Spark columns: the arithmetic of `include/catalog/windows.py`."""
+"""The windows of gold as Spark columns: the arithmetic of `include/declare/windows.py`."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.catalog.windows import DAY, FIRST_POSITION, MICROSECOND, Start, Window
-from include.catalog.zone_cells import SPARK, local_sql
+from include.declare.windows import DAY, FIRST_POSITION, MICROSECOND, Start, Window
+from include.declare.zone_cells import SPARK, local_sql
+from spark_jobs.contract.literals import literal
 from spark_jobs.layers.row_provenance import unfolded
-from spark_jobs.literals import literal
 
 
 def windowed(window: Window | None, rows: DataFrame) -> DataFrame:

@@ -19,11 +19,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from include.catalog.dataset import Dataset
-from include.catalog.event_times import after, before
-from include.catalog.pipeline import Pipeline
-from include.clients.delta_log import Commit, commit_content, read_commit
-from include.record_coordinates import RANK
+from include.declare.dataset import Dataset
+from include.declare.event_times import after, before
+from include.declare.pipeline import Pipeline
+from include.ground.delta_log import Commit, commit_content, read_commit
+from include.ground.record_coordinates import RANK
 from include.state.json_file import StateFileUnreadable
 from spark_jobs.layers.identified_rows import (
     IdentifiedRows,
@@ -34,11 +34,11 @@ from spark_jobs.layers.identified_rows import (
 )
 from spark_jobs.layers.recent_rows import RecentRows
 from spark_jobs.layers.rows_at_places import rows_at
-from spark_jobs.storage.arrow_files import SUFFIX, arrow_bounds
-from spark_jobs.storage.data_files import Bounds, DataFile, bounds_of, chunks_by_rows
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession, duckdb_session
-from spark_jobs.storage.identity_index import (
+from spark_jobs.tables.arrow_files import SUFFIX, arrow_bounds
+from spark_jobs.tables.data_files import Bounds, DataFile, bounds_of, chunks_by_rows
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.tables.identity_index import (
     Identities,
     IndexDamaged,
     IndexRecord,
@@ -52,8 +52,8 @@ from spark_jobs.storage.identity_index import (
     with_segment,
     without_expired,
 )
-from spark_jobs.storage.record_places import Words
-from spark_jobs.storage.segment_merges import SegmentMerges
+from spark_jobs.tables.record_places import Words
+from spark_jobs.tables.segment_merges import SegmentMerges
 
 ROWS_AT_ONCE = 2_000_000
 """Rows of silver that are indexed at once when the index is built."""

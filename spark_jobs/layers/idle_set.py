@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from include.catalog.watermark import IDLE
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.table_commits import batch_commit, metadata_of
+from include.declare.watermark import IDLE
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.table_commits import batch_commit, metadata_of
 
 WOKEN = "woken"
 

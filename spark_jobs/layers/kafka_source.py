@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from include.kafka_address import source_options
-from include.settings import Settings, reject_unsafe
+from include.ground.kafka_address import source_options
+from include.ground.settings import Settings, reject_unsafe
 
 COMPLETE = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 FETCHED = 1 << 20, 8 << 20

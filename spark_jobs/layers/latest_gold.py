@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from include.catalog.pipeline import LatestGold, deciding_columns
+from include.declare.pipeline import LatestGold, deciding_columns
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance
 
 

@@ -1,7 +1,7 @@
 """The schemas by which records were written: kept before records are validated, so later runs need no registry.
 
 Reads: files with the columns of bronze, the dataset's list of schemas, the registry for ids that the list lacks.
-Writes: the list (include/schemas/writer_schemas.py).
+Writes: the list (include/declare/writer_schemas.py).
 Guarantee: records that are validated again with the same length of the list are read the same way.
 After a crash: a schema that was added stays.
 """
@@ -14,9 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.catalog.dataset import Dataset
-from include.catalog.payload_format import AVRO
-from include.clients.schema_registry import (
+from include.declare.dataset import Dataset
+from include.declare.payload_format import AVRO
+from include.declare.writer_schemas import WriterSchemas, keep_schemas, known_schemas, schemas_size
+from include.ground.errors import Terminal
+from include.ground.schema_registry import (
     UNKNOWN_TYPE,
     RegisteredSchema,
     RegistryNotSet,
@@ -24,11 +26,9 @@ from include.clients.schema_registry import (
     RegistryUnreachable,
     schema_registry,
 )
-from include.errors import Terminal
-from include.schemas.writer_schemas import WriterSchemas, keep_schemas, known_schemas, schemas_size
-from include.settings import Settings
+from include.ground.settings import Settings
 from spark_jobs.contract.payload_texts import PayloadTexts
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.tables.duckdb_session import duckdb_session
 
 MOST_QUERIED = 100
 """Ids of one run that the registry is queried for, the smallest first: damaged records name any of 2^32."""

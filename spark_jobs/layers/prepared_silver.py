@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
-from spark_jobs.storage.row_projection import RowProjection, row_projection
-from spark_jobs.storage.spark_files import computes_here, rows_in_files
+from spark_jobs.tables.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
+from spark_jobs.tables.row_projection import RowProjection, row_projection
+from spark_jobs.tables.spark_files import computes_here, rows_in_files
 
 if TYPE_CHECKING:
     from spark_jobs.layers.accepted_query import AcceptedQuery

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.catalog.pipeline import QueryGold, grain_columns
+from include.declare.pipeline import QueryGold, grain_columns
 from spark_jobs.layers.gold_windows import windowed
 from spark_jobs.layers.row_provenance import first_provenance, rows_in_grains, with_grains_replaced
 

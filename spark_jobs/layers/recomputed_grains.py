@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from include.catalog.pipeline import Gold, QueryGold, grain_columns, partition_expression
-from include.catalog.window_sql import between_windows_sql, windowed_sql
-from include.sql_quoting import same_sql, sql_identifier
+from include.declare.pipeline import Gold, QueryGold, grain_columns, partition_expression
+from include.declare.window_sql import between_windows_sql, windowed_sql
+from include.ground.sql_quoting import same_sql, sql_identifier
 from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.row_provenance import PROVENANCE
-from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import DuckSession
-from spark_jobs.storage.prepared_query import PreparedQuery, ScratchFolder, Slot
+from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import DuckSession
+from spark_jobs.tables.prepared_query import PreparedQuery, ScratchFolder, Slot
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.paths import decision_log_path
-from include.reading.decision_log import DecidedRecord, DecisionLogReader, Position, decision_log_size
-from include.settings import Settings
+from include.ground.paths import decision_log_path
+from include.ground.settings import Settings
+from include.read.decision_log import DecidedRecord, DecisionLogReader, Position, decision_log_size
 from spark_jobs.contract.payload_texts import UNREAD
 from spark_jobs.contract.validator import REASONS, Validator
 

@@ -13,11 +13,11 @@ from itertools import groupby
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.catalog.dataset import Dataset
-from include.clients.delta_log import Commit, commits_following, latest_version, read_commit
-from include.paths import bronze_path
-from include.reference.reference_tables import read_version
-from include.settings import Settings
+from include.declare.dataset import Dataset
+from include.declare.reference_tables import read_version
+from include.ground.delta_log import Commit, commits_following, latest_version, read_commit
+from include.ground.paths import bronze_path
+from include.ground.settings import Settings
 
 Frames = Mapping[str, DataFrame]
 Versions = Mapping[str, int]

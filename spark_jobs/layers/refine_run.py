@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from include.catalog.dataset import Dataset
+from include.declare.dataset import Dataset
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from include.catalog.dataset import Dataset
-from include.sql_quoting import sql_literal
+from include.declare.dataset import Dataset
+from include.ground.sql_quoting import sql_literal
 from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL
-from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import Table
 
 
 def rejected_rows_sql(dataset: Dataset) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from include.app_ids import release_app_id
-from include.catalog.dataset import Dataset, released_dataset
-from include.catalog.yaml_declarations import Problem
-from include.clients.delta_log import LOG
-from include.paths import gold_path, rejected_path, silver_path
-from include.reference.reference_tables import create_reference_tables
-from include.settings import Settings
+from include.declare.dataset import Dataset, released_dataset
+from include.declare.reference_tables import create_reference_tables
+from include.declare.yaml_declarations import Problem
+from include.ground.app_ids import release_app_id
+from include.ground.delta_log import LOG
+from include.ground.paths import gold_path, rejected_path, silver_path
+from include.ground.settings import Settings
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.layers.embedded_plan import embedded_plan
 from spark_jobs.layers.gold_files import GoldTable
@@ -25,8 +25,8 @@ from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import code_refused, load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
-from spark_jobs.storage.delta_table import Table, no_rows
-from spark_jobs.storage.prepared_query import ScratchFolder
+from spark_jobs.tables.delta_table import Table, no_rows
+from spark_jobs.tables.prepared_query import ScratchFolder
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from operator import and_
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
-from include.catalog.gold_refresh import SessionClosing
-from include.catalog.windows import MICROSECOND, Session
+from include.declare.gold_refresh import SessionClosing
+from include.declare.windows import MICROSECOND, Session
 from spark_jobs.layers.gold_windows import is_before
 
 NUMBER, OPEN_SINCE = "_session", "_open_since"

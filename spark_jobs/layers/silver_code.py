@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, StructType, TimestampType
 
-from include.catalog.dataset import Dataset
-from include.catalog.measures import OF_NUMBERS, measure_expressions
-from include.catalog.pipeline import (
+from include.declare.dataset import Dataset
+from include.declare.measures import OF_NUMBERS, measure_expressions
+from include.declare.pipeline import (
     AdditiveGold,
     Gold,
     LatestGold,
@@ -35,12 +35,12 @@ from include.catalog.pipeline import (
     row_condition,
     time_columns,
 )
-from include.catalog.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
-from include.record_coordinates import COORDINATES
-from include.settings import Settings
+from include.declare.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
+from include.ground.record_coordinates import COORDINATES
+from include.ground.settings import Settings
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import windowed
-from spark_jobs.storage.delta_table import no_rows, nullable_columns
+from spark_jobs.tables.delta_table import no_rows, nullable_columns
 
 Transformation = Callable[..., DataFrame]
 """`silver(accepted, **reference)`: accepted records, and each declared reference table by its name.

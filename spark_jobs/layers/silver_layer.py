@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from include.catalog.watermark import IDLE, PROGRESS, ROWLESS, WatermarkProgress, read_progress, watermark_facts
-from include.clients.delta_log import commits
-from include.reading.plain_values import iso_time
+from include.declare.watermark import IDLE, PROGRESS, ROWLESS, WatermarkProgress, read_progress, watermark_facts
+from include.ground.delta_log import commits
+from include.read.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.expired_rows import first_unexpired_batch
 from spark_jobs.layers.find_duplicates import rank_copies
@@ -35,19 +35,19 @@ from spark_jobs.layers.silver_tables import FIRST_MONTH, LAST_MONTH, MONTH, Inhe
 from spark_jobs.layers.transform_errors import failure_of
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun, validate_run
-from spark_jobs.storage.batch_rows import count_rows
-from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import RowsUnaccounted, Table
-from spark_jobs.storage.duckdb_session import (
+from spark_jobs.tables.batch_rows import count_rows
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.duckdb_session import (
     DuckSession,
     parquet_files,
     session_for,
     write_folder,
 )
-from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.partitioned_files import write_partitioned
-from spark_jobs.storage.record_places import Words
-from spark_jobs.storage.table_commits import batch_commit, commit_of, metadata_of
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.partitioned_files import write_partitioned
+from spark_jobs.tables.record_places import Words
+from spark_jobs.tables.table_commits import batch_commit, commit_of, metadata_of
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
-from include.app_ids import release_app_id
-from include.catalog.dataset import Dataset
-from include.catalog.pipeline import bounded_columns
-from include.kafka_times import FIRST_DATE, LAST_DATE
-from include.paths import identities_path, rejected_path, release_path, silver_path
-from include.record_coordinates import POSITION
-from include.settings import Settings
+from include.declare.dataset import Dataset
+from include.declare.pipeline import bounded_columns
+from include.ground.app_ids import release_app_id
+from include.ground.kafka_times import FIRST_DATE, LAST_DATE
+from include.ground.paths import identities_path, rejected_path, release_path, silver_path
+from include.ground.record_coordinates import POSITION
+from include.ground.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
 from spark_jobs.layers.gold_inputs import GoldInputs
@@ -27,9 +27,9 @@ from spark_jobs.layers.prepared_silver import PreparedSilver
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation, stored_columns
-from spark_jobs.storage.data_files import TableSpec
-from spark_jobs.storage.delta_table import Table, partitioned_schema
-from spark_jobs.storage.parquet_writer import ROWS_PER_GROUP, ParquetWriting
+from spark_jobs.tables.data_files import TableSpec
+from spark_jobs.tables.delta_table import Table, partitioned_schema
+from spark_jobs.tables.parquet_writer import ROWS_PER_GROUP, ParquetWriting
 
 QUERIES = "_queries"
 MONTH = "_month"

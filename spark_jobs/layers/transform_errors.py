@@ -18,14 +18,14 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.errors import Terminal
-from include.secret_masking import mask_secrets
-from include.sql_quoting import sql_literal
+from include.ground.errors import Terminal
+from include.ground.secret_masking import mask_secrets
+from include.ground.sql_quoting import sql_literal
 from spark_jobs.layers.reference_versions import VersionRange
 from spark_jobs.layers.silver_tables import SilverTables
-from spark_jobs.storage.batch_rows import count_rows
-from spark_jobs.storage.duckdb_session import duckdb_session, read_folder
-from spark_jobs.storage.failpoints import Step, pass_step
+from spark_jobs.tables.batch_rows import count_rows
+from spark_jobs.tables.duckdb_session import duckdb_session, read_folder
+from spark_jobs.tables.failpoints import Step, pass_step
 
 TRANSFORM_ERROR = "transform_error"
 FailedRecord = tuple[int, int, str]

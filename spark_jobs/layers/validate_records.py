@@ -21,12 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.catalog.dataset import Dataset
-from include.catalog.payload_format import AVRO
-from include.paths import release_path
-from include.reading.decision_log import DecidedRecord, Position
-from include.record_coordinates import POSITION
-from include.settings import Settings
+from include.declare.dataset import Dataset
+from include.declare.payload_format import AVRO
+from include.ground.paths import release_path
+from include.ground.record_coordinates import POSITION
+from include.ground.settings import Settings
+from include.read.decision_log import DecidedRecord, Position
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import Counts, summed_counts
@@ -37,14 +37,14 @@ from spark_jobs.layers.record_decisions import validate_with_decisions, without_
 from spark_jobs.layers.reference_versions import Frames, VersionRange
 from spark_jobs.layers.silver_tables import QUERIES, SilverTables
 from spark_jobs.layers.transform_errors import failure_of, write_isolated
-from spark_jobs.storage.delta_table import RowsUnaccounted, read_files
-from spark_jobs.storage.duckdb_session import (
+from spark_jobs.tables.delta_table import RowsUnaccounted, read_files
+from spark_jobs.tables.duckdb_session import (
     duckdb_session,
     parquet_files,
     read_folder,
     rows_in_folder,
 )
-from spark_jobs.storage.prepared_query import (
+from spark_jobs.tables.prepared_query import (
     SLOT_BYTES,
     PreparedQuery,
     QueryOfOneRun,
@@ -52,8 +52,8 @@ from spark_jobs.storage.prepared_query import (
     save_by,
     uncompressed_bytes,
 )
-from spark_jobs.storage.record_places import Words, are_in, places_in, unpacked_places
-from spark_jobs.storage.spark_files import batches_in_files, rows_in_files, stage_files
+from spark_jobs.tables.record_places import Words, are_in, places_in, unpacked_places
+from spark_jobs.tables.spark_files import batches_in_files, rows_in_files, stage_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
 VERDICT = "_verdict"

@@ -23,9 +23,9 @@ from spark_jobs.layers.identified_rows import IdentifiedRows, identify_files
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
-from spark_jobs.storage.duckdb_session import duckdb_session, parquet_files
-from spark_jobs.storage.failpoints import Step, pass_step
-from spark_jobs.storage.spark_files import rows_in_files
+from spark_jobs.tables.duckdb_session import duckdb_session, parquet_files
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.spark_files import rows_in_files
 
 Batches = tuple[int, int]
 POLL_SECONDS = 0.01

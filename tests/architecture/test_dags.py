@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from source_tree import ROOT
 
-from include.catalog.dataset import dataset_names
-from include.catalog.derived_dataset import all_dataset_names
-from include.settings import Settings
+from include.declare.dataset import dataset_names
+from include.declare.derived_dataset import all_dataset_names
+from include.ground.settings import Settings
 
 MOST_SECONDS = 2.0
 HEAVY = ("pyspark", "great_expectations", "pyarrow", "polars", "duckdb", "deltalake", "confluent_kafka")

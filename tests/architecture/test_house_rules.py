@@ -11,7 +11,7 @@ import pytest
 from source_tree import ROOT, Module, code, files, functions, modules
 
 MOST_LINES_OF_A_FUNCTION = 60
-MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FILE = 500
 MEDIAN_LINES_OF_A_FUNCTION = 8
 MOST_LINES_OF_A_README = 15
 NAMES_THAT_SAY_NOTHING = {
@@ -144,4 +144,4 @@ def test_databases_are_opened_with_a_memory_limit() -> None:
         for path in texts()
         if path.startswith(("include/", "spark_jobs/")) and opening.search((ROOT / path).read_text())
     ]
-    assert found == ["include/reading/memory_database.py"], "use memory_database(): it has a limit and a place to spill"
+    assert found == ["include/read/memory_database.py"], "use memory_database(): it has a limit and a place to spill"

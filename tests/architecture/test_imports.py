@@ -12,263 +12,134 @@ import pytest
 from source_tree import Module, code, imports, modules
 
 OURS = ("include", "spark_jobs", "infra", "dags", "tests", "headrace_airflow")
-GROUND = (
-    *("include.durable_files", "include.errors", "include.secret_masking", "include.settings", "include.paths"),
-    "include.setting_list",
-    *("include.strict_values", "include.sql_quoting", "include.kafka_address", "include.password_file"),
-    *("include.kafka_times", "include.record_coordinates", "include.settings_profiles"),
-    *("include.app_ids", "include.commit_guard", "include.process_folder", "include.optional_packages"),
-)
-LOW = (*GROUND, "include.host", "include.state", "include.leases")
-TABLES = ("include.catalog", "include.clients", "include.reading", "include.ledger")
-READERS = (*TABLES, "include.plans")
+ROOMS = ("include.ground", "include.declare", "include.state", "include.read", "include.plans", "include.audit")
+ROOMS += ("include.observe", "include.run", "include.change", "include.serve", "include.airflow", "include.cli")
+"""The rooms of the control plane: each may import those before it, but for what the table withholds."""
+
+
+def before(room: str, *withheld: str) -> tuple[str, ...]:
+    return tuple(each for each in ROOMS[: ROOMS.index(room)] if each not in withheld)
+
+
 # Package → the packages it may import, and its purpose: the line to read when an import is refused.
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
-    "include.process_folder": ((), "folders of temporary files of one process; knows no file in them"),
-    "include.app_ids": ((), "names transactions of Delta logs; knows no table"),
-    "include.commit_guard": ((), "what a process must still own to commit; knows no lease"),
-    "include.durable_files": ((), "forces files to disk; knows no file's meaning"),
-    "include.errors": (("include.secret_masking",), "the two ways to fail; knows nothing else"),
-    "include.strict_values": ((), "parses what people type; knows no option and no form"),
-    "include.optional_packages": (
-        ("include.errors",),
-        "imports packages that may be missing; knows none",
-    ),
-    "include.allowed_options": ((), "lists options that change no result; knows no setting's value"),
-    "include.password_file": (("include.errors",), "reads passwords; knows no setting's value"),
-    "include.kafka_address": ((), "how clients reach Kafka; knows no setting and no topic"),
-    "include.kafka_times": ((), "the times that bronze holds; knows no table"),
-    "include.record_coordinates": ((), "names the columns of a record's coordinates; knows no table"),
-    "include.sql_quoting": ((), "quotes names and literals of SQL; knows no table"),
-    "include.secret_masking": ((), "masks secrets in any text; knows no setting"),
-    "include.settings": (
-        ("include.allowed_options", "include.errors", "include.secret_masking", "include.settings_profiles"),
-        "reads the environment",
-    ),
-    "include.settings_profiles": ((), "what a profile sets, and why; reads nothing"),
-    "include.setting_list": (
-        ("include.secret_masking", "include.settings", "include.settings_profiles"),
-        "shows settings and where each value comes from; reads no other value",
-    ),
-    "include.paths": (
-        ("include.errors", "include.password_file", "include.settings"),
-        "names paths, none outside the state folder",
-    ),
-    "include.host": (GROUND, "the machine: Java, jars, ports; knows no dataset"),
-    "include.state": ((*GROUND, "include.host", "include.catalog"), "typed files of the state folder; starts nothing"),
-    "include.leases": (
-        (*GROUND, "include.host", "include.state"),
-        "who owns tables and supervision; knows neither a table nor a process's work",
-    ),
-    "include.catalog": (GROUND, "reads declarations; contacts nothing outside"),
-    "include.clients": (GROUND, "the outside behind small functions; knows no dataset and no table of ours"),
-    "include.rendering": ((), "renders templates as HTML and Markdown; knows no dataset"),
-    "include.store": (
-        (*GROUND, "include.clients", "include.state.json_file"),
-        "the object store's copy of what is published; knows no layer",
-    ),
-    "include.reading": (
-        (*GROUND, "include.clients", "include.host.process_end", "include.store"),
+    "include.ground": ((), "settings, paths, errors, clients, the machine; knows no dataset and no table of ours"),
+    "include.declare": (before("include.declare"), "reads declarations; contacts nothing outside"),
+    "include.state": (before("include.state"), "typed files of the state folder, and who owns them; starts nothing"),
+    "include.read": (
+        ("include.ground", "include.state.json_file"),
         "reads what is published, and moves it; never what was declared",
     ),
-    "include.reference": (
-        (*GROUND, "include.catalog", "include.clients"),
-        "reference tables; knows nothing of batches",
-    ),
-    "include.schemas": (
-        (*GROUND, "include.catalog", "include.clients"),
-        "schemas of payloads: kept, read, compared with contracts; computes no rows",
-    ),
-    "include.scaffold": (
-        (*GROUND, "include.catalog", "include.clients"),
-        "infers a new dataset's folder from a sample; changes no folder that exists",
-    ),
-    "include.ledger": (
-        (*GROUND, "include.state", "include.clients", "include.reading", "include.catalog"),
-        "index over the commits",
-    ),
-    "include.plans": ((*LOW, *TABLES), "plans as files, and the data that ended ones leave; changes no history"),
-    "include.producers": (
-        (*LOW, "include.catalog", "include.clients", "include.cli", "include.schemas", "include.strict_values"),
-        "makes events; knows no table",
-    ),
+    "include.plans": (before("include.plans"), "plans as files; changes no history"),
     "include.audit": (
-        (
-            *GROUND,
-            "include.host",
-            "include.catalog",
-            "include.clients",
-            "include.reading",
-            "include.schemas",
-            "include.state.json_file",
-        ),
+        (*before("include.audit", "include.state", "include.plans"), "include.state.json_file"),
         "counts from outside; an error shared with the writer of a table could not be found",
     ),
-    "include.status": ((*LOW, *READERS), "one model of current state; never acts"),
+    "include.observe": (before("include.observe"), "what is the case, and what has been; never acts"),
+    "include.run": (before("include.run", "include.audit"), "keeps processes running; computes no rows"),
+    "include.change": (before("include.change", "include.audit"), "plans changes of history, validates whole tables"),
+    "include.serve": (
+        before("include.serve", "include.run"),
+        "pages in a browser; decides by the functions of include.change, computes no rows",
+    ),
+    "include.airflow": (before("include.airflow", "include.serve"), "thin Airflow adapters"),
+    "include.cli": (
+        before("include.cli", "include.airflow"),
+        "wires the control plane; starts drivers as processes, never imports one",
+    ),
     "include.api": (
-        (*LOW, *READERS, "include.status"),
-        "what Python programs call; reads, never acts",
+        before("include.observe", "include.audit") + ("include.observe",),
+        "what Python programs call; never acts",
     ),
-    "include.metrics": (
-        (*LOW, *READERS, "include.audit.audit_outcome", "include.status"),
-        "figures for Prometheus and alerts; never acts",
-    ),
-    "include.lineage_events": (
-        (*LOW, *READERS, "include.quality.validation_history", "include.status"),
-        "what is recorded, as OpenLineage events; never acts",
-    ),
-    "include.process_control": ((*LOW, *READERS, "include.status"), "keeps processes running; computes no rows"),
-    "include.doctor": (
-        (*LOW, "include.catalog", "include.clients", "include.status", "include.store"),
-        "checks the machine",
-    ),
-    "include.planning": (
-        (*LOW, *READERS, "include.reference", "include.rendering", "include.schemas", "include.status")
-        + ("include.process_control",),
-        "plans changes of history",
-    ),
-    "include.quality": (
-        (*GROUND, *READERS, "include.planning", "include.reference", "include.rendering", "include.schemas"),
-        "validates whole tables, in a process of its own; reports what rules counted",
-    ),
-    "include.maintenance": (
-        (*LOW, *READERS, "include.planning", "include.status"),
-        "requests compaction from the owners of tables, trims logs; between plans",
-    ),
-    "include.analysis": (
-        (*LOW, *READERS, "include.planning"),
-        "iterative jobs over published tables; writes no table of a dataset",
-    ),
-    "include.console": (
-        (*LOW, *READERS, "include.audit", "include.status", "include.planning", "include.quality", "include.rendering")
-        + ("include.schemas",),
-        "pages in a browser; decides by the functions of include.planning, computes no rows",
-    ),
-    "include.operators": (
-        (
-            *(*LOW, *READERS, "include.audit", "include.status", "include.process_control", "include.planning"),
-            *("include.quality", "include.maintenance", "include.analysis"),
-        ),
-        "thin Airflow adapters",
+    "include.producers": (
+        ("include.ground", "include.declare", "include.state", "include.cli"),
+        "makes events; knows no table",
     ),
     "include.demo": (
-        (*LOW, *READERS, "include.audit", "include.doctor", "include.producers", "include.status")
-        + ("include.process_control", "include.planning", "include.cli", "include.strict_values"),
+        before("include.serve") + ("include.producers", "include.cli"),
         "the story that `make demo` runs",
     ),
     "include.workloads": (
-        (*LOW, *READERS, "include.audit", "include.cli", "include.process_control", "include.producers")
-        + ("include.analysis", "include.planning", "include.rendering", "include.status"),
+        before("include.serve") + ("include.producers", "include.cli"),
         "known workloads and their oracles; an oracle imports nothing of the platform",
     ),
     "include.bench": (
-        (*LOW, *READERS, "include.audit", "include.producers", "include.planning", "include.status")
-        + ("include.process_control", "include.cli", "include.rendering", "include.workloads"),
+        before("include.serve") + ("include.producers", "include.cli", "include.workloads"),
         "measures the platform from outside, through the packages that every command uses",
     ),
     "include.bench.peers": ((), "hand-written jobs, measured next to the platform: they use nothing of it"),
-    "include.cli": (
-        (*LOW, *READERS, "include.audit", "include.doctor", "include.maintenance", "include.planning")
-        + (
-            "include.process_control",
-            "include.analysis",
-            "include.metrics",
-            "include.lineage_events",
-            "include.quality",
-            "include.console",
-            "include.reference",
-            "include.scaffold",
-            "include.schemas",
-            "include.status",
-            "include.strict_values",
-        ),
-        "wires the control plane; starts drivers as processes, never imports one",
-    ),
     "include.workloads.datasets": ((), "transformations: pyspark and the standard library only"),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
-    "spark_jobs.jvm_end": (
-        ("include.errors", "include.host.process_end"),
-        "why the JVM of this process ended; knows nothing of what it did",
-    ),
-    "spark_jobs.log_lines": (
-        ("include.errors", "spark_jobs.jvm_end"),
-        "lines of a driver's log; knows nothing of what they say",
-    ),
-    "spark_jobs.java_class": ((), "compiles Java for Spark's tasks; knows no class"),
-    "spark_jobs.literals": ((), "Python values as Spark's literals"),
-    "spark_jobs.storage": (
-        (
-            *(*GROUND, "spark_jobs.log_lines", "spark_jobs.java_class"),
-            *("include.clients.delta_log", "include.reading.memory_database"),
-            *("include.clients.commit_history", "include.clients.file_checksum", "include.clients.table_files"),
-            "include.state.json_file",
-        ),
-        "tables and checkpoints; knows no layer or dataset",
-    ),
     "spark_jobs.contract": (
-        (
-            *("include.catalog", "include.clients.schema_registry", "include.schemas"),
-            *("include.kafka_times", "spark_jobs.java_class", "spark_jobs.literals"),
-        ),
+        ("include.ground", "include.declare"),
         "contract to Spark columns; knows neither tables nor stream",
     ),
+    "spark_jobs.tables": (
+        ("include.ground", "include.read.memory_database", "include.state.json_file", "spark_jobs.contract"),
+        "tables and checkpoints; knows no layer or dataset",
+    ),
     "spark_jobs.layers": (
-        (
-            *(*GROUND, "include.catalog", "include.clients", "include.reading", "include.reference"),
-            *("include.schemas", "include.state.json_file", "spark_jobs.contract", "spark_jobs.literals"),
-            "spark_jobs.storage",
-        ),
+        ("include.ground", "include.declare", "include.read", "include.state.json_file")
+        + ("spark_jobs.contract", "spark_jobs.tables"),
         "how a layer is written; knows neither where records come from nor when to stop",
     ),
-    "spark_jobs.engine": (
+    "spark_jobs.backends": (
+        (*before("include.plans"), "spark_jobs.layers", "spark_jobs.contract", "spark_jobs.tables"),
+        "where rows are computed; decides neither when, what nor whether",
+    ),
+    "spark_jobs.history": (
         (
-            *(*LOW, *READERS, "include.reference", "include.store"),
-            *("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.literals", "spark_jobs.storage"),
-            *("spark_jobs.jvm_end", "spark_jobs.log_lines"),
+            *before("include.audit"),
+            "spark_jobs.backends",
+            "spark_jobs.layers",
+            "spark_jobs.contract",
+            "spark_jobs.tables",
         ),
+        "history recomputed; knows no stream",
+    ),
+    "spark_jobs.stream": (
+        (*before("include.audit"), "include.observe", "spark_jobs.history", "spark_jobs.backends")
+        + ("spark_jobs.layers", "spark_jobs.contract", "spark_jobs.tables"),
         "what the owner of the tables does: ingest, refine, patch, compact",
     ),
     "spark_jobs.jobs": (
-        (*LOW, *READERS, "include.reference", "include.store", "spark_jobs"),
+        (*before("include.audit"), "include.observe", "spark_jobs"),
         "the processes: arguments, leases, exit codes",
     ),
-    "infra": (
-        (*GROUND, "include.host", "include.clients.airflow_rest", "include.clients.schema_registry"),
-        "sets up the machine; drives the stack",
-    ),
-    "dags": (("include.operators", "include.settings"), "WHEN: no logic"),
+    "infra": (("include.ground",), "sets up the machine; drives the stack"),
+    "dags": (("include.airflow", "include.ground"), "WHEN: no logic"),
     "airflow_package": (("headrace_airflow",), "an Airflow elsewhere, which has none of our packages"),
 }
 OUTSIDE = {
-    "jinja2": (("include.rendering",), "templates are rendered in one place, which escapes every value"),
-    "fastapi": (("include.console", "include.operators"), "web pages are the console's, and Airflow's plugin's"),
-    "uvicorn": (("include.host.http_server",), "a server of our own bounds its clients: serve_application()"),
+    "jinja2": (("include.ground",), "templates are rendered in one place, which escapes every value"),
+    "fastapi": (("include.serve", "include.airflow"), "web pages are the console's, and Airflow's plugin's"),
+    "uvicorn": (("include.ground.http_server",), "a server of our own bounds its clients: serve_application()"),
     "pyspark": (
         ("spark_jobs", "include.datasets", "include.workloads.datasets", "include.bench.peers"),
         "Spark is the data plane's; ask a driver, or read with polars",
     ),
     "delta": (("spark_jobs", "include.bench.peers"), "delta-spark belongs to the data plane"),
     "airflow": (
-        ("dags", "include.operators", "airflow_package"),
-        "Airflow is only an adapter; logic goes to include.planning",
+        ("dags", "include.airflow", "airflow_package"),
+        "Airflow is only an adapter; logic goes to include.change",
     ),
     "confluent_kafka": (
-        ("include.clients", "include.producers", "include.bench", "infra.kafka"),
-        "use include.clients.kafka; only who produces, measures or sets up a broker has an own client",
+        ("include.ground", "include.producers", "include.bench", "infra.kafka"),
+        "use include.ground.kafka; only who produces, measures or sets up a broker has an own client",
     ),
     "py4j": (("spark_jobs", "include.audit"), "a JVM is Spark's, or the audit's consumer (include/audit/adr-0002)"),
-    "obstore": (("include.clients",), "use include.clients.object_store"),
-    "psycopg": (("include.leases",), "the other database is the ledger's; use include.ledger.ledger_reader"),
-    "sqlalchemy": (("include.ledger",), "the database is the ledger's; use include.ledger.ledger_reader"),
-    "openlineage": (("include.lineage_events", "include.cli"), "events are made and sent in one place"),
-    "prometheus_client": (("include.metrics", "include.cli"), "figures are collected in one place"),
-    "great_expectations": (("include.quality",), "slow to load: for the processes that run checkpoints"),
+    "obstore": (("include.ground",), "use include.ground.object_store"),
+    "psycopg": (("include.state",), "the other database is the ledger's; use include.observe.ledger_reader"),
+    "sqlalchemy": (("include.observe",), "the database is the ledger's; use include.observe.ledger_reader"),
+    "openlineage": (("include.observe", "include.cli"), "events are made and sent in one place"),
+    "prometheus_client": (("include.observe", "include.cli"), "figures are collected in one place"),
+    "great_expectations": (("include.change",), "slow to load: for the processes that run checkpoints"),
     "typer": (
         ("include.cli", "include.demo", "include.bench", "include.producers", "include.workloads"),
         "the command line only wires; return values and raise typed errors",
     ),
     "rich": (
-        ("include.cli", "include.bench", "include.demo", "include.producers", "include.workloads", "include.doctor")
+        ("include.cli", "include.bench", "include.demo", "include.producers", "include.workloads", "include.observe")
         + ("infra",),
         "return values; the command line shows them",
     ),

@@ -11,16 +11,16 @@ from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatE
 from pyspark.sql import SparkSession
 from source_tree import Module, code
 
-from include.allowed_options import UNSAFE_VALUES
-from include.settings import (
+from include.ground.allowed_options import UNSAFE_VALUES
+from include.ground.settings import (
     InvalidSetting,
     Settings,
     load_settings,
     reject_unknown,
     reject_unsafe,
 )
-from include.settings_profiles import KNOBS
-from spark_jobs.engine.spark_session import GUARDED, GuardedSetting, open_session, verify_guarded
+from include.ground.settings_profiles import KNOBS
+from spark_jobs.backends.spark_session import GUARDED, GuardedSetting, open_session, verify_guarded
 
 READ_WHILE_LOADING = {"profile"}
 """The profile is in the values that it sets."""
@@ -92,7 +92,7 @@ def test_every_setting_is_read() -> None:
 
 def _attributes(module: Module) -> Iterator[ast.Attribute]:
     parts: list[ast.AST] = [module.tree]
-    if module.path == "include/settings.py":
+    if module.path == "include/ground/settings.py":
         found = (node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef))
         parts = [node for node in found if "property" in map(ast.unparse, node.decorator_list)]
     yield from (node for part in parts for node in ast.walk(part) if isinstance(node, ast.Attribute))

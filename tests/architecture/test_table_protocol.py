@@ -18,12 +18,12 @@ from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from small_release import Record, small_release
 
-from include.clients import commit_history
-from include.clients.delta_log import log_versions
-from include.reading.publication import PublishedTable, published_tables
-from include.settings import Settings
-from spark_jobs.storage import delta_table, log_checkpoints, log_history
-from spark_jobs.storage.log_history import move_range
+from include.ground import commit_history
+from include.ground.delta_log import log_versions
+from include.ground.settings import Settings
+from include.read.publication import PublishedTable, published_tables
+from spark_jobs.tables import delta_table, log_checkpoints, log_history
+from spark_jobs.tables.log_history import move_range
 
 # Any of these shuts out a reader (MECHANICS, FACTS): the log then needs a protocol that not all four speak.
 BANNED_PROPERTIES = {
@@ -200,7 +200,7 @@ def by_polars(table: PublishedTable) -> pl.DataFrame:
 
 
 def scanned(table: PublishedTable) -> pl.LazyFrame:
-    """As `include.reading` does: over the Arrow dataset. polars' own scan_delta fails where a path has a space."""
+    """As `include.read` does: over the Arrow dataset. polars' own scan_delta fails where a path has a space."""
     return pl.scan_pyarrow_dataset(DeltaTable(str(table.path), version=table.version).to_pyarrow_dataset())
 
 

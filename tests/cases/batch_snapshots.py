@@ -8,7 +8,7 @@ from typing import Protocol
 import polars as pl
 from small_release import Record, SmallRelease
 
-from include.reading.publication import Publication, read_publication
+from include.read.publication import Publication, read_publication
 
 
 class BatchSnapshots:

@@ -12,11 +12,11 @@ from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.reading import pinned
-from include.settings import Settings
-from spark_jobs.engine.compaction_groups import CompactionPolicy
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.settings import Settings
+from include.read.published_tables import pinned
 from spark_jobs.layers.release_tables import tables_of
+from spark_jobs.stream.compaction_groups import CompactionPolicy
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher, copy_release
 from small_release import Record, SmallRelease, small_release
 
-from include.settings import Settings
+from include.ground.settings import Settings
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
 from include.audit.gold_findings import GoldCheck, gold_check
-from include.catalog.pipeline import refresh_interval
-from include.reading.publication import published_tables
-from include.reading.refresh_state import stored_refresh_state
-from include.settings import Settings
+from include.declare.pipeline import refresh_interval
+from include.ground.settings import Settings
+from include.read.publication import published_tables
+from include.read.refresh_state import stored_refresh_state
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 MIDNIGHT = datetime(2024, 2, 27, tzinfo=UTC)

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from small_events import departed, observation
 from small_release import Record, SmallRelease
 
-from include.catalog.derived_dataset import snapshot_derived
-from include.reading import pinned
-from include.settings import Settings
-from spark_jobs.engine.derived_run import DerivedRelease
+from include.declare.derived_dataset import snapshot_derived
+from include.ground.settings import Settings
+from include.read.published_tables import pinned
+from spark_jobs.stream.derived_run import DerivedRelease
 
 NAME = "weather_delays"
 

@@ -12,7 +12,7 @@ import yaml
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.settings import CLONE, Settings
+from include.ground.settings import CLONE, Settings
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 FOLDERS = TemporaryDirectory(prefix="flights with fewer tables ")

@@ -16,22 +16,22 @@ from derived_site import opened
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.dataset import snapshot_dataset
-from include.catalog.derived_dataset import released_derived
-from include.planning import build_parts, release_kind
-from include.planning.derived_release_plan import plan_any_release
-from include.planning.owner_client import RequestRefused
-from include.planning.plan_stages import SilentReporter, run_plan
-from include.planning.release_plan import ReleaseParameters
+from include.change import build_parts, release_kind
+from include.change.derived_release_plan import plan_any_release
+from include.change.owner_client import RequestRefused
+from include.change.plan_stages import SilentReporter, run_plan
+from include.change.release_plan import ReleaseParameters
+from include.declare.dataset import snapshot_dataset
+from include.declare.derived_dataset import released_derived
+from include.ground.settings import Settings
 from include.plans.plan import PlanRecord
 from include.plans.stage_results import Stage
-from include.reading import pinned
-from include.reading.publication import find_publication
-from include.settings import Settings
+from include.read.publication import find_publication
+from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request
-from spark_jobs.engine import active_releases
-from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.jobs import derived_build_job, request_job, shadow_job
+from spark_jobs.stream import active_releases
+from spark_jobs.stream.derived_run import DerivedRelease
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CONTRACT = """apiVersion: v3.1.0
@@ -205,9 +205,9 @@ def joint_site(spark: SparkSession, state: Path, patch: pytest.MonkeyPatch) -> J
     patch.setattr(request_job, "fence_earlier_owner", lambda *_: None)
     patch.setattr(build_parts, "run_job", site.job)
     patch.setattr(release_kind, "request_owner", site.request)
-    patch.setattr("include.planning.table_readers.observe_stream", lambda _, name: name in site.running)
-    patch.setattr("include.planning.table_readers.is_expected", lambda status: status)
-    patch.setattr("spark_jobs.engine.member_pins.PATIENCE", 0.0)
+    patch.setattr("include.change.table_readers.observe_stream", lambda _, name: name in site.running)
+    patch.setattr("include.change.table_readers.is_expected", lambda status: status)
+    patch.setattr("spark_jobs.stream.member_pins.PATIENCE", 0.0)
     return site
 
 

@@ -9,21 +9,21 @@ from pathlib import Path
 
 from small_release import SmallRelease
 
-from include.catalog.dataset import load_dataset
-from include.catalog.history_slice import Slice
-from include.paths import patch_path
-from include.reading.publication import publish, read_publication
-from include.settings import Settings
+from include.declare.dataset import load_dataset
+from include.declare.history_slice import Slice
+from include.ground.paths import patch_path
+from include.ground.settings import Settings
+from include.read.publication import publish, read_publication
 from include.state.release_files import PatchDirection
 from spark_jobs.contract.validator import compiled_validator
-from spark_jobs.engine.apply_patch import Patch, apply_patch
-from spark_jobs.engine.next_run import refined_batch
-from spark_jobs.engine.rebuild_gold import rebuild_gold
-from spark_jobs.engine.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
-from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.history.apply_patch import Patch, apply_patch
+from spark_jobs.history.rebuild_gold import rebuild_gold
+from spark_jobs.history.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
 from spark_jobs.jobs.slice_job import slice_records
+from spark_jobs.layers.next_run import refined_batch
 from spark_jobs.layers.release_tables import Release, pinned_release
 from spark_jobs.layers.silver_code import load_transformation
+from spark_jobs.stream.release_publication import publication_of
 
 Edit = Callable[[Path], None]
 

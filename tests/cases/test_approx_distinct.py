@@ -6,9 +6,9 @@ import random
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.catalog.measures import Measure
-from include.catalog.pipeline import AdditiveGold
-from include.catalog.windows import Window, parsed_size
+from include.declare.measures import Measure
+from include.declare.pipeline import AdditiveGold
+from include.declare.windows import Window, parsed_size
 from spark_jobs.layers.additive_gold import merged_additive
 from spark_jobs.layers.gold_rows import gold_rows
 

@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 
-from include.reading import pinned
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.read.published_tables import pinned
 from include.workloads.arrival_orders import batches_of
 from include.workloads.oracle_rows import differing_rows
 from include.workloads.workload_registry import DATASETS, WORKLOADS
 from spark_jobs.jobs.arrival_job import ArrivalStep, arrive
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.tables.failpoints import Step
 
 SEED = 2
 """Its order has three batches."""

@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from include.settings import Settings
+from include.ground.settings import Settings
 from spark_jobs.layers import bronze_files, bronze_layer
 from spark_jobs.layers.bronze_files import rows_by_date
 from spark_jobs.layers.bronze_layer import bronze_date
-from spark_jobs.storage.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
-from spark_jobs.storage.data_files import bounds_of
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.tables.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
+from spark_jobs.tables.data_files import bounds_of
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import duckdb_session
 
 
 def test_each_task_with_rows_writes_a_file(spark: SparkSession, tmp_path: Path) -> None:

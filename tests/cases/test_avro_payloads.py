@@ -16,12 +16,12 @@ from registry_stand_in import StandIn, registry_stand_in
 from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.clients.schema_registry import RegistryNotSet, RegistryUnreachable
-from include.reading.publication import read_publication
-from include.schemas.writer_schemas import known_schemas
-from include.settings import Settings
-from spark_jobs.engine.recompute_history import recompute_history
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.declare.writer_schemas import known_schemas
+from include.ground.schema_registry import RegistryNotSet, RegistryUnreachable
+from include.ground.settings import Settings
+from include.read.publication import read_publication
+from spark_jobs.history.recompute_history import recompute_history
 from spark_jobs.layers.payload_schemas import SchemaReplaced
 from spark_jobs.layers.release_tables import pinned_release
 from spark_jobs.layers.validate_records import begin_full_validation

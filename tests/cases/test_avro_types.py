@@ -17,13 +17,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from include.audit.silver_findings import payload_member
-from include.catalog.contract import Column, Contract
-from include.catalog.contract_types import COLUMN_TYPES
-from include.catalog.payload_format import AVRO
-from include.clients.schema_registry import AVRO as AVRO_TYPE
-from include.clients.schema_registry import RegisteredSchema
-from include.reading.memory_database import memory_database
-from include.schemas.payload_text import define_payload_text
+from include.declare.contract import Column, Contract
+from include.declare.contract_types import COLUMN_TYPES
+from include.declare.payload_format import AVRO
+from include.declare.payload_text import define_payload_text
+from include.ground.schema_registry import AVRO as AVRO_TYPE
+from include.ground.schema_registry import RegisteredSchema
+from include.read.memory_database import memory_database
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import compiled_validator
 

@@ -12,12 +12,12 @@ from compactable_release import assert_same_rows, head_rows, reading
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from spark_jobs.engine import automatic_compaction
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import CompactedTable, compact_tables, compactable_tables
-from spark_jobs.engine.compaction_groups import AUTOMATIC, CompactionPolicy
 from spark_jobs.layers.release_tables import tables_of
-from spark_jobs.storage.data_files import DataFile
+from spark_jobs.stream import automatic_compaction
+from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.stream.compact_tables import CompactedTable, compact_tables, compactable_tables
+from spark_jobs.stream.compaction_groups import AUTOMATIC, CompactionPolicy
+from spark_jobs.tables.data_files import DataFile
 
 write_group = automatic_compaction.write_group
 

@@ -12,8 +12,8 @@ from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
 from test_contract_of_flights import ACCEPTED, REJECTED
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.settings import Settings
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.settings import Settings
 
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 RECORDS = [Record(value) for value in ACCEPTED.values()] + [Record(value) for value, _ in REJECTED.values()]

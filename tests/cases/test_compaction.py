@@ -27,30 +27,30 @@ from small_release import SmallRelease
 
 from include.audit.kafka_records import Topic
 from include.audit.verified_history import audit_scope
-from include.catalog.dataset import load_dataset
-from include.clients.delta_log import commits
-from include.ledger.ledger_rebuild import rebuild
-from include.planning.published_history import PublishedHistory
-from include.reading.publication import Publication, read_publication
-from include.reading.publication import tables_of as tables_of_publication
-from include.reading.published_tables import PinnedTables
-from spark_jobs.engine import automatic_compaction
-from spark_jobs.engine import compact_tables as compact_tables_module
-from spark_jobs.engine.active_releases import refuse_incomplete
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import CompactedTable, compact_tables, compactable_tables
-from spark_jobs.engine.compaction_groups import (
+from include.change.published_history import PublishedHistory
+from include.declare.dataset import load_dataset
+from include.ground.delta_log import commits
+from include.observe.ledger_rebuild import rebuild
+from include.read.publication import Publication, read_publication
+from include.read.publication import tables_of as tables_of_publication
+from include.read.published_tables import PinnedTables
+from spark_jobs.layers import silver_layer
+from spark_jobs.layers.next_run import next_run
+from spark_jobs.layers.release_tables import open_release, tables_of
+from spark_jobs.stream import automatic_compaction
+from spark_jobs.stream import compact_tables as compact_tables_module
+from spark_jobs.stream.active_releases import refuse_incomplete
+from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.stream.compact_tables import CompactedTable, compact_tables, compactable_tables
+from spark_jobs.stream.compaction_groups import (
     AUTOMATIC,
     MEGABYTE,
     CompactionPolicy,
 )
-from spark_jobs.engine.next_run import next_run
-from spark_jobs.engine.refine import refine
-from spark_jobs.layers import silver_layer
-from spark_jobs.layers.release_tables import open_release, tables_of
-from spark_jobs.storage.batch_rows import count_rows, first_batch, last_batch
-from spark_jobs.storage.delta_table import CompactedRowsDiffer
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.stream.refine import refine
+from spark_jobs.tables.batch_rows import count_rows, first_batch, last_batch
+from spark_jobs.tables.delta_table import CompactedRowsDiffer
+from spark_jobs.tables.failpoints import Step
 
 
 def double_litres(folder: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from slice_patcher import SlicePatcher
 
-from spark_jobs.engine import compact_tables as compact_tables_module
-from spark_jobs.engine.compact_tables import compactable_tables
-from spark_jobs.engine.compaction_groups import (
+from spark_jobs.stream import compact_tables as compact_tables_module
+from spark_jobs.stream.compact_tables import compactable_tables
+from spark_jobs.stream.compaction_groups import (
     AUTOMATIC,
     MEGABYTE,
     CompactionPolicy,
@@ -20,7 +20,7 @@ from spark_jobs.engine.compaction_groups import (
     partition_of,
     tier,
 )
-from spark_jobs.storage.data_files import HIVE_NULL, DataFile
+from spark_jobs.tables.data_files import HIVE_NULL, DataFile
 
 
 def file(name: str, size: int, batch: int, partition: Any = "2024-02") -> DataFile:

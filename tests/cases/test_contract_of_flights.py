@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from include.catalog.contract import Contract
-from include.catalog.dataset import declared_dataset
-from include.settings import Settings
+from include.declare.contract import Contract
+from include.declare.dataset import declared_dataset
+from include.ground.settings import Settings
 from spark_jobs.contract.validator import compiled_validator
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

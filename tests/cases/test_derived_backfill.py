@@ -18,27 +18,27 @@ from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 
-from include.ledger.ledger_reader import open_reader
-from include.paths import warehouse
-from include.planning.backfill_plan import BackfillParameters
-from include.planning.confirm_applied import NotConfirmed
-from include.planning.derived_backfill_plan import plan_any_backfill, recomputes_everything
-from include.planning.plan_preconditions import AlreadyPublished, PlanConflict
-from include.planning.plan_stages import KINDS, approve, cancel, compare_built, confirm, stage_lines
-from include.planning.slice_plan import RangeRefused
+from include.change.backfill_plan import BackfillParameters
+from include.change.confirm_applied import NotConfirmed
+from include.change.derived_backfill_plan import plan_any_backfill, recomputes_everything
+from include.change.plan_preconditions import AlreadyPublished, PlanConflict
+from include.change.plan_stages import KINDS, approve, cancel, compare_built, confirm, stage_lines
+from include.change.slice_plan import RangeRefused
+from include.ground.paths import warehouse
+from include.ground.settings import CLONE, Settings
+from include.observe.ledger_reader import open_reader
 from include.plans.comparison import EQUAL, NEEDS_APPROVAL
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import record_result
 from include.plans.stage_results import Applied, RolledBack, SliceBuilt
-from include.reading import pinned
-from include.reading.publication import publish, read_publication
-from include.settings import CLONE, Settings
+from include.read.publication import publish, read_publication
+from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, submit_request
-from spark_jobs.engine.derived_patch import finish_derived_patch
-from spark_jobs.engine.derived_requests import execute_derived
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.jobs.derived_slice_job import rebuild
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.stream.derived_patch import finish_derived_patch
+from spark_jobs.stream.derived_requests import execute_derived
+from spark_jobs.tables.failpoints import Step
 
 NAME = "departures_in_wind"
 HOURS = """

@@ -23,35 +23,35 @@ from small_release import SmallRelease, small_release
 
 from include.audit.derived_origin import derived_origin
 from include.audit.row_origin import OriginRefused
-from include.catalog.derived_dataset import snapshot_derived
-from include.catalog.yaml_declarations import DeclarationRefused
-from include.clients import table_files
-from include.paths import publication_path
-from include.planning.contract_checks import PlanHeld
-from include.planning.derived_release_plan import plan_derived_release
-from include.planning.plan_stages import approve, compare_built
-from include.planning.release_kind import read_release_build
-from include.planning.release_plan import ReleaseParameters
+from include.change.contract_checks import PlanHeld
+from include.change.derived_release_plan import plan_derived_release
+from include.change.plan_stages import approve, compare_built
+from include.change.published_quality import validate_published
+from include.change.release_kind import read_release_build
+from include.change.release_plan import ReleaseParameters
+from include.declare.derived_dataset import snapshot_derived
+from include.declare.yaml_declarations import DeclarationRefused
+from include.ground import table_files
+from include.ground.paths import publication_path
+from include.ground.settings import CLONE, Settings
 from include.plans.plan_journal import record_result
 from include.plans.stage_results import Compared
-from include.quality.published_quality import validate_published
-from include.reading import pinned
-from include.reading.publication import find_publication, publication_json, publish, read_publication
-from include.settings import CLONE, Settings
+from include.read.publication import find_publication, publication_json, publish, read_publication
+from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, RequestKind
-from spark_jobs.engine import obsolete_files
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import compact_group, compact_tables, compactable_tables
-from spark_jobs.engine.compaction_groups import CompactionPolicy
-from spark_jobs.engine.derived_loop import DerivedLoop
-from spark_jobs.engine.derived_requests import execute_derived
-from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.derived_upkeep import DerivedUpkeep, compact_derived
-from spark_jobs.engine.obsolete_files import AutomaticDeletion, files_to_delete, retained_tables
 from spark_jobs.jobs.bounded_job import files_kept
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.layers.derived_sources import open_sources
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.stream import obsolete_files
+from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.stream.compact_tables import compact_group, compact_tables, compactable_tables
+from spark_jobs.stream.compaction_groups import CompactionPolicy
+from spark_jobs.stream.derived_loop import DerivedLoop
+from spark_jobs.stream.derived_requests import execute_derived
+from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.derived_upkeep import DerivedUpkeep, compact_derived
+from spark_jobs.stream.obsolete_files import AutomaticDeletion, files_to_delete, retained_tables
+from spark_jobs.tables.failpoints import Step
 
 STEPS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED, Step.PUBLISHED)
 

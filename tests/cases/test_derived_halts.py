@@ -13,19 +13,19 @@ from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.dataset import load_dataset
-from include.catalog.derived_dataset import snapshot_derived
-from include.paths import derived_run_path
-from include.reading import pinned
-from include.reading.publication import publish, read_publication
-from include.settings import Settings
+from include.declare.dataset import load_dataset
+from include.declare.derived_dataset import snapshot_derived
+from include.ground.paths import derived_run_path
+from include.ground.settings import Settings
+from include.read.publication import publish, read_publication
+from include.read.published_tables import pinned
 from include.state.driver_status import DriverStatus
-from spark_jobs.engine import derived_run
-from spark_jobs.engine.derived_loop import DerivedLoop
-from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.release_publication import publication_of
 from spark_jobs.layers.derived_gold import DerivedTable, QueryUnfit, commit_derived
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.stream import derived_run
+from spark_jobs.stream.derived_loop import DerivedLoop
+from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.failpoints import Step
 
 CONTRACT = """\
 apiVersion: v3.1.0

@@ -17,14 +17,14 @@ from small_events import departed, observation
 from small_release import Record, SmallRelease, small_release
 
 from include.audit.derived_origin import DerivedOrigin, derived_origin
-from include.catalog.dataset_checks import dataset_problems
-from include.catalog.derived_dataset import declared_derived, snapshot_derived
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.catalog.lineage_graph import derived_edges
-from include.reading import pinned
-from include.settings import CLONE, Settings
-from spark_jobs.engine.derived_run import DerivedRelease
+from include.declare.dataset_checks import dataset_problems
+from include.declare.derived_dataset import declared_derived, snapshot_derived
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.declare.lineage_graph import derived_edges
+from include.ground.settings import CLONE, Settings
+from include.read.published_tables import pinned
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
+from spark_jobs.stream.derived_run import DerivedRelease
 
 HOUR = timedelta(hours=1)
 # As of event time: each departure with the last observation of the two hours before it.

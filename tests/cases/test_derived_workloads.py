@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.derived_dataset import snapshot_derived
-from include.reading import pinned
-from include.settings import Settings
+from include.declare.derived_dataset import snapshot_derived
+from include.ground.settings import Settings
+from include.read.published_tables import pinned
 from include.workloads.oracle_rows import differing_rows
 from include.workloads.workload_checks import derived_freshness, derived_runs
 from include.workloads.workload_registry import DATASETS, DERIVED, FEEDS
-from spark_jobs.engine.derived_run import DerivedRelease
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
+from spark_jobs.stream.derived_run import DerivedRelease
 
 EVENTS = 900
 

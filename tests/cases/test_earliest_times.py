@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from small_events import observation
 from small_release import small_release
 
-from include.settings import CLONE, Settings
+from include.ground.settings import CLONE, Settings
 
 
 @pytest.mark.extended

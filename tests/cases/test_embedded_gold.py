@@ -14,12 +14,12 @@ from declared_gold import meter_release, reading
 from pyspark.sql import DataFrame, SparkSession
 from small_release import Record, SmallRelease
 
-from include.catalog.pipeline import LatestGold
-from include.reading.memory_database import memory_database
+from include.declare.pipeline import LatestGold
+from include.read.memory_database import memory_database
 from spark_jobs.layers import gold_layer
 from spark_jobs.layers.gold_layer import GoldFailed
 from spark_jobs.layers.latest_gold import merged_latest
-from spark_jobs.storage.duckdb_session import SMALL_RUN, DuckSession
+from spark_jobs.tables.duckdb_session import SMALL_RUN, DuckSession
 
 GOLD = """
   meter_hours:
@@ -101,7 +101,7 @@ def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_sp
 def test_duckdb_merges_gold_as_spark_does(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool, small_run: int
 ) -> None:
-    monkeypatch.setattr("spark_jobs.storage.duckdb_session.SMALL_RUN", small_run)
+    monkeypatch.setattr("spark_jobs.tables.duckdb_session.SMALL_RUN", small_run)
     found = []
     for by_spark in (False, True):
         release = meter_release(spark, tmp_path / str(by_spark), GOLD)

@@ -18,29 +18,29 @@ from small_release import ARRIVED, SmallRelease, small_release
 
 from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
 from include.audit.kafka_records import Topic
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.ledger.ledger_reader import open_reader
-from include.ledger.ledger_rebuild import rebuild
-from include.paths import snapshot_path
-from include.planning.backfill_plan import BackfillParameters, plan_backfill
-from include.planning.release_plan import ReleaseParameters, StartPointRefused, plan_release
-from include.planning.replay_plan import ReplayParameters, plan_replay
-from include.planning.slice_plan import RangeRefused
-from include.reading.expired_batches import first_unexpired_batch
-from include.reading.publication import publish, read_publication, tables_of
-from include.reading.published_tables import PinnedTables
-from include.settings import Settings
-from spark_jobs.engine import expire_batches as module
-from spark_jobs.engine.active_releases import refuse_incomplete
-from spark_jobs.engine.compact_tables import compact_tables
-from spark_jobs.engine.expire_batches import Expired, _first_younger, expire_batches
-from spark_jobs.engine.rebuild_gold import GrainsExpired
-from spark_jobs.engine.rebuild_slice import OriginalsExpired
-from spark_jobs.engine.recompute_history import recompute_history
-from spark_jobs.engine.release_publication import publication_of
+from include.change.backfill_plan import BackfillParameters, plan_backfill
+from include.change.release_plan import ReleaseParameters, StartPointRefused, plan_release
+from include.change.replay_plan import ReplayParameters, plan_replay
+from include.change.slice_plan import RangeRefused
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.paths import snapshot_path
+from include.ground.settings import Settings
+from include.observe.ledger_reader import open_reader
+from include.observe.ledger_rebuild import rebuild
+from include.read.expired_batches import first_unexpired_batch
+from include.read.publication import publish, read_publication, tables_of
+from include.read.published_tables import PinnedTables
+from spark_jobs.history.rebuild_gold import GrainsExpired
+from spark_jobs.history.rebuild_slice import OriginalsExpired
+from spark_jobs.history.recompute_history import recompute_history
 from spark_jobs.layers.release_tables import pinned_release
-from spark_jobs.storage.delta_table import RowsUnaccounted
-from spark_jobs.storage.failpoints import Step, step_listeners
+from spark_jobs.stream import expire_batches as module
+from spark_jobs.stream.active_releases import refuse_incomplete
+from spark_jobs.stream.compact_tables import compact_tables
+from spark_jobs.stream.expire_batches import Expired, _first_younger, expire_batches
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.delta_table import RowsUnaccounted
+from spark_jobs.tables.failpoints import Step, step_listeners
 
 LATER = ARRIVED + timedelta(days=2_000)
 """When the batches from the fourth on arrive: all before are older than retention.silver then."""

@@ -10,7 +10,7 @@ from declared_gold import audited, meter_release, reading
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.tables.failpoints import Step
 
 GOLD = """
   meter_slides:

@@ -19,7 +19,7 @@ from declared_gold import audited
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.settings import Settings
+from include.ground.settings import Settings
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DECLARED = {

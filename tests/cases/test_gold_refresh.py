@@ -14,14 +14,14 @@ from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.reading.publication import read_publication
-from include.reading.refresh_state import RefreshState
-from spark_jobs.engine.publication_recovery import republish
-from spark_jobs.engine.recompute_history import recompute_history
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.read.publication import read_publication
+from include.read.refresh_state import RefreshState
+from spark_jobs.history.recompute_history import recompute_history
 from spark_jobs.layers.gold_update import is_due
 from spark_jobs.layers.release_tables import pinned_release
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.stream.publication_recovery import republish
+from spark_jobs.tables.failpoints import Step
 
 TABLES = """
   {0}_hours:

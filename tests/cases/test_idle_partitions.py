@@ -11,10 +11,10 @@ from declared_gold import audited, meter_release, reading
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease
 
-from include.reading.publication import published_tables
-from include.reading.refresh_state import RefreshState, stored_refresh_state
-from spark_jobs.engine.next_run import next_run
-from spark_jobs.engine.quiet_commits import is_awaited
+from include.read.publication import published_tables
+from include.read.refresh_state import RefreshState, stored_refresh_state
+from spark_jobs.layers.next_run import next_run
+from spark_jobs.stream.quiet_commits import is_awaited
 
 TABLES = """
   closed_hours:

@@ -11,10 +11,10 @@ from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from small_release import SmallRelease, small_release
 
-from include.catalog.dataset import ReleaseStart, snapshot_dataset
-from include.settings import Settings
-from spark_jobs.engine.next_run import next_run
-from spark_jobs.storage.delta_table import RowsUnaccounted
+from include.declare.dataset import ReleaseStart, snapshot_dataset
+from include.ground.settings import Settings
+from spark_jobs.layers.next_run import next_run
+from spark_jobs.tables.delta_table import RowsUnaccounted
 
 START, LAST = 2, 3
 

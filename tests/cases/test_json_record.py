@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from include.catalog.contract import Column, Contract
+from include.declare.contract import Column, Contract
 from spark_jobs.contract.validator import compiled_validator
 
 ARRIVED = datetime(2026, 3, 1, 9, tzinfo=UTC)

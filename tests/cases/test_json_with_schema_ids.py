@@ -11,8 +11,8 @@ from avro_trades import CONTRACT, trades_folder
 from pyspark.sql import SparkSession
 from small_release import Record, small_release
 
-from include.schemas.wire_format import framed
-from include.settings import Settings
+from include.declare.wire_format import framed
+from include.ground.settings import Settings
 from spark_jobs.layers import prepared_silver
 from spark_jobs.layers.validate_records import begin_full_validation
 

@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from small_events import flight_event
 from small_release import ARRIVED, Record, SmallRelease, small_release
 
-from include.clients.delta_log import commits_descending
-from include.paths import checkpoint_path
-from include.settings import Settings
-from spark_jobs.engine import ingest, preflight
+from include.ground.delta_log import commits_descending
+from include.ground.paths import checkpoint_path
+from include.ground.settings import Settings
 from spark_jobs.layers import bronze_layer
-from spark_jobs.storage.arrow_files import write_arrow
-from spark_jobs.storage.checkpoint_generation import Generation
-from spark_jobs.storage.delta_table import RowsUnaccounted
+from spark_jobs.stream import ingest, preflight
+from spark_jobs.tables.arrow_files import write_arrow
+from spark_jobs.tables.checkpoint_generation import Generation
+from spark_jobs.tables.delta_table import RowsUnaccounted
 
 GOOD = flight_event("scheduled", 1)
 # name → record: bronze stores all of them and parses none.

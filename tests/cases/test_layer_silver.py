@@ -15,12 +15,12 @@ from slice_patcher import edited_dataset
 from small_events import escaped, flight_event
 from small_release import Record, small_release
 
-from include.catalog.dataset import declared_dataset
-from include.catalog.yaml_declarations import DeclarationRefused
-from include.settings import Settings
+from include.declare.dataset import declared_dataset
+from include.declare.yaml_declarations import DeclarationRefused
+from include.ground.settings import Settings
 from spark_jobs.layers import silver_layer
 from spark_jobs.layers.rejected_layer import rejected_rows_sql
-from spark_jobs.storage.delta_table import RowsUnaccounted
+from spark_jobs.tables.delta_table import RowsUnaccounted
 
 A, B, C, D = (flight_event("scheduled", number) for number in (1, 2, 3, 4))
 BAD_B = flight_event("scheduled", 2, dest="nowhere")

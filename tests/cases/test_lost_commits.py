@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from small_events import departed, flight_event
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.dataset import snapshot_dataset
-from include.clients.delta_log import LOG, commit_name, latest_version
-from include.reading.publication import find_publication, replace_publication
-from include.settings import Settings
-from spark_jobs.engine.next_run import CommitsLost, unfinished_run
-from spark_jobs.engine.publication_recovery import PublishedTablesLost, republish
-from spark_jobs.engine.table_rollback import planned_rollback
+from include.declare.dataset import snapshot_dataset
+from include.ground.delta_log import LOG, commit_name, latest_version
+from include.ground.settings import Settings
+from include.read.publication import find_publication, replace_publication
+from spark_jobs.layers.next_run import CommitsLost, unfinished_run
+from spark_jobs.stream.publication_recovery import PublishedTablesLost, republish
+from spark_jobs.stream.table_rollback import planned_rollback
 
 pytestmark = pytest.mark.extended
 BATCHES = [

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from include.catalog.dataset import declared_dataset
-from include.catalog.dataset_cases import expected_case
-from include.scaffold.inferred_dataset import inferred_dataset
-from include.scaffold.sample_records import record_sample
-from include.scaffold.write_folder import write_folder
-from include.settings import Settings
+from include.declare.dataset import declared_dataset
+from include.declare.dataset_cases import expected_case
+from include.declare.inferred_dataset import inferred_dataset
+from include.declare.sample_records import record_sample
+from include.declare.write_folder import write_folder
+from include.ground.settings import Settings
 from spark_jobs.jobs.sample_job import tried
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from small_events import departed, flight_event
 from small_release import small_release
 
-from include.settings import Settings, load_settings
+from include.ground.settings import Settings, load_settings
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "python-api.ipynb"
 

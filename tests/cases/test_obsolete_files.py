@@ -24,15 +24,15 @@ from polars.testing import assert_frame_equal
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from include.catalog.dataset import RELEASE_START, ReleaseStart
-from include.clients import table_files
-from include.paths import reading_lock_path, snapshot_path
+from include.declare.dataset import RELEASE_START, ReleaseStart
+from include.ground import table_files
+from include.ground.paths import reading_lock_path, snapshot_path
+from include.observe.disk_use import disk_use
 from include.state.file_locks import shared_lock
-from include.status.disk_use import disk_use
-from spark_jobs.engine.compact_tables import compact_tables
-from spark_jobs.engine.obsolete_files import AutomaticDeletion, retained_tables
 from spark_jobs.layers.release_tables import tables_of
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.compact_tables import compact_tables
+from spark_jobs.stream.obsolete_files import AutomaticDeletion, retained_tables
+from spark_jobs.tables.delta_table import Table
 
 
 def age_files(release: SmallRelease) -> None:

@@ -17,20 +17,20 @@ from slice_patcher import SlicePatcher
 from small_release import SmallRelease, small_release
 from test_slices import BATCHES, WINNER_ONLY, Visible, from_scratch, lower_distance, visible
 
-from include.catalog.dataset import snapshot_dataset
-from include.errors import Terminal
-from include.leases.lease import Lease, take_lease
-from include.paths import patch_in_progress_path
-from include.reading.decision_log import DISCARD, Decision, append_decisions
-from include.settings import Settings
+from include.declare.dataset import snapshot_dataset
+from include.ground.errors import Terminal
+from include.ground.paths import patch_in_progress_path
+from include.ground.settings import Settings
+from include.read.decision_log import DISCARD, Decision, append_decisions
+from include.state.lease import Lease, take_lease
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, respond, submit_request
 from include.state.release_files import PatchDirection
-from spark_jobs.engine import active_releases
-from spark_jobs.engine.active_releases import open_active_releases
-from spark_jobs.engine.apply_patch import Patch
-from spark_jobs.engine.execute_request import execute
-from spark_jobs.engine.patch_in_progress import begin_patch, finish_patch, has_patch_in_progress
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.history.apply_patch import Patch
+from spark_jobs.stream import active_releases
+from spark_jobs.stream.active_releases import open_active_releases
+from spark_jobs.stream.execute_request import execute
+from spark_jobs.stream.patch_in_progress import begin_patch, finish_patch, has_patch_in_progress
+from spark_jobs.tables.failpoints import Step
 
 STEPS = [step for step in Step if step.value.startswith("patch.")]
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from include.catalog.contract import Column, Contract
+from include.declare.contract import Column, Contract
 from spark_jobs.contract.json_record import MAX_BYTES
 from spark_jobs.contract.plain_form import plain_value, plain_values
 

@@ -11,16 +11,16 @@ import pytest
 from slice_patcher import copy_release
 from small_release import SmallRelease
 
-from include.paths import snapshot_path
-from include.planning.backfill_plan import BackfillParameters, plan_backfill
-from include.planning.reinstate_plan import ReinstateParameters, plan_reinstate
-from include.planning.rejected_decisions import Author
-from include.planning.release_plan import ReleaseParameters, plan_release
-from include.planning.replay_plan import ReplayParameters, plan_replay
+from include.change.backfill_plan import BackfillParameters, plan_backfill
+from include.change.reinstate_plan import ReinstateParameters, plan_reinstate
+from include.change.rejected_decisions import Author
+from include.change.release_plan import ReleaseParameters, plan_release
+from include.change.replay_plan import ReplayParameters, plan_replay
+from include.ground.paths import snapshot_path
+from include.ground.settings import Settings
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_plan
-from include.reading.rejected_records import RejectedFilter
-from include.settings import Settings
+from include.read.rejected_records import RejectedFilter
 
 THRESHOLD = 0.25
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)

@@ -11,16 +11,16 @@ from compactable_release import EARLY, WHOLE_HISTORY, reading
 from slice_patcher import SlicePatcher, copy_release, edited_dataset
 from small_release import SmallRelease, small_release
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.reading.decision_log import DISCARD, FIX, Decision, append_decisions
-from include.reading.publication import publish, read_publication
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.read.decision_log import DISCARD, FIX, Decision, append_decisions
+from include.read.publication import publish, read_publication
 from include.state.release_files import PatchDirection
-from spark_jobs.engine.compact_tables import compact_tables
-from spark_jobs.engine.recompute_history import Recomputed, recompute_history
-from spark_jobs.engine.release_publication import publication_of
+from spark_jobs.history.recompute_history import Recomputed, recompute_history
 from spark_jobs.layers.release_tables import pinned_release, tables_of
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.stream.compact_tables import compact_tables
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import duckdb_session
 
 Found = dict[str, dict[str, int]]
 

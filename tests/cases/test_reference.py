@@ -13,9 +13,9 @@ from small_events import departed, escaped
 from small_release import Record, SmallRelease
 from test_recomputed_history import differing
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.reference.reference_tables import current_versions, load_reference
-from include.settings import Settings
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.declare.reference_tables import current_versions, load_reference
+from include.ground.settings import Settings
 from include.state.release_files import PatchDirection
 
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])

@@ -13,12 +13,13 @@ from slice_patcher import SlicePatcher
 from small_events import departed
 from small_release import Record, SmallRelease
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.planning.rejected_decisions import record_spans
-from include.reading.decision_log import DISCARD, FIX, REINSTATE, Decision, append_decisions, decided_records
-from include.reading.publication import published_tables
-from include.reading.published_tables import PinnedTables
-from include.reading.rejected_records import (
+from include.change.rejected_decisions import record_spans
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.settings import Settings
+from include.read.decision_log import DISCARD, FIX, REINSTATE, Decision, append_decisions, decided_records
+from include.read.publication import published_tables
+from include.read.published_tables import PinnedTables
+from include.read.rejected_records import (
     ALL_REJECTED,
     DISCARDED,
     DUPLICATE,
@@ -28,8 +29,7 @@ from include.reading.rejected_records import (
     rejected_coordinates,
     rejected_records,
 )
-from include.settings import Settings
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.tables.failpoints import Step
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 BROKEN, FAR, WINNER, LOSER = (0, 101), (0, 102), (0, 100), (1, 5000)

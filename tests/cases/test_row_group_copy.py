@@ -15,15 +15,15 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from spark_jobs.engine import compact_tables as compact_tables_module
-from spark_jobs.engine.compact_tables import CompactedTable, FilesDamaged, compact_tables, compactable_tables
-from spark_jobs.engine.compaction_groups import are_of_one_day
-from spark_jobs.storage.batch_rows import first_batch, last_batch
-from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.duckdb_session import duckdb_session
-from spark_jobs.storage.parquet_writer import ParquetWriting, write_parquet
-from spark_jobs.storage.partitioned_files import write_partitioned
-from spark_jobs.storage.row_group_copy import copy_row_groups, have_same_columns
+from spark_jobs.stream import compact_tables as compact_tables_module
+from spark_jobs.stream.compact_tables import CompactedTable, FilesDamaged, compact_tables, compactable_tables
+from spark_jobs.stream.compaction_groups import are_of_one_day
+from spark_jobs.tables.batch_rows import first_batch, last_batch
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.duckdb_session import duckdb_session
+from spark_jobs.tables.parquet_writer import ParquetWriting, write_parquet
+from spark_jobs.tables.partitioned_files import write_partitioned
+from spark_jobs.tables.row_group_copy import copy_row_groups, have_same_columns
 
 
 @pytest.mark.parametrize("layer", ["bronze", "silver"])

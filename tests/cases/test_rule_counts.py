@@ -13,14 +13,14 @@ from slice_patcher import edited_dataset
 from small_events import departed, escaped, flight_event
 from small_release import Record, small_release
 
-from include.catalog.contract_file import load_contract
-from include.ledger.ledger_reader import open_reader
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.ledger.rule_counts import RuleWarnings, RunCounts
-from include.quality.quality_pages import report_page
-from include.quality.quality_report import quality_report
-from include.settings import Settings
+from include.change.quality_pages import report_page
+from include.change.quality_report import quality_report
+from include.declare.contract_file import load_contract
+from include.ground.settings import Settings
+from include.observe.ledger_reader import open_reader
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
+from include.observe.rule_counts import RuleWarnings, RunCounts
 
 
 def warn_twice(folder: Path) -> None:

@@ -15,10 +15,10 @@ from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease
 
-from include.catalog.history_slice import BRONZE, Slice, Span
+from include.declare.history_slice import BRONZE, Slice, Span
 from include.state.release_files import PatchDirection
-from spark_jobs.engine.rebuild_gold import GrainsExpired, refuse_expired_grains
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.history.rebuild_gold import GrainsExpired, refuse_expired_grains
+from spark_jobs.tables.failpoints import Step
 
 GOLD = """
   meter_sessions:

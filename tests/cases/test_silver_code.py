@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from include.catalog.dataset import load_dataset, snapshot_dataset
-from include.catalog.yaml_declarations import DeclarationRefused
-from include.paths import silver_path
-from include.settings import CLONE, Settings
+from include.declare.dataset import load_dataset, snapshot_dataset
+from include.declare.yaml_declarations import DeclarationRefused
+from include.ground.paths import silver_path
+from include.ground.settings import CLONE, Settings
 from spark_jobs.layers.release_tables import open_release
 
 BODY = "    return accepted\n"

@@ -14,14 +14,14 @@ from small_events import departed
 from small_release import SmallRelease
 from test_slices import lower_distance, visible
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.reading.publication import publish, read_publication
-from include.settings import Settings
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.settings import Settings
+from include.read.publication import publish, read_publication
 from include.state.release_files import PatchDirection
-from spark_jobs.engine import apply_patch, rebuild_slice
-from spark_jobs.engine.apply_patch import PatchOutdated
-from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import RowsUnaccounted, Table
+from spark_jobs.history import apply_patch, rebuild_slice
+from spark_jobs.history.apply_patch import PatchOutdated
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 
 WINNER, LOSER = (0, 100), (1, 5000)
 TOO_FAR = (0, 101), (0, 102)

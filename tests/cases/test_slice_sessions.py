@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.history_slice import BRONZE, Slice, Span
-from include.settings import Settings
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.settings import Settings
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 SESSIONS = """

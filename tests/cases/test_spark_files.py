@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.storage import spark_files
-from spark_jobs.storage.spark_files import WrittenRowsMissing, computes_here, finished_files, write_files
+from spark_jobs.tables import spark_files
+from spark_jobs.tables.spark_files import WrittenRowsMissing, computes_here, finished_files, write_files
 
 
 @pytest.fixture

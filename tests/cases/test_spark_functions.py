@@ -8,7 +8,7 @@ import sqlglot
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
-from include.catalog.sql_checks import other_spark_functions
+from include.declare.sql_checks import other_spark_functions
 
 ARGUMENTS = ("a", "a, b", "a, b, c", "")
 

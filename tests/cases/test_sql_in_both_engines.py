@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from include.audit.gold_findings import DIALECT
-from include.catalog.sql_checks import SAME_IN_DUCKDB, parsed_statements, unproven_constructs
-from include.reading.memory_database import memory_database
-from include.sql_quoting import duckdb_expression
+from include.declare.sql_checks import SAME_IN_DUCKDB, parsed_statements, unproven_constructs
+from include.ground.sql_quoting import duckdb_expression
+from include.read.memory_database import memory_database
 
 SCHEMA = (
     "id int, i int, j int, n bigint, d decimal(18,2), e decimal(9,4), w decimal(38,10), x double, "

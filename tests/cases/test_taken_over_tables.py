@@ -11,12 +11,12 @@ from small_release import SmallRelease, small_release
 from test_derived_datasets import site as derived_site
 from test_rejected_lifecycle import BATCHES
 
-from include.clients.delta_log import LOG
-from include.settings import Settings
-from spark_jobs.engine.active_releases import open_active_release
+from include.ground.delta_log import LOG
+from include.ground.settings import Settings
 from spark_jobs.layers.release_tables import tables_of
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.log_commit import UNFINISHED
+from spark_jobs.stream.active_releases import open_active_release
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.log_commit import UNFINISHED
 
 site = derived_site
 

@@ -12,13 +12,13 @@ from slice_patcher import SlicePatcher, copy_release
 from small_events import observation
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.history_slice import Slice
-from include.planning.rejected_decisions import record_spans
-from include.settings import CLONE, Settings
+from include.change.rejected_decisions import record_spans
+from include.declare.history_slice import Slice
+from include.ground.settings import CLONE, Settings
 from spark_jobs.layers import transform_errors
 from spark_jobs.layers.gold_layer import GoldFailed
 from spark_jobs.layers.transform_errors import TransformationFailed, most_tolerated, record_error
-from spark_jobs.storage import prepared_query
+from spark_jobs.tables import prepared_query
 
 BODY = "    return accepted\n"
 FAILING = """

@@ -9,9 +9,9 @@ import pytest
 from declared_gold import meter_release, reading
 from pyspark.sql import SparkSession
 
-from include.reading.publication import read_publication
-from spark_jobs.engine import refine as engine
-from spark_jobs.engine.active_releases import open_active_release
+from include.read.publication import read_publication
+from spark_jobs.stream import refine as engine
+from spark_jobs.stream.active_releases import open_active_release
 
 GOLD = """
   meter_days:

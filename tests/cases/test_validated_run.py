@@ -16,17 +16,17 @@ from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import Record, SmallRelease
 
-from include.reading.decision_log import FIX, Decision, append_decisions
-from include.settings import Settings
-from spark_jobs.engine.active_releases import ActiveRelease, open_active_release
-from spark_jobs.engine.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
-from spark_jobs.engine.next_run import BronzeEnd, committed_batches
+from include.ground.settings import Settings
+from include.read.decision_log import FIX, Decision, append_decisions
 from spark_jobs.jobs.shadow_job import advance
 from spark_jobs.layers import prepared_silver, silver_layer, validated_run
+from spark_jobs.layers.next_run import BronzeEnd, committed_batches
 from spark_jobs.layers.validate_records import ValidatedFiles
-from spark_jobs.storage import failpoints
-from spark_jobs.storage.batch_rows import count_rows
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
+from spark_jobs.stream.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
+from spark_jobs.tables import failpoints
+from spark_jobs.tables.batch_rows import count_rows
+from spark_jobs.tables.failpoints import Step
 
 GOLD = """
   meter_days:

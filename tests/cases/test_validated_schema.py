@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from include.catalog.dataset import declared_dataset
-from include.settings import CLONE, Settings
+from include.declare.dataset import declared_dataset
+from include.ground.settings import CLONE, Settings
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import compiled_validator, validated_schema
 from spark_jobs.layers.bronze_layer import SCHEMA
 from spark_jobs.layers.silver_tables import validated_nothing
-from spark_jobs.storage.delta_table import no_rows
+from spark_jobs.tables.delta_table import no_rows
 
 WORKLOADS = CLONE / "include" / "workloads" / "datasets"
 

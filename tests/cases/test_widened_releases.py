@@ -16,21 +16,21 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from small_release import Record, SmallRelease
 
-from include.catalog import contract_file
-from include.catalog.contract_changes import WIDER
-from include.catalog.contract_types import default_type
-from include.catalog.dataset import released_dataset
+from include.change.folder_checks import FolderNotValid
+from include.change.plan_members import MemberRefused
+from include.change.plan_stages import cancel, confirm, roll_back
+from include.change.release_plan import NothingToRelease
 from include.cli.comparison_table import show_comparison
-from include.planning.folder_checks import FolderNotValid
-from include.planning.plan_members import MemberRefused
-from include.planning.plan_stages import cancel, confirm, roll_back
-from include.planning.release_plan import NothingToRelease
+from include.declare import contract_file
+from include.declare.contract_changes import WIDER
+from include.declare.contract_types import default_type
+from include.declare.dataset import released_dataset
+from include.observe.stream_progress import is_outdated
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_comparison
 from include.plans.reader_effects import DependantsBreak
 from include.plans.stage_results import Stage
-from include.reading.publication import read_publication
-from include.status.stream_progress import is_outdated
+from include.read.publication import read_publication
 
 HUGE = 3_000_000_000
 BIGINT = "logicalType: integer, physicalType: bigint"

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from include.catalog.time_zones import installed_zone
-from include.catalog.window_sql import begin_sql, between_windows_sql, end_sql, windowed_sql
-from include.catalog.windows import (
+from include.declare.time_zones import installed_zone
+from include.declare.window_sql import begin_sql, between_windows_sql, end_sql, windowed_sql
+from include.declare.windows import (
     EPOCH,
     MICROSECOND,
     Start,

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from include.catalog.history_slice import BRONZE, Slice, Span
+from include.declare.history_slice import BRONZE, Slice, Span
 
 GOLD = """
   meter_slides:

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
 
-from include.catalog.history_slice import BRONZE, Slice, Span
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.settings import Settings
 from include.producers.search_events import injected
-from include.settings import Settings
 from include.workloads.oracle_rows import differing_rows
 from include.workloads.workload_registry import DATASETS, GENERATED, WORKLOADS
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.catalog.windows import Window, window_starts
+from include.declare.windows import Window, window_starts
 from spark_jobs.layers.gold_windows import windowed
 from tests.unit.zone_moments import chosen_zones, local_days, moments
 

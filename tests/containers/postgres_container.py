@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.host.ports import free_ports
-from include.settings import CLONE
+from include.ground.ports import free_ports
+from include.ground.settings import CLONE
 
 IMAGE = "headrace-stand-in-postgres:local"
 READY_WITHIN = 120.0

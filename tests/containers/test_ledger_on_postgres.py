@@ -13,13 +13,13 @@ from ledgered_stream import Stream
 from postgres_container import PostgresContainer, docker, start_postgres
 from sqlalchemy import select, text
 
-from include.ledger.ledger_errors import LedgerUnavailable
-from include.ledger.ledger_reader import open_reader
-from include.ledger.ledger_rebuild import rebuild
-from include.ledger.ledger_schema import FACTS, open_engine
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.observe.ledger_errors import LedgerUnavailable
+from include.observe.ledger_reader import open_reader
+from include.observe.ledger_rebuild import rebuild
+from include.observe.ledger_schema import FACTS, open_engine
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
 
 FLIGHTS = "flights"
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]

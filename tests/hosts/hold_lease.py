@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.leases.file_lease import take_file_lease
-from include.leases.lease_errors import LeaseHeld
+from include.state.file_lease import take_file_lease
+from include.state.lease_errors import LeaseHeld
 
 HELD = 3
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from namespaced_hosts import Subnet, run
 
-from include.settings import CLONE
+from include.ground.settings import CLONE
 
 KERNEL, MODULES = "/usr/bin/linux.uml", Path("/usr/lib/uml/modules")
 AGENT = Path(__file__).with_name("machine_agent.py")

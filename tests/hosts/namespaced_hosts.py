@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.settings import CLONE
+from include.ground.settings import CLONE
 
 
 def run(*words: str) -> None:
@@ -49,7 +49,7 @@ class Host:
         self.log = logs / f"{self.name}.log"
         with self.log.open("ab") as output:
             self.runner = subprocess.Popen(
-                self.inside(sys.executable, "-m", "include.process_control.runner"),
+                self.inside(sys.executable, "-m", "include.run.runner"),
                 cwd=CLONE,
                 env=dict(self.environment),
                 stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from include.host.ports import free_ports
+from include.ground.ports import free_ports
 
 USER = "postgres"
 READY_WITHIN = 60.0

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from postgres_server import PostgresServer, postgres_server
 
-from include.commit_guard import require_ownership
-from include.host import process_place
-from include.leases import database_lease
-from include.leases.database_lease import DatabaseLease, LeaseRole, held_leases, revoke_streams_elsewhere
-from include.leases.database_lease import take_database_lease as take
-from include.leases.lease import is_lease_free
-from include.leases.lease_errors import LeaseHeld, LeaseLost, LeaseServerUnavailable
-from include.paths import lease_path
-from include.settings import CLONE, Settings
+from include.ground import process_place
+from include.ground.commit_guard import require_ownership
+from include.ground.paths import lease_path
+from include.ground.settings import CLONE, Settings
+from include.state import database_lease
+from include.state.database_lease import DatabaseLease, LeaseRole, held_leases, revoke_streams_elsewhere
+from include.state.database_lease import take_database_lease as take
+from include.state.lease import is_lease_free
+from include.state.lease_errors import LeaseHeld, LeaseLost, LeaseServerUnavailable
 
 pytestmark = pytest.mark.extended
 SECONDS = 5.0
@@ -30,9 +30,9 @@ STREAM = LeaseRole.STREAM
 # Takes the lease of flights, prints its epoch, and `lost` when it lost it.
 HOLDER = """
 import sys, time
-from include.leases.database_lease import LeaseRole, take_database_lease
-from include.leases.lease_errors import LeaseHeld
-from include.settings import load_settings
+from include.state.database_lease import LeaseRole, take_database_lease
+from include.state.lease_errors import LeaseHeld
+from include.ground.settings import load_settings
 try:
     lease = take_database_lease(load_settings(), "leases/flights", "flights", LeaseRole.STREAM)
 except LeaseHeld:

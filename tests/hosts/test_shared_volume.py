@@ -17,7 +17,7 @@ from namespaced_hosts import Host, Network, namespaced_network
 from recovery_site import Site, wait_until
 from two_hosts import DATASET, drivers_on, published, service_environment, settle, shared_site
 
-from include.process_control.driver_process import driver_command
+from include.run.driver_process import driver_command
 from include.state.desired_streams import request_stream
 from include.state.heartbeats import EXPIRY
 from include.state.process_states import RUNNER, stream_name
@@ -100,7 +100,7 @@ def test_stream_requested_in_a_container_is_started_by_the_runner_of_another(
 def test_locks_and_leases_of_one_container_exclude_the_other(site: Site, containers: list[Host]) -> None:
     first, second = containers
     before = read_run_file(site.settings, STREAM)
-    runner = second.run(sys.executable, "-m", "include.process_control.runner")
+    runner = second.run(sys.executable, "-m", "include.run.runner")
     assert runner.returncode == REFUSED, runner.stdout + runner.stderr
     assert f"has another runner, pid {pid_of(site, RUNNER)} on {first.name}" in runner.stdout + runner.stderr
     driver = second.run(*driver_command(DATASET))

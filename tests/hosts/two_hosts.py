@@ -13,9 +13,9 @@ from namespaced_hosts import Host, Network
 from postgres_server import PostgresServer
 from recovery_site import Site, wait_until
 
-from include.leases.database_lease import held_leases
-from include.paths import log_path, status_path
-from include.settings import Settings
+from include.ground.paths import log_path, status_path
+from include.ground.settings import Settings
+from include.state.database_lease import held_leases
 from include.state.process_states import stream_name
 from infra.kafka.broker_cluster import start_broker_cluster
 

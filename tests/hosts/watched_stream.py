@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 
-from include.operators.triggers import StreamWatch
+from include.airflow.triggers import StreamWatch
 
 
 async def ended(watch: StreamWatch) -> object:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from include.settings import CLONE
+from include.ground.settings import CLONE
 
 DASHBOARD = CLONE / "infra" / "observability" / "headrace_dashboard.json"
 SCHEMA = Path(__file__).parent / "grafana_schema"

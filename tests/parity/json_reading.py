@@ -13,7 +13,7 @@ from typing import Any
 
 from json_records import ARRIVED, COLUMNS
 
-from include.catalog.contract import Column
+from include.declare.contract import Column
 
 
 class Token(str):

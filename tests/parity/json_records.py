@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from include.catalog.contract import Column
+from include.declare.contract import Column
 
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG = timedelta(days=365 * 8000)

@@ -32,13 +32,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.audit.silver_findings import payload_member
-from include.catalog.contract import Column, Contract
-from include.catalog.contract_types import COLUMN_TYPES
-from include.reading.memory_database import memory_database
+from include.declare.contract import Column, Contract
+from include.declare.contract_types import COLUMN_TYPES
+from include.read.memory_database import memory_database
 from spark_jobs.contract.plain_form import plain_values
 from spark_jobs.contract.spark_types import SPARK_TYPES
 from spark_jobs.contract.validator import compiled_validator
-from spark_jobs.storage.row_projection import row_projection
+from spark_jobs.tables.row_projection import row_projection
 
 RANDOM_TOKENS = int(os.environ.get("HEADRACE_TYPE_TOKENS", "60"))
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

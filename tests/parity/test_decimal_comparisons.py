@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
-from include.catalog.contract import Column, Contract
-from include.catalog.contract_rules import Rule, RuleModel, typed_rule
+from include.declare.contract import Column, Contract
+from include.declare.contract_rules import Rule, RuleModel, typed_rule
 from spark_jobs.contract.compiled_rules import compiled_rule
 from spark_jobs.contract.field_types import column_type, value_rules
 

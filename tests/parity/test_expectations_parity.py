@@ -22,14 +22,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
-from include.catalog.column_type import Ability, rounded_to_float, shortest_float
-from include.catalog.contract import Column
-from include.catalog.contract_rules import Rule, RuleModel, typed_rule
-from include.catalog.contract_types import COLUMN_TYPES
-from include.catalog.row_expectations import PAIR, ROW_EXPECTATIONS
-from include.catalog.yaml_declarations import InvalidValue
-from include.optional_packages import import_optional
-from include.quality.table_frames import to_pandas
+from include.change.table_frames import to_pandas
+from include.declare.column_type import Ability, rounded_to_float, shortest_float
+from include.declare.contract import Column
+from include.declare.contract_rules import Rule, RuleModel, typed_rule
+from include.declare.contract_types import COLUMN_TYPES
+from include.declare.row_expectations import PAIR, ROW_EXPECTATIONS
+from include.declare.yaml_declarations import InvalidValue
+from include.ground.optional_packages import import_optional
 from spark_jobs.contract.compiled_rules import compiled_rule
 from spark_jobs.contract.field_types import column_type
 

@@ -25,12 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.audit.payload_numbers import exact_number
-from include.catalog.contract import Contract
-from include.catalog.payload_format import JSON_SCHEMA
+from include.declare.contract import Contract
+from include.declare.payload_format import JSON_SCHEMA
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import REASONS, compiled_validator
 from spark_jobs.layers.validate_records import RECORD
-from spark_jobs.storage.row_projection import row_projection
+from spark_jobs.tables.row_projection import row_projection
 
 RECORDS = int(os.environ.get("HEADRACE_RECORDS", "0"))
 FEW, AT_A_TIME = 300, 10_000

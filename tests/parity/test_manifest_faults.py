@@ -10,8 +10,8 @@ from deliveries import days_of, deliveries, parity_seed
 from pyspark.sql import SparkSession
 from small_release import small_release
 
+from include.ground.settings import Settings
 from include.producers.injected_faults import Shares
-from include.settings import Settings
 
 RECORDS = 40_000
 DAYS = [f"2013-03-{day:02}" for day in range(1, 22)]

@@ -15,11 +15,11 @@ from release_contents import ReleaseContents, assert_accounted, assert_same_cont
 from simulated_deaths import Died, crash_order, dying_at
 from small_release import SmallRelease, small_release
 
+from include.ground.settings import Settings
 from include.producers.injected_faults import Shares
-from include.settings import Settings
 from spark_jobs.layers import embedded_plan, prepared_silver, recomputed_grains, validate_records
 from spark_jobs.layers.validated_run import NextRun
-from spark_jobs.storage import prepared_query, spark_files
+from spark_jobs.tables import prepared_query, spark_files
 
 # The end of a month, the days when New York's clocks go forward and back, and the days at either end of the source.
 DAYS = {

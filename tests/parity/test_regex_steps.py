@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from include.catalog.portable_regex import PORTABLE, pattern_fault
-from include.catalog.regex_steps import most_steps
+from include.declare.portable_regex import PORTABLE, pattern_fault
+from include.declare.regex_steps import most_steps
 from spark_jobs.contract.compiled_rules import UNIX_LINES
-from spark_jobs.java_class import new_instance
+from spark_jobs.contract.java_class import new_instance
 
 PATTERNS = int(os.environ.get("HEADRACE_PATTERNS", "150"))
 LONGEST = 10_000

@@ -18,11 +18,11 @@ from deliveries import parity_seed
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from include.catalog.contract import Contract
-from include.catalog.dataset import declared_dataset
+from include.declare.contract import Contract
+from include.declare.dataset import declared_dataset
+from include.ground.settings import Settings
 from include.producers.bad_records import bad_records
 from include.producers.feed_registry import find_feed
-from include.settings import Settings
 from spark_jobs.contract.plain_form import plain_values
 from spark_jobs.contract.validator import compiled_validator
 

@@ -12,9 +12,9 @@ import polars as pl
 from any_records import FIRST_MS, LAST_MS, AnyRecord
 from readings import GOLD
 
-from include.kafka_times import HEADER
-from include.reading import pinned
-from include.settings import Settings
+from include.ground.kafka_times import HEADER
+from include.ground.settings import Settings
+from include.read.published_tables import pinned
 
 FUTURE_MS = timedelta(days=1) // timedelta(milliseconds=1)
 Place = tuple[int, int]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from recovery_site import Site, close_broker, open_broker
 
-from include.settings import Settings
+from include.ground.settings import Settings
 
 
 @pytest.fixture(scope="session")

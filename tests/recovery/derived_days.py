@@ -9,8 +9,8 @@ import polars as pl
 from deltalake import DeltaTable
 from recovery_site import Driver, Site, wait_until
 
-from include.paths import warehouse
-from include.status.derived_progress import sources_behind
+from include.ground.paths import warehouse
+from include.observe.derived_progress import sources_behind
 
 QUERY = """
 with counted as (

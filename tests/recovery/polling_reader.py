@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from recovery_site import Site
 
-from include.reading import pinned
+from include.read.published_tables import pinned
 
 Sums = tuple[int, int]
 """Sum of litres in silver, and in gold's hours."""

@@ -23,13 +23,13 @@ from readings import Sent, readings, wrong_rows
 
 from include.audit.audit_run import audit_dataset
 from include.audit.kafka_records import open_topic
-from include.clients.kafka import ensure_topic, log_end_offsets
-from include.paths import log_path, publication_path, run_path, status_path, warehouse
-from include.process_control.driver_process import driver_command
-from include.process_control.kafka_broker import answers, start_broker
-from include.process_control.start_stop import down
+from include.ground.kafka import ensure_topic, log_end_offsets
+from include.ground.paths import log_path, publication_path, run_path, status_path, warehouse
+from include.ground.settings import CLONE, Settings
 from include.producers.kafka_producer import produce
-from include.settings import CLONE, Settings
+from include.run.driver_process import driver_command
+from include.run.kafka_broker import answers, start_broker
+from include.run.start_stop import down
 from include.state.broker_address import bootstrap_servers
 from include.state.process_logs import log_size
 from include.state.process_states import stream_name

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 from recovery_site import Driver, Site, wait_until
 
-from include.clients.kafka import admin, log_end_offsets, partition_ids
-from spark_jobs.storage.failpoints import Step
+from include.ground.kafka import admin, log_end_offsets, partition_ids
+from spark_jobs.tables.failpoints import Step
 
 OF_ALL_PARTITIONS = attrgetter("value")
 """A key by which records reach each partition; a copy of a record has the same."""

@@ -30,19 +30,19 @@ from small_release import SmallRelease, small_release
 from include.audit.audit_run import audit_dataset
 from include.audit.kafka_records import open_topic
 from include.audit.verified_history import full_scope
-from include.catalog.dataset import snapshot_dataset
-from include.catalog.history_slice import KAFKA, Slice, Span
-from include.clients.kafka import log_end_offsets, topic_id
-from include.clients.kafka_record import record_reader
-from include.reading.bronze_ranges import batch_offsets
-from include.settings import Settings
+from include.declare.dataset import snapshot_dataset
+from include.declare.history_slice import KAFKA, Slice, Span
+from include.ground.kafka import log_end_offsets, topic_id
+from include.ground.kafka_record import record_reader
+from include.ground.settings import Settings
+from include.read.bronze_ranges import batch_offsets
 from include.state.broker_address import bootstrap_servers
-from spark_jobs.engine.bronze_tail import last_records
 from spark_jobs.jobs.slice_job import write_kafka_records
 from spark_jobs.layers import bronze_layer
 from spark_jobs.layers.bronze_layer import ClusterRecords
 from spark_jobs.layers.kafka_source import complete_source_options
-from spark_jobs.storage.kafka_ranges import KafkaRanges
+from spark_jobs.stream.bronze_tail import last_records
+from spark_jobs.tables.kafka_ranges import KafkaRanges
 
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "1"))
 COUNT = int(os.environ.get("HEADRACE_TEST_RECORDS", "400"))

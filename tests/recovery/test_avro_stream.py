@@ -17,9 +17,9 @@ from readings import Sent, readings
 from recovery_site import Site
 from secured_gateway import secured_gateway
 
-from include.clients.schema_registry import RegistryRefused, SchemaRegistry
+from include.declare.wire_format import framed
+from include.ground.schema_registry import RegistryRefused, SchemaRegistry
 from include.producers.kafka_producer import produce
-from include.schemas.wire_format import framed
 from infra.registry.apicurio import RunningRegistry, start_registry
 
 pytestmark = pytest.mark.extended

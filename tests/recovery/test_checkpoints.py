@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from recovery_site import Site
 
-from include.clients.delta_log import commits
-from include.paths import bronze_path
+from include.ground.delta_log import commits
+from include.ground.paths import bronze_path
 
 REFUSED, DECLINED = 2, 1
 

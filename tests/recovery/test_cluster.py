@@ -15,7 +15,7 @@ import pytest
 from recovery_site import Site, close_broker, open_broker, wait_until
 from standalone_cluster import Cluster, Worker, standalone_cluster
 
-from include.settings import CLONE, Settings
+from include.ground.settings import CLONE, Settings
 from infra.stack_oracle import departures_by_carrier
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]

@@ -13,11 +13,11 @@ from recovery_site import Site
 from served_console import served_console
 from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
-from include.console.action_log import last_actions
-from include.console.log_in import add_user
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
-from include.reading import pinned
+from include.read.published_tables import pinned
+from include.serve.action_log import last_actions
+from include.serve.log_in import add_user
 
 CHROMIUM = "/usr/bin/chromium"
 USER, PASSWORD = "ann", "correct horse"

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from recovery_site import Site
 
-from include.clients.file_checksum import name_by_checksum
-from include.paths import silver_path
+from include.ground.file_checksum import name_by_checksum
+from include.ground.paths import silver_path
 
 pytestmark = pytest.mark.extended
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from derived_days import declared_over, expected_rows, rows, wait_followed
 from recovery_site import Driver, Site, repeated_commits
 
-from include.paths import warehouse
+from include.ground.paths import warehouse
 
 pytestmark = pytest.mark.extended
 

@@ -11,8 +11,8 @@ import pytest
 from derived_days import declared_over, expected_rows, rows, wait_followed
 from recovery_site import Site, repeated_commits
 
-from include.paths import warehouse
-from spark_jobs.storage.failpoints import Step
+from include.ground.paths import warehouse
+from spark_jobs.tables.failpoints import Step
 
 STEPS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED, Step.PUBLISHED)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from recovery_site import FAST_START_JVM, TEMPLATE
 
-from include.settings import CLONE, Settings
+from include.ground.settings import CLONE, Settings
 from infra.kafka.secured_broker import SecuredBroker, start_secured_broker
 
 TOPIC = "meter"
@@ -107,8 +107,8 @@ def produce_readings(user: User) -> None:
     script = (
         "import sys\n"
         "from confluent_kafka import Producer\n"
-        "from include.kafka_address import client_options\n"
-        "from include.settings import load_settings\n"
+        "from include.ground.kafka_address import client_options\n"
+        "from include.ground.settings import load_settings\n"
         "from include.state.broker_address import bootstrap_servers\n"
         "producer = Producer(client_options(bootstrap_servers(load_settings())))\n"
         "for line in sys.stdin.read().splitlines():\n"

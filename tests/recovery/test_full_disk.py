@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from recovery_site import Driver, Site, wait_until
 
-from include.paths import run_path
-from include.settings import Settings
+from include.ground.paths import run_path
+from include.ground.settings import Settings
 from include.state.process_states import BROKER
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -18,13 +18,13 @@ from deltalake import DeltaTable
 from recovery_site import TEMPLATE, Site, close_broker, copy_dataset, repeated_commits, wait_until
 
 from include import api
-from include.paths import derived_run_path, warehouse
-from include.reading import pinned
-from include.settings import CLONE, Settings
+from include.ground.paths import derived_run_path, warehouse
+from include.ground.settings import CLONE, Settings
+from include.observe.derived_progress import sources_behind
+from include.read.published_tables import pinned
 from include.state.owner_requests import pending_request
 from include.state.process_states import stream_name
 from include.state.run_files import RunFile, read_run_file
-from include.status.derived_progress import sources_behind
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(1500)]
 

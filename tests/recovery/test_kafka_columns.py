@@ -12,7 +12,7 @@ from transactional_records import send_transactions
 
 from include.audit import kafka_columns, kafka_records
 from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, read_chunks
-from include.settings import Settings
+from include.ground.settings import Settings
 from include.state.broker_address import bootstrap_servers
 
 TOPIC = "columns"

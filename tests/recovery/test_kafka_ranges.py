@@ -15,12 +15,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from transactional_records import send_transactions
 
-from include.settings import Settings
+from include.ground.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.layers.kafka_source import complete_source_options
-from spark_jobs.storage import kafka_ranges
-from spark_jobs.storage.arrow_files import read_arrow
-from spark_jobs.storage.kafka_ranges import KafkaRangeFailed, KafkaRanges, ReadStopped
+from spark_jobs.tables import kafka_ranges
+from spark_jobs.tables.arrow_files import read_arrow
+from spark_jobs.tables.kafka_ranges import KafkaRangeFailed, KafkaRanges, ReadStopped
 
 TOPIC, LARGE, DELETED = "ranges", "many-records", "deleted-records"
 PARTITIONS = 4

@@ -9,7 +9,7 @@ import pytest
 from readings import readings
 from recovery_site import Site
 
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.tables.failpoints import Step
 
 # One batch per `send`, so that the batch in which a driver dies is known.
 TOGETHER = json.dumps({"minOffsetsPerTrigger": str(len(readings(0, 200)))})

@@ -9,8 +9,8 @@ import pytest
 from readings import readings
 from recovery_site import Site
 
-from include.clients.delta_log import commits
-from include.paths import bronze_path
+from include.ground.delta_log import commits
+from include.ground.paths import bronze_path
 from include.producers.kafka_producer import produce
 
 RECORDS, PADDING, SENT_AT_A_TIME = 3_000, 150_000, 250

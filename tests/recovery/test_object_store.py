@@ -19,12 +19,12 @@ from deltalake import DeltaTable, write_deltalake
 from recovery_site import Driver, Site, wait_until
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 
-from include.clients.object_store import ObjectStore, find_store
-from include.paths import checkpoint_path, warehouse
-from include.settings import Settings
-from include.store.fetch_dataset import fetch_dataset
-from include.store.stored_publication import read_stored
-from spark_jobs.storage.failpoints import Step
+from include.ground.object_store import ObjectStore, find_store
+from include.ground.paths import checkpoint_path, warehouse
+from include.ground.settings import Settings
+from include.read.fetch_dataset import fetch_dataset
+from include.read.stored_publication import read_stored
+from spark_jobs.tables.failpoints import Step
 
 FAILED, REFUSED = 1, 2
 

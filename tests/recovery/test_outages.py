@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from recovery_site import Driver, Site, open_broker, wait_until
 
-from include.clients.delta_log import commits
-from include.clients.kafka import admin, ensure_topic
-from include.paths import bronze_path, release_path
-from include.settings import Settings
+from include.ground.delta_log import commits
+from include.ground.kafka import admin, ensure_topic
+from include.ground.paths import bronze_path, release_path
+from include.ground.settings import Settings
 from include.state.process_states import BROKER
 from include.state.run_files import read_run_file, send, wait_gone
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from recovery_site import Driver, Site, open_broker
 
-from include.clients.delta_log import LOG, commit_name, latest_version
-from include.paths import bronze_path, publication_path, warehouse
+from include.ground.delta_log import LOG, commit_name, latest_version
+from include.ground.paths import bronze_path, publication_path, warehouse
 from include.state.process_states import BROKER
 from include.state.release_files import active_releases_file
 from include.state.run_files import read_run_file, send, wait_gone

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 from readings import BEGUN, Sent
 from recovery_site import Driver, Site, wait_until
 
-from include.kafka_address import client_options
-from include.paths import warehouse
-from include.planning.published_watermarks import published_watermarks
+from include.change.published_watermarks import published_watermarks
+from include.ground.kafka_address import client_options
+from include.ground.paths import warehouse
 
 LATENESS, IDLE_SECONDS = timedelta(hours=1), 3
 TABLE = """

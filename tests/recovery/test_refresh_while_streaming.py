@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from recovery_site import Driver, Site, wait_until
 
-from include.paths import warehouse
+from include.ground.paths import warehouse
 
 pytestmark = pytest.mark.extended
 

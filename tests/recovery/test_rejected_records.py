@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from recovery_site import Driver, Site
 
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.tables.failpoints import Step
 
 pytestmark = pytest.mark.extended
 

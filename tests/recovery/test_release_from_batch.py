@@ -8,7 +8,7 @@ import pytest
 from recovery_site import Site
 from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
-from include.reading import pinned
+from include.read.published_tables import pinned
 
 pytestmark = pytest.mark.extended
 

@@ -11,8 +11,8 @@ from polling_reader import PollingReader
 from recovery_site import Site, wait_until
 from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
-from include.paths import active_releases_path
-from include.planning import plan_stages
+from include.change import plan_stages
+from include.ground.paths import active_releases_path
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_plan
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, submit_request

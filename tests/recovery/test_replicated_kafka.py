@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from recovery_site import Driver, Site, wait_until
 
-from include.clients.kafka import describe_topic, topic_concerns
-from include.settings import Settings
+from include.ground.kafka import describe_topic, topic_concerns
+from include.ground.settings import Settings
 from infra.kafka.broker_cluster import BrokerCluster, ClusterBroker, start_broker_cluster
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from recovery_site import Site
 
-from include.clients.kafka import delete_records_before, ensure_topic, log_end_offsets, topic_concerns
-from include.doctor.check_kafka import check_kafka
-from include.doctor.check_result import Verdict
-from include.settings import Settings
+from include.ground.kafka import delete_records_before, ensure_topic, log_end_offsets, topic_concerns
+from include.ground.settings import Settings
+from include.observe.check_kafka import check_kafka
+from include.observe.check_result import Verdict
 from include.state.broker_address import bootstrap_servers
 
 REFUSED = 2

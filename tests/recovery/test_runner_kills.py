@@ -19,8 +19,8 @@ import psutil
 import pytest
 from recovery_site import TEMPLATE, Site, close_broker, copy_dataset, wait_until
 
-from include.paths import bronze_path, log_path, run_path
-from include.settings import CLONE, Settings
+from include.ground.paths import bronze_path, log_path, run_path
+from include.ground.settings import CLONE, Settings
 from include.state.process_states import BROKER, RUNNER, stream_name
 from include.state.run_files import RunFile, is_alive, read_run_file, wait_gone
 
@@ -134,7 +134,7 @@ def test_second_runner_is_refused_and_names_the_first(runner_site: Site) -> None
     up(runner_site)
     first, before = run_of(runner_site, RUNNER), run_path(runner_site.settings, RUNNER).read_bytes()
     second = subprocess.run(
-        [sys.executable, "-m", "include.process_control.runner"],
+        [sys.executable, "-m", "include.run.runner"],
         cwd=CLONE,
         env=runner_site.environment({}),
         capture_output=True,

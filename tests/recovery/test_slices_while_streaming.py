@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from polling_reader import PollingReader
 from recovery_site import Driver, Site, wait_until
 
-from include.clients.kafka import delete_records_before, log_start_offsets
-from include.paths import verified_path, warehouse
-from include.reading.publication import read_publication, tables_of
+from include.ground.kafka import delete_records_before, log_start_offsets
+from include.ground.paths import verified_path, warehouse
+from include.read.publication import read_publication, tables_of
 
 pytestmark = pytest.mark.extended
 

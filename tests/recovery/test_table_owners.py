@@ -10,8 +10,8 @@ import time
 import pytest
 from recovery_site import Driver, Site, wait_until
 
-from include.paths import lease_path
-from spark_jobs.storage.failpoints import Step
+from include.ground.paths import lease_path
+from spark_jobs.tables.failpoints import Step
 
 REFUSED, FAILED = 2, 1
 

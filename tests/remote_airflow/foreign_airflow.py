@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from include.clients.airflow_rest import AirflowRest
-from include.host.ports import free_ports
-from include.settings import CLONE
+from include.ground.airflow_rest import AirflowRest
+from include.ground.ports import free_ports
+from include.ground.settings import CLONE
 
 READY_WITHIN = 240.0
 DAGS = """
@@ -38,7 +38,9 @@ def environment_without_headrace(folder: Path) -> Path:
     command = folder / "bin" / "airflow"
     command.write_text(f'#!/bin/sh\nexec "{python}" -m airflow "$@"\n')
     command.chmod(0o755)
-    found = subprocess.run([python, "-c", "import include.settings"], capture_output=True, cwd=folder, check=False)
+    found = subprocess.run(
+        [python, "-c", "import include.ground.settings"], capture_output=True, cwd=folder, check=False
+    )
     assert found.returncode != 0, "include can be imported"
     return python
 

@@ -13,16 +13,16 @@ from deltalake import DeltaTable
 from foreign_airflow import foreign_airflow
 from recovery_site import TEMPLATE, Site, close_broker, copy_dataset, wait_until
 
-from include.clients.airflow_rest import AirflowRest
-from include.clients.kafka import ensure_topic
-from include.host.ports import free_ports, is_open
+from include.ground.airflow_rest import AirflowRest
+from include.ground.kafka import ensure_topic
+from include.ground.ports import free_ports, is_open
+from include.ground.settings import CLONE, Settings
+from include.observe.process_status import observe_stream
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
-from include.reading.publication import read_publication, tables_of
-from include.settings import CLONE, Settings
+from include.read.publication import read_publication, tables_of
 from include.state.desired_streams import desired_stream
 from include.state.process_states import ProcessState
-from include.status.process_status import observe_stream
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 DATASET = "meter"

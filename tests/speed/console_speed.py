@@ -26,11 +26,11 @@ from plan_samples import plan_at
 from served_console import served_console
 from small_warehouse import SmallWarehouse, at, bronze_row, rejected_row, silver_row
 
-from include.clients.delta_log import Commit
-from include.ledger.ledger_writer import LedgerWriter, open_writer
+from include.ground.delta_log import Commit
+from include.ground.settings import Settings
+from include.observe.ledger_writer import LedgerWriter, open_writer
 from include.plans.stage_results import Stage
-from include.reading.publication import Publication, TableVersion, publish
-from include.settings import Settings
+from include.read.publication import Publication, TableVersion, publish
 
 GOAL_MS = 200.0
 RELEASE = "ab12cd34ef56"

@@ -14,7 +14,7 @@ from statistics import median
 
 from grown_history import GrownHistory
 
-from include.settings import Settings
+from include.ground.settings import Settings
 
 RUNS = 40
 

@@ -20,18 +20,18 @@ from typing import Any, cast
 import polars as pl
 from pyspark.sql import SparkSession
 
-from include.catalog.pipeline import LatestGold
-from include.settings import Settings
-from spark_jobs.engine.spark_session import open_session
+from include.declare.pipeline import LatestGold
+from include.ground.settings import Settings
+from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy
 from spark_jobs.layers.gold_layer import commit_gold
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_layer import SilverOfRun
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
-from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import Table, no_rows, partitioned_schema
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.delta_table import Table, no_rows, partitioned_schema
+from spark_jobs.tables.duckdb_session import duckdb_session
 
 GOLD = LatestGold("users", "'all'", ("user_id",), ("at",), (("score", "score"), ("country", "country"), ("at", "at")))
 COLUMNS = "user_id string, at timestamp, score int, country string, _partition int, _offset long, _batch_id long"

@@ -23,13 +23,13 @@ from statistics import mean, median
 
 from grown_history import GrownHistory
 
-from include.clients.commit_history import HISTORY, RANGE
-from include.clients.delta_log import LOG
-from include.ledger.ledger_reader import open_reader
-from include.process_control.driver_process import driver_environment
-from include.settings import Settings
-from include.status.stream_progress import observe_progress
-from spark_jobs.storage import log_checkpoints
+from include.ground.commit_history import HISTORY, RANGE
+from include.ground.delta_log import LOG
+from include.ground.settings import Settings
+from include.observe.ledger_reader import open_reader
+from include.observe.stream_progress import observe_progress
+from include.run.driver_process import driver_environment
+from spark_jobs.tables import log_checkpoints
 
 GOAL = 1.2
 WINDOW = 50

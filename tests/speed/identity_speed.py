@@ -18,15 +18,15 @@ from pathlib import Path
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
-from include.catalog.dataset import Dataset, declared_dataset
-from include.settings import Settings
+from include.declare.dataset import Dataset, declared_dataset
+from include.ground.settings import Settings
 from spark_jobs.layers.find_duplicates import rank_copies
 from spark_jobs.layers.identified_rows import identify_files
 from spark_jobs.layers.identity_lookup import IdentityLookup
-from spark_jobs.storage.data_files import TableSpec, written_file
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import duckdb_session, session_for
-from spark_jobs.storage.spark_files import rows_in_files
+from spark_jobs.tables.data_files import TableSpec, written_file
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import duckdb_session, session_for
+from spark_jobs.tables.spark_files import rows_in_files
 
 COLUMNS = (
     StructType()

@@ -18,12 +18,12 @@ import yaml
 from deliveries import days_of, deliveries
 from small_release import SmallRelease, small_release
 
-from include.catalog.dataset import load_dataset
+from include.declare.dataset import load_dataset
+from include.ground.settings import CLONE, Settings
 from include.producers.injected_faults import Shares
-from include.settings import CLONE, Settings
-from spark_jobs.engine.refine import refine
-from spark_jobs.engine.spark_session import open_session
+from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.release_tables import open_release
+from spark_jobs.stream.refine import refine
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 DAYS = [f"2013-01-{day:02}" for day in range(1, 32)]

@@ -24,15 +24,15 @@ from typing import Any
 from deliveries import days_of, deliveries
 from small_release import SmallRelease, small_release
 
+from include.ground.settings import Settings
 from include.producers.injected_faults import DEFAULT_SHARES
-from include.reading.publication import publish
-from include.settings import Settings
-from spark_jobs.engine.release_publication import publication_of
-from spark_jobs.engine.spark_session import open_session
+from include.read.publication import publish
+from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_layer import commit_gold
 from spark_jobs.layers.refine_run import RefineRun
 from spark_jobs.layers.silver_layer import commit_silver
-from spark_jobs.storage.failpoints import Step, step_listeners
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.failpoints import Step, step_listeners
 
 MONTHS = [f"2013-{month:02}-{day:02}" for month in range(1, 5) for day in range(1, 29)]
 TICKS = os.sysconf("SC_CLK_TCK")

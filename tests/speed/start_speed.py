@@ -22,8 +22,8 @@ from pyspark.sql import functions as F
 
 from include.bench.bench_session import BenchSession, cold_session, start_driver
 from include.cli.exit_codes import INTERRUPTED
-from include.settings import load_settings
-from spark_jobs.engine.spark_session import open_session
+from include.ground.settings import load_settings
+from spark_jobs.backends.spark_session import open_session
 
 BARE = "bare"
 WRITTEN = "written"

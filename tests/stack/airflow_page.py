@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from include.clients.airflow_rest import AT_MOST, AirflowRest, AirflowTimeout, Refused
-from include.process_control.airflow_process import USER, password_path
-from include.settings import Settings
+from include.ground.airflow_rest import AT_MOST, AirflowRest, AirflowTimeout, Refused
+from include.ground.settings import Settings
+from include.run.airflow_process import USER, password_path
 from include.state.process_states import AIRFLOW
 from include.state.run_files import read_run_file
 

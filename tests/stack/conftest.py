@@ -8,8 +8,8 @@ import pytest
 from psutil import STATUS_ZOMBIE, Process
 from site_of_stack import Stack
 
-from include.process_control.airflow_parts import PARTS
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.run.airflow_parts import PARTS
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,11 @@ import psutil
 from airflow_page import AT_MOST, AirflowPage
 from deltalake import DeltaTable
 
-from include.paths import plan_path
+from include.ground.paths import plan_path
+from include.ground.settings import CLONE, Settings
 from include.plans.plan import PlanRecord
 from include.plans.plan_lookup import newest_plans
-from include.reading.publication import Publication, read_publication, tables_of
-from include.settings import CLONE, Settings
+from include.read.publication import Publication, read_publication, tables_of
 from include.state.process_states import AIRFLOW, stream_name
 from include.state.run_files import read_run_file
 

@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from site_of_stack import DATASET, Stack, await_that
 
-from include.clients.airflow_rest import ANSWER_AFTER
+from include.ground.airflow_rest import ANSWER_AFTER
+from include.ground.settings import CLONE
 from include.plans.stage_results import Stage
-from include.process_control.airflow_process import USER
-from include.settings import CLONE
+from include.run.airflow_process import USER
 
 CHROMIUM = "/usr/bin/chromium"
 SCREENSHOTS = CLONE / "build" / "screenshots"

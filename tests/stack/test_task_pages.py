@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from task_pages import blocks_of, is_shown, printed_by, script_of
 
-from include.settings import CLONE
+from include.ground.settings import CLONE
 
 PAGES = sorted(page for page in (CLONE / "docs" / "tasks").glob("*.md") if page.name != "README.md")
 BINARIES = Path(sys.executable).parent

@@ -13,7 +13,7 @@ import pytest
 from airflow_page import Refused
 from site_of_stack import DATASET, Stack, await_that
 
-from include.ledger.ledger_reader import open_reader
+from include.observe.ledger_reader import open_reader
 from include.plans.stage_results import Stage
 
 STREAM, BACKFILL, REPLAY, ROLLBACK = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "rollback"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stand_ins import StandIns
 
-from include.process_control import driver_process, runner
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.run import driver_process, runner
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from fastapi.testclient import TestClient
 from ledgered_stream import Stream
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
-from include.console.console_app import console_app
-from include.console.log_in import add_user
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
+from include.serve.console_app import console_app
+from include.serve.log_in import add_user
 
 USER, PASSWORD = "ann", "correct horse"
 HOSTILE = '<script>alert("x")</script>'

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
-from include.catalog.dataset import declared_dataset
-from include.paths import identities_path
-from include.settings import Settings
+from include.declare.dataset import declared_dataset
+from include.ground.paths import identities_path
+from include.ground.settings import Settings
 from spark_jobs.layers.identified_rows import identify_files
 from spark_jobs.layers.identity_lookup import IdentityLookup
-from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import session_for
-from spark_jobs.storage.spark_files import rows_in_files
+from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import session_for
+from spark_jobs.tables.spark_files import rows_in_files
 
 START = datetime(2013, 3, 1, tzinfo=UTC)
 COLUMNS = (

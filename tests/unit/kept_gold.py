@@ -30,13 +30,13 @@ from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
 from include.audit.gold_findings import DIALECT
 from include.audit.gold_recomputation import recompute_sql
-from include.catalog.dataset import released_dataset, snapshot_dataset
-from include.catalog.gold_refresh import EVERY_RUN, closing
-from include.catalog.pipeline import Gold, closes, refresh_interval, timed_by
-from include.paths import gold_path
-from include.reading.publication import publish
-from include.reading.refresh_state import REFRESH_KEY, RefreshState
-from include.settings import Settings
+from include.declare.dataset import released_dataset, snapshot_dataset
+from include.declare.gold_refresh import EVERY_RUN, closing
+from include.declare.pipeline import Gold, closes, refresh_interval, timed_by
+from include.ground.paths import gold_path
+from include.ground.settings import Settings
+from include.read.publication import publish
+from include.read.refresh_state import REFRESH_KEY, RefreshState
 
 PIPELINE = """
 topic: sales

@@ -13,10 +13,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from include.catalog.watermark import PROGRESS, WatermarkProgress
-from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
-from include.reading.publication import Publication, TableVersion, publish
-from include.settings import Settings
+from include.declare.watermark import PROGRESS, WatermarkProgress
+from include.ground.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
+from include.ground.settings import Settings
+from include.read.publication import Publication, TableVersion, publish
 
 RELEASE = "ab12cd34ef56"
 RECORDS = 10

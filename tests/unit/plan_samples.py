@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from include.catalog.history_slice import BRONZE, Slice, Span
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.settings import Settings
 from include.plans.plan import RELEASE, RELEASES, Plan, PlanRecord, Prediction
 from include.plans.plan_journal import record_result, save_plan
 from include.plans.plan_lookup import next_plan_id
@@ -23,8 +24,7 @@ from include.plans.stage_results import (
     Stage,
     StageResult,
 )
-from include.reading.publication import Publication
-from include.settings import Settings
+from include.read.publication import Publication
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SLICE = Slice([Span(0, 10, 20, BRONZE)])

@@ -15,17 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 from small_warehouse import BRONZE as SMALL_BRONZE
 
-from include.catalog.dataset import Dataset, declared_dataset
-from include.clients.kafka_record import KafkaRecord, RecordReader
-from include.paths import checkpoint_path
-from include.settings import Settings
-from spark_jobs.engine import next_generation, preflight
-from spark_jobs.engine.preflight import bronze_head, refuse_lost_bronze, validated_generation
+from include.declare.dataset import Dataset, declared_dataset
+from include.ground.kafka_record import KafkaRecord, RecordReader
+from include.ground.paths import checkpoint_path
+from include.ground.settings import Settings
 from spark_jobs.jobs import repair_job
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.checkpoint_generation import Generation, read_generation, write_generation
-from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream import next_generation, preflight
+from spark_jobs.stream.preflight import bronze_head, refuse_lost_bronze, validated_generation
+from spark_jobs.tables.checkpoint_generation import Generation, read_generation, write_generation
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import Table
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 BATCHES = 4

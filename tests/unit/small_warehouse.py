@@ -17,9 +17,9 @@ import polars as pl
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
-from include.reading.publication import Publication, TableVersion, publish
-from include.settings import Settings
+from include.ground.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
+from include.ground.settings import Settings
+from include.read.publication import Publication, TableVersion, publish
 
 RELEASE = "0123456789ab"
 UTC_MICROS = pa.timestamp("us", tz="UTC")

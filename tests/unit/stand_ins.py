@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from include.host.ports import free_ports
-from include.paths import status_path
-from include.process_control import driver_process, runner
-from include.process_control.child_process import spawn
-from include.process_control.reconcile import Policy
-from include.process_control.runner import Runner
-from include.settings import Settings
+from include.ground.paths import status_path
+from include.ground.ports import free_ports
+from include.ground.settings import Settings
+from include.observe.process_status import observe_stream
+from include.run import driver_process, runner
+from include.run.child_process import spawn
+from include.run.reconcile import Policy
+from include.run.runner import Runner
 from include.state.desired_streams import request_stream
 from include.state.driver_status import DriverStatus, status_file
 from include.state.process_states import BROKER, CONSOLE, METRICS, OPENLINEAGE, WORKING_STATES, stream_name
 from include.state.run_files import RunFile, read_run_file, send
-from include.status.process_status import observe_stream
 
 # Reports `running`, and `stopped` on SIGTERM; the argument selects a fault.
 DRIVER = """

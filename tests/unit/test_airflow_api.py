@@ -14,13 +14,13 @@ from console_client import console_client, published_state
 from fastapi.testclient import TestClient
 from plan_samples import plan_at
 
-from include.console.action_log import last_actions
-from include.console.console_server import ConsoleExposed, refuse_exposed
-from include.console.remote_work import RemoteWork, WorkState
-from include.errors import Terminal, Transient
+from include.ground.errors import Terminal, Transient
+from include.ground.settings import Settings
 from include.plans.plan_journal import load_plan, planning_lock
 from include.plans.stage_results import Stage
-from include.settings import Settings
+from include.serve.action_log import last_actions
+from include.serve.console_server import ConsoleExposed, refuse_exposed
+from include.serve.remote_work import RemoteWork, WorkState
 from include.state.desired_streams import desired_stream, request_stream
 
 TOKEN = "a token of more than twenty characters"

@@ -23,13 +23,14 @@ import pytest
 from airflow.config_templates.airflow_local_settings import DEFAULT_LOGGING_CONFIG
 from typer.testing import CliRunner
 
+from include.airflow.local_task_logs import LOGGING_CONFIG, LocalTaskLogs
 from include.cli import airflow_command
 from include.cli.main import app
 from include.cli.up_command import NEXT_IN_AIRFLOW
-from include.host.ports import PortInUse
-from include.operators.local_task_logs import LOGGING_CONFIG, LocalTaskLogs
-from include.process_control import airflow_parts, airflow_process
-from include.process_control.airflow_process import (
+from include.ground.ports import PortInUse
+from include.ground.settings import CLONE, Settings
+from include.run import airflow_parts, airflow_process
+from include.run.airflow_process import (
     AirflowMissing,
     airflow_environment,
     choose_port,
@@ -38,7 +39,6 @@ from include.process_control.airflow_process import (
     load_or_create_keys,
     password_path,
 )
-from include.settings import CLONE, Settings
 from include.state.process_states import AIRFLOW
 from include.state.run_files import RunFile, started_at, write_run_file
 
@@ -103,7 +103,7 @@ def test_sqlite_database_waits_for_its_writer_and_readers_do_not(settings: Setti
 def test_log_of_a_running_task_is_read_from_its_file_alone(settings: Settings, tmp_path: Path) -> None:
     """Every log of a running task had "Could not read served logs": there is no log server."""
     given = airflow_environment(settings, load_or_create_keys(settings))
-    assert given["AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS"] == "include.operators.local_task_logs.LOGGING_CONFIG"
+    assert given["AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS"] == "include.airflow.local_task_logs.LOGGING_CONFIG"
     handler = logging.config.DictConfigurator(LOGGING_CONFIG).configure_handler(  # type: ignore[attr-defined]
         {**LOGGING_CONFIG["handlers"]["task"], "base_log_folder": str(tmp_path), "filters": [], "formatter": None}
     )
@@ -165,7 +165,7 @@ def test_naming_datasets_with_no_streams_is_refused() -> None:
 
 
 SLEEPER = """
-import sys, include.process_control.airflow_parts as parts
+import sys, include.run.airflow_parts as parts
 part = {part!r}
 parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else part]
 parts.TERMINATE_WITHIN = 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.process_control import airflow_service
-from include.process_control.airflow_service import NotInitialised, command_of, main, service_environment
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.run import airflow_service
+from include.run.airflow_service import NotInitialised, command_of, main, service_environment
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,11 @@ import yaml
 from json_receiver import JsonReceiver
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from include.metrics.alert_conditions import CONDITIONS, AlertCondition, rules_text
-from include.metrics.alert_delivery import CommandReceiver, Deliver, NotDelivered, ReceiverInvalid, Webhook, deliver_due
-from include.metrics.alert_evaluation import AlertEvaluation
-from include.metrics.alert_states import (
+from include.ground.settings import CLONE, Settings
+from include.observe.alert_conditions import CONDITIONS, AlertCondition, rules_text
+from include.observe.alert_delivery import CommandReceiver, Deliver, NotDelivered, ReceiverInvalid, Webhook, deliver_due
+from include.observe.alert_evaluation import AlertEvaluation
+from include.observe.alert_states import (
     AlertChange,
     AlertStates,
     due_changes,
@@ -26,8 +27,7 @@ from include.metrics.alert_states import (
     updated_states,
     with_delivered,
 )
-from include.metrics.dataset_metrics import HELP
-from include.settings import CLONE, Settings
+from include.observe.dataset_metrics import HELP
 from include.state.file_locks import LockHeld
 from include.state.json_file import JsonFile
 

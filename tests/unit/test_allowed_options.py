@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.allowed_options import REASONS, reason_refused
-from include.settings import InvalidSetting, Settings
-from spark_jobs.engine.spark_session import GUARDED, TUNED
+from include.ground.allowed_options import REASONS, reason_refused
+from include.ground.settings import InvalidSetting, Settings
+from spark_jobs.backends.spark_session import GUARDED, TUNED
 
 REFUSED = [
     ("kafka_options", "startingTimestamp", "1700000000000", "start offsets"),

@@ -13,15 +13,15 @@ import polars as pl
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.analysis import analysis_run
-from include.analysis.analysis_run import AnalysisBusy, AnalysisRefused, run_analysis
-from include.catalog.analyses import AnalysisUnknown, analysis_problems, declared_analysis
-from include.catalog.dataset_checks import dataset_problems
-from include.paths import analyses_path, analysis_run_path
-from include.reading import pinned
-from include.reading.published_sql import run_query
-from include.reading.subscription import subscribe
-from include.settings import CLONE, Settings
+from include.change import analysis_run
+from include.change.analysis_run import AnalysisBusy, AnalysisRefused, run_analysis
+from include.declare.analyses import AnalysisUnknown, analysis_problems, declared_analysis
+from include.declare.dataset_checks import dataset_problems
+from include.ground.paths import analyses_path, analysis_run_path
+from include.ground.settings import CLONE, Settings
+from include.read.published_sql import run_query
+from include.read.published_tables import pinned
+from include.read.subscription import subscribe
 from include.state.file_locks import take_lock
 
 Edges = list[tuple[str, str, int]]

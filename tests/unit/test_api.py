@@ -6,9 +6,9 @@ import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
 from include import api
-from include.errors import HeadraceError
-from include.reading.published_tables import TableUnknown
-from include.settings import Settings
+from include.ground.errors import HeadraceError
+from include.ground.settings import Settings
+from include.read.published_tables import TableUnknown
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import polars as pl
 from include.workloads.arrival_orders import CRASH, MOST_BATCHES, batches_of, steps_of
 from include.workloads.workload_registry import FEEDS
 from spark_jobs.jobs.arrival_job import KILL
-from spark_jobs.storage.failpoints import Step
+from spark_jobs.tables.failpoints import Step
 
 EVENTS = FEEDS["posts"].frame(timedelta(0)).head(400)
 

@@ -17,11 +17,11 @@ from include.audit.audit_run import audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
 from include.audit.gold_findings import ExpressionNotEvaluable
 from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, Topic
-from include.catalog.dataset import DatasetUnknown, ReleaseStart, snapshot_dataset
-from include.clients.file_checksum import name_by_checksum
-from include.clients.kafka import BrokerUnreachable, TopicMissing
-from include.paths import snapshot_path
-from include.settings import Settings
+from include.declare.dataset import DatasetUnknown, ReleaseStart, snapshot_dataset
+from include.ground.file_checksum import name_by_checksum
+from include.ground.kafka import BrokerUnreachable, TopicMissing
+from include.ground.paths import snapshot_path
+from include.ground.settings import Settings
 
 PIPELINE = """
 topic: sales

@@ -21,8 +21,8 @@ from include.audit.bronze_findings import (
     topic_findings,
 )
 from include.audit.kafka_records import RECORD, Chunk, Topic
-from include.kafka_times import AFTER, BEFORE, FIRST_MS
-from include.kafka_times import HEADER as NUMBER
+from include.ground.kafka_times import AFTER, BEFORE, FIRST_MS
+from include.ground.kafka_times import HEADER as NUMBER
 
 TABLE = "bronze.sales"
 NOON_MS = int(NOON.timestamp() * 1000)

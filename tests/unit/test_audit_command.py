@@ -13,7 +13,7 @@ from test_audit_balance import PIPELINE, VALUES, SmallKafka, sales_settings, wri
 from include.audit.audit_outcome import last_outcome
 from include.cli import audit_command
 from include.cli import main as command_line
-from include.settings import Settings, load_settings
+from include.ground.settings import Settings, load_settings
 from include.state.process_states import ProcessState, ProcessStatus
 
 
@@ -71,7 +71,7 @@ def test_audit_of_a_stream_that_stands_still_is_balanced_and_not_complete(
     settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = "poison at offset 4"
-    monkeypatch.setattr("include.status.standing_streams.observe_stream", lambda *_: failed)
+    monkeypatch.setattr("include.observe.standing_streams.observe_stream", lambda *_: failed)
     for state, words in ((ProcessState.FAILED, "has failed"), (ProcessState.HALTED, "is halted")):
         failed = ProcessStatus("stream:sales", None, state, why)
         assert command(monkeypatch, settings, kafka) == 2

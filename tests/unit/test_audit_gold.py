@@ -14,9 +14,9 @@ from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.gold_recomputation import recompute_sql
-from include.catalog.measures import Measure
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
-from include.catalog.windows import Window, parsed_size
+from include.declare.measures import Measure
+from include.declare.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
+from include.declare.windows import Window, parsed_size
 
 DAY = Window("sold_at", parsed_size("1 day"), "day")
 SHOP_DAYS_GOLD = AdditiveGold(

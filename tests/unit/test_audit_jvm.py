@@ -11,7 +11,7 @@ import pytest
 
 from include.audit import kafka_columns
 from include.audit.kafka_records import AuditUnavailable, read_chunks
-from include.settings import CLONE, Settings
+from include.ground.settings import CLONE, Settings
 
 KILLED = """
 import sys

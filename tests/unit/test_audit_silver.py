@@ -27,8 +27,8 @@ from include.audit.silver_findings import (
     repeated_findings,
     split_findings,
 )
-from include.catalog.pipeline import Pipeline
-from include.schemas.payload_text import define_payload_text
+from include.declare.payload_text import define_payload_text
+from include.declare.pipeline import Pipeline
 
 PIPELINE = Pipeline("sales", 1, "sold_at", timedelta(days=1), ("event_id",), timedelta(days=3), ())
 Rows = Sequence[Mapping[str, Any]]

@@ -10,16 +10,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from include.settings import Settings
-from spark_jobs.engine import automatic_expiry, automatic_history, automatic_removal, obsolete_files, request_exchange
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.automatic_expiry import AutomaticExpiry
-from spark_jobs.engine.automatic_history import AutomaticHistory
-from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.automatic_step import FIRST_CHECK, PAUSE_AFTER_FAILURE, AutomaticStep
-from spark_jobs.engine.derived_loop import DerivedLoop
-from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
-from spark_jobs.storage.delta_table import OwnershipLost
+from include.ground.settings import Settings
+from spark_jobs.stream import automatic_expiry, automatic_history, automatic_removal, obsolete_files, request_exchange
+from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.stream.automatic_expiry import AutomaticExpiry
+from spark_jobs.stream.automatic_history import AutomaticHistory
+from spark_jobs.stream.automatic_removal import AutomaticRemoval
+from spark_jobs.stream.automatic_step import FIRST_CHECK, PAUSE_AFTER_FAILURE, AutomaticStep
+from spark_jobs.stream.derived_loop import DerivedLoop
+from spark_jobs.stream.obsolete_files import AutomaticDeletion, RetainedTables
+from spark_jobs.tables.delta_table import OwnershipLost
 
 NOW = 1000.0
 

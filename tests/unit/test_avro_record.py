@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from avro_trades import CONTRACT, FIRST, SECOND, encoded, first_trade, schema_text, second_trade, trades_folder
 
-from include.catalog.contract import Contract
-from include.catalog.contract_file import load_contract
-from include.catalog.yaml_declarations import DeclarationRefused
-from include.clients.schema_registry import RegisteredSchema
-from include.schemas.avro_record import SchemaUnusable, avro_record
-from include.schemas.contract_compatibility import unread_parts
-from include.schemas.payload_text import payload_text, shown_payload
-from include.schemas.record_encoding import RecordNotEncodable, avro_encoding, contract_schema
-from include.schemas.wire_format import framed, schema_id
+from include.declare.avro_record import SchemaUnusable, avro_record
+from include.declare.contract import Contract
+from include.declare.contract_compatibility import unread_parts
+from include.declare.contract_file import load_contract
+from include.declare.payload_text import payload_text, shown_payload
+from include.declare.record_encoding import RecordNotEncodable, avro_encoding, contract_schema
+from include.declare.wire_format import framed, schema_id
+from include.declare.yaml_declarations import DeclarationRefused
+from include.ground.schema_registry import RegisteredSchema
 
 TREE = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
 SCHEMAS = {1: RegisteredSchema(1, "AVRO", schema_text(FIRST)), 2: RegisteredSchema(2, "AVRO", schema_text(SECOND))}

@@ -7,8 +7,8 @@ import sys
 import psutil
 import pytest
 
-from include.host import await_progress
-from include.host.await_progress import IDLE, LONGEST, NoProgress, Waiting, cpu_steps
+from include.ground import await_progress
+from include.ground.await_progress import IDLE, LONGEST, NoProgress, Waiting, cpu_steps
 
 
 class Clock:

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from grown_history import GrownHistory
 
-from include.settings import Settings
-from spark_jobs.engine import next_run
-from spark_jobs.engine.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
-from spark_jobs.engine.next_run import BronzeEnd, large_run, last_of_run
+from include.ground.settings import Settings
+from spark_jobs.layers import next_run
+from spark_jobs.layers.next_run import BronzeEnd, large_run, last_of_run
+from spark_jobs.stream.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
 
 
 @pytest.mark.parametrize(("record", "offsets"), [(1_000, 1_000), (4_000, 250), (10_000_000, 1)])

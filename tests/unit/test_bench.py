@@ -27,11 +27,11 @@ from include.bench.growth_mode import SmallRun, growth_figures
 from include.bench.latency_mode import latency_trend, quantiles, waiting_seconds
 from include.bench.sent_records import SentRecords, block_shift, expected_views, identity_hash
 from include.bench.sustained_mode import Trial, highest_held, lag_trend
-from include.catalog.dataset import declared_dataset
-from include.paths import publication_path, status_path
+from include.declare.dataset import declared_dataset
+from include.ground.paths import publication_path, status_path
+from include.ground.settings import Settings, load_settings
 from include.producers.ad_events import AD_EVENTS
-from include.reading.publication import Publication, publish
-from include.settings import Settings, load_settings
+from include.read.publication import Publication, publish
 from include.state.driver_status import LastRun
 from include.state.process_states import ProcessState, ProcessStatus
 

@@ -21,9 +21,9 @@ from include.bench.peer_run import PEERS, in_turn
 from include.bench.peers import peer_job, polars_delta_rs
 from include.bench.peers.peer_job import PeerJob, TopicSpan, read_job
 from include.bench.sent_records import SentRecords
-from include.catalog.dataset import declared_dataset
+from include.declare.dataset import declared_dataset
+from include.ground.settings import Settings
 from include.producers.ad_events import ads as produced_ads
-from include.settings import Settings
 
 # --- peers -------------------------------------------------------------------------------------------------------
 

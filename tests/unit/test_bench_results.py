@@ -21,7 +21,7 @@ from include.bench.bench_run import Mode, RunOptions, steps
 from include.bench.bench_spread import Spread, compared, differing_conditions, only_in_one, spreads
 from include.bench.bench_table import as_text
 from include.cli.main import app
-from include.settings import Settings, load_settings
+from include.ground.settings import Settings, load_settings
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 

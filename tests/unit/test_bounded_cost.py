@@ -11,11 +11,11 @@ import pytest
 from grown_history import GrownHistory
 from sqlalchemy import Engine, event
 
-from include.clients import delta_log
-from include.ledger.ledger_reader import open_reader
-from include.settings import Settings
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.storage.data_files import DataFile
+from include.ground import delta_log
+from include.ground.settings import Settings
+from include.observe.ledger_reader import open_reader
+from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.tables.data_files import DataFile
 
 
 @pytest.fixture

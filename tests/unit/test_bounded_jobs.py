@@ -15,17 +15,17 @@ import psutil
 import pytest
 from plan_samples import TO_APPLIED, plan_at
 
-from include.errors import Terminal, Transient
-from include.planning.bounded_jobs import JobDied, JobTimedOut, PlanCancelled, end_plan_job, run_job
+from include.change.bounded_jobs import JobDied, JobTimedOut, PlanCancelled, end_plan_job, run_job
+from include.ground.errors import Terminal, Transient
+from include.ground.settings import CLONE, Settings
+from include.observe.process_status import observe_jobs
 from include.plans.stage_results import Stage
-from include.process_control import job_process
-from include.process_control.job_process import JobRunning, refuse_running
-from include.process_control.start_stop import down
-from include.settings import CLONE, Settings
+from include.run import job_process
+from include.run.job_process import JobRunning, refuse_running
+from include.run.start_stop import down
 from include.state.job_ends import find_job_end
 from include.state.process_states import ProcessState
 from include.state.run_files import job_processes, job_run_files
-from include.status.process_status import observe_jobs
 
 NAME = "replay-flights-1"
 GRACE = 0.4
@@ -37,8 +37,8 @@ subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(15, signal
     "while True: pass"], process_group=0)
 while True: pass
 """
-RUN = "from include.settings import load_settings; from include.planning.bounded_jobs import run_job\n"
-RUN += f"from include.process_control import job_process; job_process.GRACE = {GRACE}\n"
+RUN = "from include.ground.settings import load_settings; from include.change.bounded_jobs import run_job\n"
+RUN += f"from include.run import job_process; job_process.GRACE = {GRACE}\n"
 RUN += f"run_job(load_settings(), {NAME!r}, 'flights', ('some_job',), lambda _: None)"
 
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from include.clients.kafka import (
+from include.ground.jar_lock import JarMissing
+from include.ground.java_runtime import Java, JavaMissing, find_java, major_version
+from include.ground.kafka import (
     BrokerUnreachable,
     KafkaRefused,
     PartitionsNotReady,
@@ -22,12 +24,11 @@ from include.clients.kafka import (
     log_end_offsets,
     translate_error,
 )
-from include.host.jar_lock import JarMissing
-from include.host.java_runtime import Java, JavaMissing, find_java, major_version
-from include.host.ports import PortInUse, free_ports, is_free, is_open
-from include.paths import kafka_path
-from include.process_control.child_process import spawn
-from include.process_control.kafka_broker import (
+from include.ground.paths import kafka_path
+from include.ground.ports import PortInUse, free_ports, is_free, is_open
+from include.ground.settings import Settings
+from include.run.child_process import spawn
+from include.run.kafka_broker import (
     BrokerDataMissing,
     BrokerNode,
     assign_ports,
@@ -40,8 +41,7 @@ from include.process_control.kafka_broker import (
     write_node,
     write_properties,
 )
-from include.process_control.start_stop import await_working
-from include.settings import Settings
+from include.run.start_stop import await_working
 from include.state.process_states import BROKER, ProcessState, ProcessStatus
 
 JAVA = Java(Path("/a java/bin/java"), 17, "17.0.1")

@@ -9,15 +9,15 @@ import pytest
 from lineage_receiver import edges
 from typer.testing import CliRunner
 
-from include.catalog.column_lineage import declared_columns, topic_fields
-from include.catalog.column_origins import ColumnOrigin
-from include.catalog.dataset import dataset_names, declared_dataset
-from include.catalog.derived_dataset import declared_derived, derived_names
-from include.catalog.lineage_graph import derived_edges, lineage_edges
-from include.catalog.query_columns import query_columns
-from include.catalog.silver_columns import RECORD, silver_columns
 from include.cli.main import app
-from include.settings import CLONE, Settings, load_settings
+from include.declare.column_lineage import declared_columns, topic_fields
+from include.declare.column_origins import ColumnOrigin
+from include.declare.dataset import dataset_names, declared_dataset
+from include.declare.derived_dataset import declared_derived, derived_names
+from include.declare.lineage_graph import derived_edges, lineage_edges
+from include.declare.query_columns import query_columns
+from include.declare.silver_columns import RECORD, silver_columns
+from include.ground.settings import CLONE, Settings, load_settings
 
 WORKLOADS = CLONE / "include" / "workloads" / "datasets"
 ORDERS = {"orders": ["id", "customer", "amount", "placed_at"], "customers": ["id", "name", "region"]}

@@ -13,7 +13,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from include.cli.main import COMMANDS, app, main
-from include.settings import CLONE, InvalidSetting, load_settings
+from include.ground.settings import CLONE, InvalidSetting, load_settings
 
 HEAVY = ("pydantic", "pyarrow", "polars", "duckdb", "deltalake", "sqlalchemy", "confluent_kafka", "pyspark")
 

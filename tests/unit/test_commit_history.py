@@ -18,9 +18,9 @@ from grown_history import GrownHistory
 from pyspark.sql.types import LongType, StringType, StructType
 from simulated_deaths import Died, dying_at
 
-from include.clients import commit_history
-from include.clients.commit_history import HISTORY, HistoryDamaged, history_end
-from include.clients.delta_log import (
+from include.ground import commit_history
+from include.ground.commit_history import HISTORY, HistoryDamaged, history_end
+from include.ground.delta_log import (
     LOG,
     Commit,
     LogIncomplete,
@@ -35,23 +35,23 @@ from include.clients.delta_log import (
     log_versions,
     read_commit,
 )
-from include.ledger.ledger_rebuild import rebuild
-from include.ledger.project_commits import project_dataset
-from include.paths import reading_lock_path
-from include.reading.bronze_ranges import batch_offsets
-from include.settings import Settings
+from include.ground.paths import reading_lock_path
+from include.ground.settings import Settings
+from include.observe.disk_use import disk_use
+from include.observe.ledger_rebuild import rebuild
+from include.observe.project_commits import project_dataset
+from include.read.bronze_ranges import batch_offsets
 from include.state.file_locks import shared_lock
-from include.status.disk_use import disk_use
-from spark_jobs.engine.automatic_history import CHECK_EVERY, AutomaticHistory
 from spark_jobs.layers.release_tables import tables_of
-from spark_jobs.storage import delta_table, log_checkpoints, log_history
-from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.failpoints import Step
-from spark_jobs.storage.log_checkpoints import checkpoint_versions
-from spark_jobs.storage.log_history import is_due, move_range, oldest_version
-from spark_jobs.storage.log_tail import LogTail, RollbackTooFar, obsolete_files
-from spark_jobs.storage.table_commits import batch_commit, commit_of
+from spark_jobs.stream.automatic_history import CHECK_EVERY, AutomaticHistory
+from spark_jobs.tables import delta_table, log_checkpoints, log_history
+from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.failpoints import Step
+from spark_jobs.tables.log_checkpoints import checkpoint_versions
+from spark_jobs.tables.log_history import is_due, move_range, oldest_version
+from spark_jobs.tables.log_tail import LogTail, RollbackTooFar, obsolete_files
+from spark_jobs.tables.table_commits import batch_commit, commit_of
 
 COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 STEPS = [step for step in Step if step.value.startswith("history.")]

@@ -14,13 +14,15 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console
 
-from include.catalog.dataset import load_dataset
-from include.catalog.rule_results import RuleResult
+from include.change import key_parts
+from include.change.compare_tables import Side, compare
+from include.change.comparison_rendering import comparison_markdown, comparison_page
+from include.change.comparison_view import comparison_view
 from include.cli.comparison_table import show_comparison
-from include.planning import key_parts
-from include.planning.compare_tables import Side, compare
-from include.planning.comparison_rendering import comparison_markdown, comparison_page
-from include.planning.comparison_view import comparison_view
+from include.declare.dataset import load_dataset
+from include.declare.rule_results import RuleResult
+from include.ground.render_template import code_span
+from include.ground.settings import CLONE
 from include.plans.comparison import (
     EQUAL,
     HELD,
@@ -34,10 +36,8 @@ from include.plans.comparison import (
     TableComparison,
     comparison_from_json,
 )
-from include.reading.memory_database import spill_folder
-from include.reading.published_tables import PublishedTable, open_dataset
-from include.rendering.render_template import code_span
-from include.settings import CLONE
+from include.read.memory_database import spill_folder
+from include.read.published_tables import PublishedTable, open_dataset
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
 ROUTES = pl.DataFrame(

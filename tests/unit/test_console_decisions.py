@@ -13,13 +13,13 @@ from console_client import CSRF, PASSWORD, USER, console_client, logged_in, with
 from fastapi.testclient import TestClient
 from plan_samples import plan_at
 
-from include.console import plan_decisions
-from include.console.action_log import last_actions
-from include.console.console_server import ConsoleExposed, serve
-from include.console.log_in import Access, InvalidUser, PasswordFileUnusable, add_user, read_passwords
+from include.ground.settings import Settings
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
-from include.settings import Settings
+from include.serve import plan_decisions
+from include.serve.action_log import last_actions
+from include.serve.console_server import ConsoleExposed, serve
+from include.serve.log_in import Access, InvalidUser, PasswordFileUnusable, add_user, read_passwords
 
 PLAN = "release-flights-1"
 

@@ -14,11 +14,11 @@ from plan_samples import plan_at
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from served_console import served_console
 
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
+from include.ground.settings import CLONE, Settings
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
-from include.settings import CLONE, Settings
 
 CHROMIUM = "/usr/bin/chromium"
 PLAN = "release-flights-1"

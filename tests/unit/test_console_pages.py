@@ -15,16 +15,16 @@ from plan_samples import NOON, advanced, plan_at
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
-from include.catalog.dataset import snapshot_dataset
-from include.catalog.rule_results import RuleResult
-from include.console import column_view
-from include.console.dataset_view import rejected_samples
+from include.declare.dataset import snapshot_dataset
+from include.declare.rule_results import RuleResult
+from include.ground.settings import Settings
+from include.observe.validation_history import StoredValidation, store_validation
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.plan_journal import save_comparison
 from include.plans.reader_effects import Effect
 from include.plans.stage_results import Stage
-from include.quality.validation_history import StoredValidation, store_validation
-from include.settings import Settings
+from include.serve import column_view
+from include.serve.dataset_view import rejected_samples
 
 PAGES = [
     *("/", "/?range=day", "/?range=nonsense", "/plans", "/tables", "/lineage", "/storage", "/sql", "/log-in"),
@@ -89,7 +89,7 @@ def test_duplicate_names_the_place_of_the_record_that_counts(settings: Settings,
 
 
 def test_runs_are_paged_by_batch(client: TestClient, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.console.runs_view.PAGE", 2)
+    monkeypatch.setattr("include.serve.runs_view.PAGE", 2)
     newest = client.get("/datasets/flights/runs").text
     assert re.findall(r'<th scope="row">(\d+)</th>', newest) == ["2", "1"]
     older = re.search(r'href="(/datasets/flights/runs\?release=\w+&amp;before=1)"', newest)
@@ -108,7 +108,7 @@ def test_runs_are_paged_by_batch(client: TestClient, stream: Stream, monkeypatch
 )
 def test_markup_in_data_is_text(client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "rejected" in path:
-        monkeypatch.setattr("include.console.stream_pages.progress_of", lambda *_: None)
+        monkeypatch.setattr("include.serve.stream_pages.progress_of", lambda *_: None)
     text = client.get(path).text
     assert HOSTILE not in text
     assert "&lt;script&gt;alert(" in text
@@ -153,7 +153,7 @@ def test_plan_shows_stages_with_their_authors(settings: Settings, client: TestCl
 
 
 def test_rejected_records_are_shown_over_time_by_reason(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.console.stream_pages.rejected_samples", lambda *_: [])
+    monkeypatch.setattr("include.serve.stream_pages.rejected_samples", lambda *_: [])
     text = client.get("/datasets/flights/rejected?reason=type&range=month").text
     assert "Rejected by type" in text
     assert '<a href="/datasets/flights/rejected?reason=type&amp;range=month" aria-current="true">' in text
@@ -193,8 +193,8 @@ def test_table_shows_what_each_column_is_computed_from(settings: Settings, monke
 
 
 def test_live_part_is_sent_as_an_event(client: TestClient) -> None:
-    from include.console.page_response import part
-    from include.console.stream_pages import dataset_part
+    from include.serve.page_response import part
+    from include.serve.stream_pages import dataset_part
 
     console = client.app.state.console  # type: ignore[attr-defined]
     template, view = dataset_part(console, "flights", "hour")

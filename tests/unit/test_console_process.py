@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from stand_ins import StandIns, runner_with
 
-from include.host.ports import free_ports, listener
-from include.paths import log_path
-from include.process_control import runner
-from include.process_control.optional_processes import start_console
-from include.settings import Settings
+from include.ground.paths import log_path
+from include.ground.ports import free_ports, listener
+from include.ground.settings import Settings
+from include.observe.process_status import observe_console
+from include.run import runner
+from include.run.optional_processes import start_console
 from include.state.process_states import CONSOLE, ProcessState
 from include.state.run_files import is_alive, read_run_file, send
-from include.status.process_status import observe_console
 
 
 @pytest.fixture

@@ -15,8 +15,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from include.catalog.contract import Column, Contract, ServiceLevel
-from include.catalog.contract_changes import (
+from include.change.contract_check import ContractCheck
+from include.change.odcs_standard import contract_problems
+from include.cli import contract_command
+from include.cli.main import app
+from include.declare.contract import Column, Contract, ServiceLevel
+from include.declare.contract_changes import (
     ADDITIVE,
     BREAKING,
     COMPATIBLE,
@@ -25,14 +29,10 @@ from include.catalog.contract_changes import (
     is_version_enough,
     required_version,
 )
-from include.catalog.contract_file import load_contract
-from include.catalog.yaml_declarations import DeclarationRefused
-from include.cli import contract_command
-from include.cli.main import app
-from include.optional_packages import QualityNotInstalled, import_optional
-from include.quality.contract_check import ContractCheck
-from include.quality.odcs_standard import contract_problems
-from include.settings import CLONE, Settings, load_settings
+from include.declare.contract_file import load_contract
+from include.declare.yaml_declarations import DeclarationRefused
+from include.ground.optional_packages import QualityNotInstalled, import_optional
+from include.ground.settings import CLONE, Settings, load_settings
 
 GX = "great_expectations.expectations.registry"
 FLIGHTS = CLONE / "include" / "datasets" / "flights"
@@ -346,7 +346,7 @@ def test_contract_check_exits_1_for_a_wrong_contract(folder: Path, monkeypatch: 
 
 def test_great_expectations_loads_in_a_process_without_a_script() -> None:
     """Spark's client for remote servers would end the process with exit code 0."""
-    code = f"from include.optional_packages import import_optional; import_optional('{GX}'); print('alive')"
+    code = f"from include.ground.optional_packages import import_optional; import_optional('{GX}'); print('alive')"
     declared = subprocess.run([sys.executable, "-c", code], cwd=CLONE, check=True, capture_output=True, text=True)
     assert declared.stdout == "alive\n"
 

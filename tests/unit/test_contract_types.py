@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from include.catalog.column_type import rounded_to_float, shortest_float
-from include.catalog.contract import Column, Contract
-from include.catalog.contract_changes import ADDITIVE, BREAKING, contract_changes
-from include.catalog.contract_types import COLUMN_TYPES, declared_type
-from include.catalog.yaml_declarations import InvalidValue
+from include.declare.column_type import rounded_to_float, shortest_float
+from include.declare.contract import Column, Contract
+from include.declare.contract_changes import ADDITIVE, BREAKING, contract_changes
+from include.declare.contract_types import COLUMN_TYPES, declared_type
+from include.declare.yaml_declarations import InvalidValue
 
 DECLARED = {
     **{("string", name, None): "string" for name in ("", "string", "text", "VARCHAR")},

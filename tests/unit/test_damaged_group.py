@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from include.clients.file_checksum import name_by_checksum
-from spark_jobs.engine import automatic_compaction
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.compact_tables import CompactedTable
-from spark_jobs.engine.compaction_groups import AUTOMATIC, MEGABYTE
-from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
-from spark_jobs.storage.delta_table import Table
+from include.ground.file_checksum import name_by_checksum
+from spark_jobs.stream import automatic_compaction
+from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.stream.compact_tables import CompactedTable
+from spark_jobs.stream.compaction_groups import AUTOMATIC, MEGABYTE
+from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
+from spark_jobs.tables.delta_table import Table
 
 COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 POLICY = replace(AUTOMATIC, min_files=3)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from include.password_file import PasswordUnreadable, with_password
-from include.paths import ledger_url
-from include.process_control.airflow_process import airflow_environment, load_or_create_keys
-from include.settings import Settings
+from include.ground.password_file import PasswordUnreadable, with_password
+from include.ground.paths import ledger_url
+from include.ground.settings import Settings
+from include.run.airflow_process import airflow_environment, load_or_create_keys
 
 URL = "postgresql+psycopg://headrace@postgres:5432/ledger"
 

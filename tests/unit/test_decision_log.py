@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from include.paths import decision_log_path
-from include.reading import decision_log as module
-from include.reading.decision_log import (
+from include.ground.paths import decision_log_path
+from include.ground.settings import Settings
+from include.read import decision_log as module
+from include.read.decision_log import (
     DISCARD,
     FIX,
     REINSTATE,
@@ -23,7 +24,6 @@ from include.reading.decision_log import (
     decided_records,
     decision_log_size,
 )
-from include.settings import Settings
 from spark_jobs.layers.record_decisions import RecordDecisions
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from include.catalog.dataset import (
+from include.cli.main import app
+from include.declare.dataset import (
     dataset_names,
     declared_dataset,
     load_dataset,
@@ -18,11 +19,10 @@ from include.catalog.dataset import (
     released_dataset,
     snapshot_dataset,
 )
-from include.catalog.dataset_checks import checked_dataset, dataset_problems, validate_datasets
-from include.catalog.yaml_declarations import DeclarationRefused
-from include.cli.main import app
-from include.paths import snapshot_path
-from include.settings import CLONE, Settings, load_settings
+from include.declare.dataset_checks import checked_dataset, dataset_problems, validate_datasets
+from include.declare.yaml_declarations import DeclarationRefused
+from include.ground.paths import snapshot_path
+from include.ground.settings import CLONE, Settings, load_settings
 
 CONTRACT, PIPELINE, SILVER, QUERY = "contract.yaml", "pipeline.yaml", "silver.py", "gold/worst_delays.sql"
 

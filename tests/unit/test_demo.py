@@ -42,9 +42,9 @@ from include.demo.demo_state import (
     require_own_state,
 )
 from include.demo.demo_verdicts import rejected_of_run
+from include.ground.settings import Settings, load_settings
 from include.producers.kafka_producer import DeliveryFailed, Pace, Produced
 from include.producers.paced_sending import Run, Sent
-from include.settings import Settings, load_settings
 
 FROM, TO = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)
 FLIGHTS, WEATHER = demo_runs(FROM, TO, weather=True)
@@ -333,7 +333,7 @@ def test_ctrl_c_prints_one_line_and_exits_130(command: CliRunner, monkeypatch: p
 def test_unfit_machine_is_refused_before_anything_is_created(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    from include.doctor.check_result import failed, warning
+    from include.observe.check_result import failed, warning
 
     monkeypatch.setattr(
         "include.demo.demo_state.run_checks", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]

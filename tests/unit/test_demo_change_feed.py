@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.settings import CLONE
+from include.ground.settings import CLONE
 
 DEMO = """
 import time
 
 from include.demo.demo_changes import live_feed
-from include.settings import load_settings
+from include.ground.settings import load_settings
 
 with live_feed(load_settings()):
     print("sending", flush=True)

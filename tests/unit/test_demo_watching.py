@@ -24,11 +24,11 @@ from include.demo.demo_watch import (
     StreamLost,
     watch,
 )
+from include.ground.settings import Settings
+from include.observe.stream_progress import Batches, DatasetProgress, Lag, Progress
 from include.producers.fault_score import KindScore, Score
-from include.reading.published_sql import tables_mentioned, validate_reading
-from include.settings import Settings
+from include.read.published_sql import tables_mentioned, validate_reading
 from include.state.process_states import ProcessState, ProcessStatus
-from include.status.stream_progress import Batches, DatasetProgress, Lag, Progress
 
 BROKER = ProcessStatus("broker", 1, ProcessState.RUNNING)
 STREAM = ProcessStatus("stream:flights", 2, ProcessState.RUNNING)

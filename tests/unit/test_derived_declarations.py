@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset import IsDerived, ReleaseUnknown, declared_dataset, released_dataset
-from include.catalog.dataset_checks import dataset_problems, validate_datasets
-from include.catalog.derived_dataset import as_dataset, origin_datasets, released_derived, snapshot_derived
-from include.catalog.yaml_declarations import DeclarationRefused, Problem
-from include.planning.plan_preconditions import refuse_unknown_dataset
-from include.settings import CLONE, Settings
+from include.change.plan_preconditions import refuse_unknown_dataset
+from include.declare.dataset import IsDerived, ReleaseUnknown, declared_dataset, released_dataset
+from include.declare.dataset_checks import dataset_problems, validate_datasets
+from include.declare.derived_dataset import as_dataset, origin_datasets, released_derived, snapshot_derived
+from include.declare.yaml_declarations import DeclarationRefused, Problem
+from include.ground.settings import CLONE, Settings
 
 NAME = "delays_by_weather"
 DECLARED = """\

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
-from include.catalog.derived_dataset import snapshot_derived
-from include.metrics.dataset_metrics import HeadraceCollector
-from include.paths import status_path
-from include.reading.publication import Publication, SourceVersion, TableVersion, publish
-from include.settings import CLONE, Settings
+from include.declare.derived_dataset import snapshot_derived
+from include.ground.paths import status_path
+from include.ground.settings import CLONE, Settings
+from include.observe.dataset_health import StreamHealth, observer_of, stream_health
+from include.observe.dataset_metrics import HeadraceCollector
+from include.observe.service_levels import FAILED, LagLimit, ServiceLevelMonitor, health_line
+from include.read.publication import Publication, SourceVersion, TableVersion, publish
 from include.state.desired_streams import request_stream
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
-from include.status.dataset_health import StreamHealth, observer_of, stream_health
-from include.status.service_levels import FAILED, LagLimit, ServiceLevelMonitor, health_line
 
 NAME = "weather_delays"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

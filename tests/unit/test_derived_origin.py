@@ -11,11 +11,11 @@ import pytest
 
 from include.audit.derived_origin import DerivedOrigin, derived_origin
 from include.audit.row_origin import OriginRefused
-from include.catalog.derived_dataset import snapshot_derived
-from include.paths import warehouse
-from include.reading import pinned
-from include.reading.publication import Publication, SourceVersion, TableVersion, publish
-from include.settings import Settings
+from include.declare.derived_dataset import snapshot_derived
+from include.ground.paths import warehouse
+from include.ground.settings import Settings
+from include.read.publication import Publication, SourceVersion, TableVersion, publish
+from include.read.published_tables import pinned
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOURS = """\

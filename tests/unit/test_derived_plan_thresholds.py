@@ -10,18 +10,18 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from include.catalog.derived_dataset import released_derived, snapshot_derived
-from include.paths import warehouse
-from include.planning.backfill_plan import BackfillParameters
-from include.planning.derived_backfill_plan import plan_derived_backfill
-from include.planning.derived_release_plan import plan_any_release
-from include.planning.plan_stages import compare_built, needs_approval
-from include.planning.release_plan import ReleaseParameters
+from include.change.backfill_plan import BackfillParameters
+from include.change.derived_backfill_plan import plan_derived_backfill
+from include.change.derived_release_plan import plan_any_release
+from include.change.plan_stages import compare_built, needs_approval
+from include.change.release_plan import ReleaseParameters
+from include.declare.derived_dataset import released_derived, snapshot_derived
+from include.ground.paths import warehouse
+from include.ground.settings import CLONE, Settings
 from include.plans.comparison import NEEDS_APPROVAL, WITHIN_POLICY
 from include.plans.plan_journal import load_plan, record_result
 from include.plans.stage_results import ReleaseBuilt
-from include.reading.publication import Publication, TableVersion, publish, read_publication
-from include.settings import CLONE, Settings
+from include.read.publication import Publication, TableVersion, publish, read_publication
 
 NAME = "departures"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

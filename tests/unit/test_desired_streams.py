@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.catalog.dataset import DatasetUnknown
-from include.paths import desired_path
-from include.settings import Settings
+from include.declare.dataset import DatasetUnknown
+from include.ground.paths import desired_path
+from include.ground.settings import Settings
 from include.state.desired_streams import (
     DesiredStream,
     desired_stream,

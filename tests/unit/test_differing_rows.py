@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.engine.differing_rows import find_differing_rows
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.history.differing_rows import find_differing_rows
+from spark_jobs.tables.duckdb_session import duckdb_session
 
 COLUMNS = "(key, tags, total, mean)"
 Row = tuple[str, str, str]

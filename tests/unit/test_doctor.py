@@ -12,8 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli import doctor_command
-from include.doctor.check_file_system import Mount, check_file_operations, check_ledger_place, check_mount
-from include.doctor.check_installation import (
+from include.ground.jar_lock import Jar
+from include.ground.java_runtime import Java, JavaMissing
+from include.ground.settings import InvalidSetting, Settings
+from include.observe.check_file_system import Mount, check_file_operations, check_ledger_place, check_mount
+from include.observe.check_installation import (
     check_jars,
     check_packages,
     check_pyspark_python,
@@ -21,7 +24,7 @@ from include.doctor.check_installation import (
     check_second_spark,
     check_settings,
 )
-from include.doctor.check_resources import (
+from include.observe.check_resources import (
     GB,
     check_disk,
     check_heaps,
@@ -30,10 +33,7 @@ from include.doctor.check_resources import (
     check_port,
     check_writable,
 )
-from include.doctor.check_result import Verdict, failed, passed
-from include.host.jar_lock import Jar
-from include.host.java_runtime import Java, JavaMissing
-from include.settings import InvalidSetting, Settings
+from include.observe.check_result import Verdict, failed, passed
 from include.state.process_states import ProcessState, ProcessStatus
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL

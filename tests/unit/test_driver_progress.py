@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from preflight_scene import Scene, open_scene
 
-from include.paths import reading_lock_path
-from include.settings import Settings
+from include.ground.paths import reading_lock_path
+from include.ground.settings import Settings
 from include.state.file_locks import shared_lock
-from spark_jobs.engine import driver_progress
-from spark_jobs.engine.driver_progress import READABLE_AFTER, has_records
-from spark_jobs.engine.ingest import Ingest
+from spark_jobs.stream import driver_progress
+from spark_jobs.stream.driver_progress import READABLE_AFTER, has_records
+from spark_jobs.stream.ingest import Ingest
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from include.paths import status_path
-from include.planning.plan_preconditions import ASSUMED_RATE, reported_rate
-from include.settings import Settings
+from include.change.plan_preconditions import ASSUMED_RATE, reported_rate
+from include.ground.paths import status_path
+from include.ground.settings import Settings
 from include.state.driver_status import DriverStatus, LastRun, read_reported_status, status_file, stream_status
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile
-from spark_jobs.engine import status_reporter
-from spark_jobs.engine.status_reporter import StatusReporter
+from spark_jobs.stream import status_reporter
+from spark_jobs.stream.status_reporter import StatusReporter
 
 FLIGHTS = "stream:flights"
 OLD = """{"state": "running", "reason": null, "terminal": false, "release": "r1", "epoch": 3, "pid": 77,

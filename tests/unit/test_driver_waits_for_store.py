@@ -12,12 +12,12 @@ from unittest.mock import Mock
 import pytest
 from stored_site import create_bucket, running_store, stored_settings
 
-from include.host.ports import free_ports
-from include.leases.lease_errors import LeaseLost
-from include.settings import Settings
-from spark_jobs.engine import back_off
-from spark_jobs.engine.status_reporter import StatusReporter
+from include.ground.ports import free_ports
+from include.ground.settings import Settings
+from include.state.lease_errors import LeaseLost
 from spark_jobs.jobs.drive_stream import await_store
+from spark_jobs.stream import back_off
+from spark_jobs.stream.status_reporter import StatusReporter
 
 
 @pytest.fixture

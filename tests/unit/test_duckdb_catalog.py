@@ -12,10 +12,10 @@ import pytest
 from deltalake import write_deltalake
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
-from include.paths import silver_path
-from include.reading import pinned
-from include.reading.duckdb_catalog import CatalogRefused, write_catalog
-from include.settings import Settings
+from include.ground.paths import silver_path
+from include.ground.settings import Settings
+from include.read.duckdb_catalog import CatalogRefused, write_catalog
+from include.read.published_tables import pinned
 
 READ = """
 import duckdb, json, sys

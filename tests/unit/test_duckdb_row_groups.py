@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.storage import parquet_writer as module
-from spark_jobs.storage.duckdb_session import duckdb_session
+from spark_jobs.tables import parquet_writer as module
+from spark_jobs.tables.duckdb_session import duckdb_session
 
 ROWS = "select range as n, repeat('x', {size}) as payload from range({rows}) order by n"
 

@@ -10,20 +10,20 @@ from unittest.mock import Mock
 import pytest
 from plan_samples import NOON, TO_APPLIED, plan_at
 
-from include.catalog.derived_dataset import released_derived, snapshot_derived
-from include.paths import log_path, release_path, snapshots_path
-from include.plans.ended_plans import ended_data, remove_ended
+from include.declare.derived_dataset import released_derived, snapshot_derived
+from include.ground.paths import log_path, release_path, snapshots_path
+from include.ground.settings import CLONE, Settings
+from include.observe.disk_use import disk_use
+from include.observe.ended_plans import ended_data, remove_ended
 from include.plans.plan import DERIVED_RELEASE
 from include.plans.plan_journal import comparison_path
 from include.plans.stage_results import Stage
-from include.process_control.log_trimming import OF_DATASET
-from include.reading.publication import Publication, SourceVersion, publish
-from include.settings import CLONE, Settings
-from include.status.disk_use import disk_use
-from spark_jobs.engine.automatic_compaction import AutomaticCompaction
-from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.derived_upkeep import DerivedUpkeep
+from include.read.publication import Publication, SourceVersion, publish
+from include.run.log_trimming import OF_DATASET
+from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.stream.automatic_removal import AutomaticRemoval
+from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.derived_upkeep import DerivedUpkeep
 
 NAME = "weather_delays"
 DAY = timedelta(days=1)
@@ -80,7 +80,7 @@ def test_storage_names_what_is_deleted_next_and_the_driver_deletes_it(
     published = next(path.name for path in snapshots_path(settings, NAME).iterdir())
     upkeep = DerivedUpkeep(AutomaticCompaction(), removal=AutomaticRemoval(next_check=0))
     release = DerivedRelease(settings, released_derived(settings, NAME, published), Mock(), 1)
-    monkeypatch.setattr("include.plans.ended_plans._ended_at", lambda _: datetime.now(UTC) - 3 * DAY)
+    monkeypatch.setattr("include.observe.ended_plans._ended_at", lambda _: datetime.now(UTC) - 3 * DAY)
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}
     assert (parts["all", "plans"], parts["bbb", f"gold.{NAME}"]) == (3, 5)
     upkeep.step(release, 3)

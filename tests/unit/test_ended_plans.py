@@ -18,12 +18,8 @@ import pytest
 from plan_samples import NOON, TO_APPLIED, plan_at, publication, result_of
 from sqlalchemy import select
 
-from include.catalog.dataset import released_dataset, snapshot_dataset
-from include.ledger.commit_rows import Row
-from include.ledger.ledger_rows import upsert
-from include.ledger.ledger_schema import projected, runs
-from include.ledger.ledger_writer import open_writer
-from include.paths import (
+from include.declare.dataset import released_dataset, snapshot_dataset
+from include.ground.paths import (
     patch_path,
     plan_path,
     release_lease_path,
@@ -32,21 +28,25 @@ from include.paths import (
     removed_tables_path,
     snapshots_path,
 )
-from include.plans import ended_plans
-from include.plans.ended_plans import delete_moved, ended_data, move_ended, pass_over, remove_ended
+from include.ground.settings import Settings
+from include.observe import ended_plans
+from include.observe.commit_rows import Row
+from include.observe.disk_use import PartUse, disk_use
+from include.observe.ended_plans import delete_moved, ended_data, move_ended, pass_over, remove_ended
+from include.observe.ledger_rows import upsert
+from include.observe.ledger_schema import projected, runs
+from include.observe.ledger_writer import open_writer
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE
 from include.plans.plan_index import index_path, number_of_plans
 from include.plans.plan_journal import PlanUnreadable, comparison_path, load_plan, record_result
 from include.plans.plan_lookup import plan_ids_of_data
 from include.plans.stage_results import Stage
-from include.reading.publication import NothingPublished, publish
-from include.settings import Settings
+from include.read.publication import NothingPublished, publish
 from include.state.file_locks import take_lock
 from include.state.release_files import active_releases_file
-from include.status.disk_use import PartUse, disk_use
-from spark_jobs.engine import automatic_removal
-from spark_jobs.engine.automatic_removal import AutomaticRemoval
-from spark_jobs.engine.driver_loop import DriverLoop
+from spark_jobs.stream import automatic_removal
+from spark_jobs.stream.automatic_removal import AutomaticRemoval
+from spark_jobs.stream.driver_loop import DriverLoop
 
 LATER = datetime.now(UTC) + timedelta(days=7, hours=1)
 CANCELLED = (Stage.CANCELLED,)

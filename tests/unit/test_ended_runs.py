@@ -16,15 +16,15 @@ from fastapi.testclient import TestClient
 from test_airflow_api import BEARER, TOKEN
 from test_derived_plan_thresholds import NAME, NOON
 
-from include.console.action_log import last_actions
-from include.operators import run_listener
-from include.paths import ended_runs_path
-from include.planning.backfill_plan import BackfillParameters
-from include.planning.derived_backfill_plan import plan_any_backfill
+from include.airflow import run_listener
+from include.change.backfill_plan import BackfillParameters
+from include.change.derived_backfill_plan import plan_any_backfill
+from include.ground.paths import ended_runs_path
+from include.ground.settings import Settings
 from include.plans.ended_runs import RunEnded, plan_of_ended_run
 from include.plans.plan_journal import planning_lock
 from include.plans.plan_lookup import find_plan, open_plans
-from include.settings import Settings
+from include.serve.action_log import last_actions
 
 settings = test_derived_plan_thresholds.settings
 RUN = f"backfill__{NAME}/manual__1"

@@ -7,16 +7,16 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from include.catalog.dataset import declared_dataset
-from include.catalog.event_times import FIRST, LAST, after, before, utc_text
-from include.catalog.watermark import watermarks
-from include.catalog.windows import Window, parsed_size, window_end, window_starts
-from include.console.display_values import moment
-from include.operators.day_completion import complete_days
-from include.planning.slice_plan import format_range
-from include.settings import Settings
+from include.airflow.day_completion import complete_days
+from include.change.slice_plan import format_range
+from include.declare.dataset import declared_dataset
+from include.declare.event_times import FIRST, LAST, after, before, utc_text
+from include.declare.watermark import watermarks
+from include.declare.windows import Window, parsed_size, window_end, window_starts
+from include.ground.settings import Settings
+from include.serve.display_values import moment
 from spark_jobs.layers.identity_lookup import _may_share
-from spark_jobs.storage.data_files import DataFile, _stats
+from spark_jobs.tables.data_files import DataFile, _stats
 
 EARLY, LATE = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, 999_999, tzinfo=UTC)
 WEEK = timedelta(days=7)

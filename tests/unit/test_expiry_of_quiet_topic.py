@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 import pytest
 from grown_history import START, GrownHistory
 
-from include.catalog.pipeline import Retention
-from include.settings import Settings
-from spark_jobs.engine import expire_batches as module
-from spark_jobs.engine.expire_batches import _expiring
+from include.declare.pipeline import Retention
+from include.ground.settings import Settings
 from spark_jobs.layers.bronze_layer import BronzeBatch, commit_quiet_batch
 from spark_jobs.layers.release_tables import Release
+from spark_jobs.stream import expire_batches as module
+from spark_jobs.stream.expire_batches import _expiring
 
 RECORDS = 5
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from include.cli.main import app
 from include.cli.option_types import share, utc_time
-from include.clients import kafka
+from include.ground import kafka
 from include.producers.event_feed import InvalidEventRange
 
 ANYWHERE = ("--bootstrap", "127.0.0.1:1")

@@ -14,18 +14,18 @@ import pytest
 from test_reading_publication import flights
 from test_table_commits import file, spec
 
-from include.clients.delta_log import LOG
-from include.commit_guard import add_check, remove_check
-from include.leases.lease_errors import LeaseLost
-from include.paths import bronze_path
-from include.reading.publication import fence_publication, publish, read_publication
-from include.settings import Settings
-from spark_jobs.engine.derived_loop import DerivedLoop
-from spark_jobs.engine.driver_loop import DriverLoop
-from spark_jobs.engine.fence_owner import fence_earlier_owner
-from spark_jobs.storage.claim_tables import claim_tables, take_over_tables
-from spark_jobs.storage.delta_table import OwnershipLost, Table
-from spark_jobs.storage.log_commit import UNFINISHED
+from include.ground.commit_guard import add_check, remove_check
+from include.ground.delta_log import LOG
+from include.ground.paths import bronze_path
+from include.ground.settings import Settings
+from include.read.publication import fence_publication, publish, read_publication
+from include.state.lease_errors import LeaseLost
+from spark_jobs.stream.derived_loop import DerivedLoop
+from spark_jobs.stream.driver_loop import DriverLoop
+from spark_jobs.stream.fence_owner import fence_earlier_owner
+from spark_jobs.tables.claim_tables import claim_tables, take_over_tables
+from spark_jobs.tables.delta_table import OwnershipLost, Table
+from spark_jobs.tables.log_commit import UNFINISHED
 
 
 @contextmanager

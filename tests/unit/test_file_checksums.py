@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from include.audit.file_findings import FileCheck, file_check
-from include.clients.delta_log import log_versions
-from include.clients.file_checksum import file_checksum, name_by_checksum, named_checksum
-from include.reading.publication import PublishedTable
-from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import Table
+from include.ground.delta_log import log_versions
+from include.ground.file_checksum import file_checksum, name_by_checksum, named_checksum
+from include.read.publication import PublishedTable
+from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.delta_table import Table
 
 COMMITS = 52  # A checkpoint is written at version 49.
 

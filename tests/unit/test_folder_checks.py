@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset import declared_dataset, released_dataset, snapshot_dataset
-from include.planning.folder_checks import FolderNotValid, refuse_invalid_folder
-from include.quality.contract_check import check_contracts
-from include.reading.publication import Publication, publish
-from include.settings import CLONE, Settings
+from include.change.contract_check import check_contracts
+from include.change.folder_checks import FolderNotValid, refuse_invalid_folder
+from include.declare.dataset import declared_dataset, released_dataset, snapshot_dataset
+from include.ground.settings import CLONE, Settings
+from include.read.publication import Publication, publish
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 Edit = Callable[[str], str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
-from include import paths
 from include.demo.demo_state import STATE_FOLDERS
+from include.ground import paths
 
 
 def test_every_folder_of_the_state_is_removed_by_a_fresh_demo() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset import declared_dataset
-from include.catalog.dataset_checks import dataset_problems
-from include.catalog.pipeline import AdditiveGold, LatestGold, is_partitioned_by_month
-from include.catalog.windows import Window, parsed_size
-from include.settings import CLONE, Settings
+from include.declare.dataset import declared_dataset
+from include.declare.dataset_checks import dataset_problems
+from include.declare.pipeline import AdditiveGold, LatestGold, is_partitioned_by_month
+from include.declare.windows import Window, parsed_size
+from include.ground.settings import CLONE, Settings
 
 TAILS = "tails: {approx_distinct: tailnum}"
 REFUSED = {

@@ -20,10 +20,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold
-from include.catalog.windows import Window, parsed_size
-from spark_jobs.engine.compact_tables import CompactedTable, compact_group
-from spark_jobs.engine.compaction_groups import AUTOMATIC
+from include.declare.pipeline import AdditiveGold, Gold, LatestGold
+from include.declare.windows import Window, parsed_size
 from spark_jobs.layers.gold_files import (
     YOUNG,
     GoldTable,
@@ -37,8 +35,10 @@ from spark_jobs.layers.gold_files import (
     old_neighbours,
     touched_files,
 )
-from spark_jobs.storage.data_files import DataFile, TableSpec, written_file
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.compact_tables import CompactedTable, compact_group
+from spark_jobs.stream.compaction_groups import AUTOMATIC
+from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
+from spark_jobs.tables.delta_table import Table
 
 KEYED = LatestGold("users", "'all'", ("user",), ("at",), (("score", "score"),))
 PAIRED = LatestGold("users", "'all'", ("country", "user"), ("at",), (("score", "score"),))

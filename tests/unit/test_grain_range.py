@@ -7,10 +7,10 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pyarrow as pa
 import pytest
 
-from include.catalog.comparable_doubles import rounded_sql
-from include.catalog.derived_dataset import DerivedGold
-from include.catalog.grain_range import GrainRange, grain_range, timed_query
-from include.reading.memory_database import memory_database
+from include.declare.comparable_doubles import rounded_sql
+from include.declare.derived_dataset import DerivedGold
+from include.declare.grain_range import GrainRange, grain_range, timed_query
+from include.read.memory_database import memory_database
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("hour", TIME), ("day", pa.date32()), ("local", pa.timestamp("us")), ("origin", pa.string())])

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.catalog.pipeline import AdditiveGold
-from include.catalog.time_zones import installed_zone
-from include.catalog.watermark import Watermark, watermarks
-from include.catalog.windows import Session, Window, parsed_size
-from include.ledger.ledger_reader import Verification
-from include.planning.grain_states import as_refreshed, rows_with_states, windows_of
-from include.planning.published_watermarks import derived_watermarks
+from include.change.grain_states import as_refreshed, rows_with_states, windows_of
+from include.change.published_watermarks import derived_watermarks
+from include.declare.pipeline import AdditiveGold
+from include.declare.time_zones import installed_zone
+from include.declare.watermark import Watermark, watermarks
+from include.declare.windows import Session, Window, parsed_size
+from include.observe.ledger_reader import Verification
 
 HOURS = AdditiveGold("sales_hours", "", Window("sold_at", parsed_size("1 hour"), "hour"), ("shop",), ())
 

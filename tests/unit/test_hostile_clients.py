@@ -24,14 +24,14 @@ import uvicorn
 from console_client import PASSWORD, USER, console_client, logged_in, with_passwords
 from fastapi.testclient import TestClient
 
-from include.console import log_in
-from include.console.guess_limits import BY_SOURCE, BY_USER, TooManyAttempts
-from include.console.log_in import Access, add_user
-from include.console.request_guard import MOST_BODY_BYTES
-from include.host import http_server
-from include.host.ports import free_ports
-from include.host.source_network import source_network
-from include.settings import CLONE, Settings
+from include.ground import http_server
+from include.ground.ports import free_ports
+from include.ground.settings import CLONE, Settings
+from include.ground.source_network import source_network
+from include.serve import log_in
+from include.serve.guess_limits import BY_SOURCE, BY_USER, TooManyAttempts
+from include.serve.log_in import Access, add_user
+from include.serve.request_guard import MOST_BODY_BYTES
 
 TOKEN = "a token of more than twenty characters"
 OTHER_USER, OTHER_PASSWORD = "eve", "battery staple"
@@ -296,7 +296,7 @@ UNFINISHED = (
 )
 
 
-@pytest.mark.parametrize("module", ["include.console.console_server", "include.metrics.metrics_server"])
+@pytest.mark.parametrize("module", ["include.serve.console_server", "include.observe.metrics_server"])
 def test_unfinished_requests_keep_no_other_from_its_answer(tmp_path: Path, module: str) -> None:
     with served(module, tmp_path, 256) as (port, _), ExitStack() as held:
         for number in range(300):
@@ -357,7 +357,7 @@ def seconds_until_closed(port: int, text: bytes) -> float:
 
 
 def test_body_without_a_token_takes_no_memory(tmp_path: Path) -> None:
-    with served("include.console.console_server", tmp_path, 256) as (port, process):
+    with served("include.serve.console_server", tmp_path, 256) as (port, process):
         before, most = process.memory_info().rss, 0
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
             head = "POST /api/v1/audits HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000000\r\n\r\n"

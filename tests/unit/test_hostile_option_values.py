@@ -24,9 +24,9 @@ import uvicorn
 
 from include.cli.lazy_group import LazyCommand
 from include.cli.main import COMMANDS, main
-from include.errors import Terminal
-from include.paths import NotAFolderName, bronze_path, silver_path
-from include.settings import load_settings
+from include.ground.errors import Terminal
+from include.ground.paths import NotAFolderName, bronze_path, silver_path
+from include.ground.settings import load_settings
 
 HOSTILE = (
     *("", " ", "²", "٣", "-1", "0", "0.9", "nan", "inf", "1e400", "true", "99999999999999999999", "9" * 5000),
@@ -62,7 +62,7 @@ def empty_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         monkeypatch.setattr(owner, name, refuse)
     monkeypatch.setattr(time, "sleep", refuse)
     monkeypatch.setattr(LazyCommand, "load", LOAD)
-    monkeypatch.setattr("include.clients.kafka.AdminClient", refuse)
+    monkeypatch.setattr("include.ground.kafka.AdminClient", refuse)
     load_settings.cache_clear()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield

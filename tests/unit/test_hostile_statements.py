@@ -16,8 +16,9 @@ import psutil
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.errors import HeadraceError
-from include.reading.limited_query import (
+from include.ground.errors import HeadraceError
+from include.ground.settings import Settings
+from include.read.limited_query import (
     AT_ONCE_EACH,
     QUERIES,
     WORKER,
@@ -27,11 +28,10 @@ from include.reading.limited_query import (
     QueryProcess,
     limited_query,
 )
-from include.reading.memory_database import memory_database
-from include.reading.published_sql import QueryFailed, QueryRefused, validate_reading
-from include.reading.published_tables import PinnedTables, pinned
-from include.reading.query_worker import MARGIN_BYTES, memory_bytes
-from include.settings import Settings
+from include.read.memory_database import memory_database
+from include.read.published_sql import QueryFailed, QueryRefused, validate_reading
+from include.read.published_tables import PinnedTables, pinned
+from include.read.query_worker import MARGIN_BYTES, memory_bytes
 
 LIMITS = QueryLimits(1.0, memory="200MB", rows=100)
 # Python with DuckDB, Arrow and delta-rs, before a statement.
@@ -345,7 +345,7 @@ def test_statements_without_a_process_leave_no_count(monkeypatch: pytest.MonkeyP
         raise OSError(11, "Resource temporarily unavailable")
 
     with monkeypatch.context() as patch:
-        patch.setattr("include.reading.limited_query.subprocess.Popen", fails)
+        patch.setattr("include.read.limited_query.subprocess.Popen", fails)
         for _ in range(4):
             with pytest.raises(QueriesBusy, match="no process could be started"), pool.process("ann"):
                 pass
@@ -357,8 +357,8 @@ def test_statements_without_a_process_leave_no_count(monkeypatch: pytest.MonkeyP
 def test_process_that_ends_otherwise_is_not_said_to_lack_memory(
     reading: PinnedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("include.reading.limited_query.QUERIES", QueryPool())
-    monkeypatch.setattr("include.reading.limited_query.WORKER", "include.no_such_module")
+    monkeypatch.setattr("include.read.limited_query.QUERIES", QueryPool())
+    monkeypatch.setattr("include.read.limited_query.WORKER", "include.no_such_module")
     with pytest.raises(QueryFailed, match="did not start .*exit code 1"):
         limited_query(reading, "select 1", QueryLimits(10.0))
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.storage import identity_index
-from spark_jobs.storage.identity_index import (
+from spark_jobs.tables import identity_index
+from spark_jobs.tables.identity_index import (
     FACTOR,
     Identities,
     IndexDamaged,
@@ -20,7 +20,7 @@ from spark_jobs.storage.identity_index import (
     open_segment,
     with_identities,
 )
-from spark_jobs.storage.record_places import packed_places, unpacked_places
+from spark_jobs.tables.record_places import packed_places, unpacked_places
 
 DAY = 86_400_000_000
 ENTRY = st.tuples(st.integers(0, 12), st.integers(-3, 3), st.integers(0, 40))

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 import pytest
 from preflight_scene import Scene, open_scene, record_of
 
-from include.clients.kafka import BrokerUnreachable, TopicMissing
-from include.errors import Terminal
-from include.settings import Settings
-from spark_jobs.engine import ingest_supervisor
-from spark_jobs.engine.batch_limit import BatchLimitChanged
-from spark_jobs.engine.ingest import Ingest
-from spark_jobs.engine.ingest_supervisor import MAX_FAILURES, IngestFailed, IngestSupervisor
-from spark_jobs.engine.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
-from spark_jobs.engine.status_reporter import StatusReporter
+from include.ground.errors import Terminal
+from include.ground.kafka import BrokerUnreachable, TopicMissing
+from include.ground.settings import Settings
 from spark_jobs.jobs.drive_stream import drained_on_error
+from spark_jobs.stream import ingest_supervisor
+from spark_jobs.stream.batch_limit import BatchLimitChanged
+from spark_jobs.stream.ingest import Ingest
+from spark_jobs.stream.ingest_supervisor import MAX_FAILURES, IngestFailed, IngestSupervisor
+from spark_jobs.stream.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
+from spark_jobs.stream.status_reporter import StatusReporter
 
 
 class EndedQuery:

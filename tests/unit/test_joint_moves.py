@@ -12,10 +12,11 @@ from unittest.mock import Mock
 import pytest
 from plan_samples import TO_APPLIED, advanced, publication, sample_plan
 
-from include.catalog.column_use import ColumnUse
-from include.planning import plan_stages, release_kind, table_readers
-from include.planning.comparison_rendering import comparison_markdown, comparison_page
-from include.planning.owner_client import RequestRefused
+from include.change import plan_stages, release_kind, table_readers
+from include.change.comparison_rendering import comparison_markdown, comparison_page
+from include.change.owner_client import RequestRefused
+from include.declare.column_use import ColumnUse
+from include.ground.settings import Settings
 from include.plans.awaited_moves import drop_obsolete, is_due
 from include.plans.comparison import HELD, Comparison
 from include.plans.plan import Member, PlanRecord
@@ -23,14 +24,13 @@ from include.plans.plan_journal import load_plan, save_plan
 from include.plans.plan_lookup import last_applied, plans_of_data
 from include.plans.reader_effects import Analysed, DependantsBreak, Effect, Reader
 from include.plans.stage_results import ReleaseBuilt, Stage
-from include.reading.publication import (
+from include.read.publication import (
     Publication,
     SourceVersion,
     publish,
     read_publication,
     save_shadow_publication,
 )
-from include.settings import Settings
 from include.state.owner_requests import (
     OwnerRequest,
     OwnerResponse,
@@ -41,10 +41,10 @@ from include.state.owner_requests import (
     withdraw_request,
 )
 from include.state.release_files import active_releases_file
-from spark_jobs.engine import derived_requests
-from spark_jobs.engine.derived_run import DerivedRelease
-from spark_jobs.engine.member_pins import pin_members
-from spark_jobs.engine.request_exchange import receive_request
+from spark_jobs.stream import derived_requests
+from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.member_pins import pin_members
+from spark_jobs.stream.request_exchange import receive_request
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MEMBERS = (Member("hours", "h1", "h2"), Member("weeks", "w1", "w2"))
@@ -207,7 +207,7 @@ def test_members_are_pinned_at_one_state_of_their_sources(settings: Settings) ->
     follow()
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
-        from spark_jobs.engine import member_pins
+        from spark_jobs.stream import member_pins
 
         read = member_pins.read_publication
         patch.setattr(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from include.host.ports import listener
-from include.kafka_address import KafkaAddress, KafkaSecurity, client_options, source_options
-from include.password_file import PasswordUnreadable
-from include.settings import InvalidSetting, Settings
+from include.ground.kafka_address import KafkaAddress, KafkaSecurity, client_options, source_options
+from include.ground.password_file import PasswordUnreadable
+from include.ground.ports import listener
+from include.ground.settings import InvalidSetting, Settings
+from include.observe.process_status import observe_broker, unsupervised_status
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import BROKER, ProcessState
-from include.status.process_status import observe_broker, unsupervised_status
 
 SECURED = KafkaSecurity("SASL_SSL", "SCRAM-SHA-512", "user", 'pass"word\\', "/etc/ca.pem")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.settings import Settings
+from include.ground.settings import Settings
 from spark_jobs.layers.kafka_source import complete_source_options, fetch_options
 
 FETCHED = "kafka.max.partition.fetch.bytes"

@@ -17,9 +17,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from ledgered_stream import RELEASE, Stream, commit
 
-from include.clients.delta_log import LogDamaged, commits, read_commit
-from include.ledger.commit_rows import rows_of_commit
-from include.ledger.ledger_errors import (
+from include.ground.delta_log import LogDamaged, commits, read_commit
+from include.ground.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
+from include.ground.settings import Settings
+from include.observe.commit_rows import rows_of_commit
+from include.observe.ledger_errors import (
     CommitMetadataInvalid,
     LedgerBehind,
     LedgerMismatch,
@@ -27,15 +29,13 @@ from include.ledger.ledger_errors import (
     LedgerSchemaMismatch,
     LedgerUnavailable,
 )
-from include.ledger.ledger_reader import OffsetRange, open_reader
-from include.ledger.ledger_rebuild import Difference, rebuild
-from include.ledger.ledger_schema import FACTS
-from include.ledger.ledger_writer import LedgerWriter, open_writer
-from include.ledger.project_commits import Projected, project_dataset, table_paths
-from include.ledger.rule_counts import RuleWarnings
-from include.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
-from include.reading.publication import find_publication
-from include.settings import Settings
+from include.observe.ledger_reader import OffsetRange, open_reader
+from include.observe.ledger_rebuild import Difference, rebuild
+from include.observe.ledger_schema import FACTS
+from include.observe.ledger_writer import LedgerWriter, open_writer
+from include.observe.project_commits import Projected, project_dataset, table_paths
+from include.observe.rule_counts import RuleWarnings
+from include.read.publication import find_publication
 
 FLIGHTS = "flights"
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from ledgered_stream import Stream
 
-from include.ledger import project_commits
-from include.ledger.ledger_rebuild import rebuild
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.observe import project_commits
+from include.observe.ledger_rebuild import rebuild
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
 
 
 def test_catching_up_holds_a_few_commits_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,15 @@ import pytest
 from ledgered_stream import Stream
 from typer.testing import CliRunner
 
-from include.catalog.dataset import DatasetUnknown
 from include.cli.main import app
-from include.errors import Transient
-from include.ledger.ledger_errors import LedgerMissing
-from include.ledger.ledger_reader import open_reader
-from include.ledger.ledger_rebuild import rebuild
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.settings import Settings, load_settings
+from include.declare.dataset import DatasetUnknown
+from include.ground.errors import Transient
+from include.ground.settings import Settings, load_settings
+from include.observe.ledger_errors import LedgerMissing
+from include.observe.ledger_reader import open_reader
+from include.observe.ledger_rebuild import rebuild
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from ledgered_stream import commit, created
 
-from include.clients.delta_log import (
+from include.ground.delta_log import (
     LogDamaged,
     LogIncomplete,
     TableMissing,

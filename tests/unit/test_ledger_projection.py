@@ -8,10 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from include.errors import Transient
-from include.settings import Settings
-from spark_jobs.engine import ledger_projection
-from spark_jobs.engine.ledger_projection import LedgerProjection
+from include.ground.errors import Transient
+from include.ground.settings import Settings
+from spark_jobs.stream import ledger_projection
+from spark_jobs.stream.ledger_projection import LedgerProjection
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.console.query_view import MOST_ROWS, query_view
-from include.reading.limited_query import QueryLimits, QueryTimedOut, limited_query
-from include.reading.published_sql import QueryFailed
-from include.reading.published_tables import pinned
-from include.settings import Settings
+from include.ground.settings import Settings
+from include.read.limited_query import QueryLimits, QueryTimedOut, limited_query
+from include.read.published_sql import QueryFailed
+from include.read.published_tables import pinned
+from include.serve.query_view import MOST_ROWS, query_view
 
 
 @pytest.fixture
 def published(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr("include.reading.memory_database.load_settings", lambda: settings)
+    monkeypatch.setattr("include.read.memory_database.load_settings", lambda: settings)
     warehouse = SmallWarehouse(settings)
     warehouse.write("silver", [silver_row(n, f"e{n}") for n in range(3)])
     warehouse.move()

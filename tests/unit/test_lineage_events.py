@@ -12,13 +12,13 @@ from ledgered_stream import Stream
 from lineage_receiver import LineageReceiver, column_edges, edges, reached
 from openlineage_schemas import schema_problems
 
-from include.catalog.dataset import snapshot_dataset
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.lineage_events.event_cursors import cursors_file
-from include.lineage_events.event_delivery import NoReceiver, ReceiverUnavailable, receiver, split_address
-from include.lineage_events.event_follower import EventFollower
-from include.settings import Settings
+from include.declare.dataset import snapshot_dataset
+from include.ground.settings import Settings
+from include.observe.event_cursors import cursors_file
+from include.observe.event_delivery import NoReceiver, ReceiverUnavailable, receiver, split_address
+from include.observe.event_follower import EventFollower
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
 from include.state.file_locks import LockHeld
 
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
@@ -250,7 +250,7 @@ def test_address_of_a_receiver_may_have_a_path(address: str, expected: tuple[str
 
 
 def test_cost_of_a_look_does_not_grow_with_history(site: LineageSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    from include.clients import delta_log
+    from include.ground import delta_log
 
     reads = list[Any]()
     read = delta_log.commit_content

@@ -18,27 +18,27 @@ from ledgered_stream import Stream, commit
 from lineage_receiver import LineageReceiver, column_edges, edges, reached
 from plan_samples import NOON, SLICE, TO_APPLIED, advanced, sample_plan
 
-from include.app_ids import release_app_id
-from include.catalog.column_lineage import dataset_columns
-from include.catalog.dataset import declared_dataset, snapshot_dataset
-from include.catalog.derived_dataset import snapshot_derived
-from include.catalog.history_slice import KAFKA, Slice, Span
-from include.catalog.rule_results import RuleResult
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.lineage_events.event_cursors import cursors_file
-from include.lineage_events.event_delivery import receiver
-from include.lineage_events.event_follower import EventFollower
-from include.lineage_events.plan_feed import FOLLOWED
-from include.paths import gold_path, silver_path, warehouse
+from include.declare.column_lineage import dataset_columns
+from include.declare.dataset import declared_dataset, snapshot_dataset
+from include.declare.derived_dataset import snapshot_derived
+from include.declare.history_slice import KAFKA, Slice, Span
+from include.declare.rule_results import RuleResult
+from include.ground.app_ids import release_app_id
+from include.ground.paths import gold_path, silver_path, warehouse
+from include.ground.settings import CLONE, Settings
+from include.observe.event_cursors import cursors_file
+from include.observe.event_delivery import receiver
+from include.observe.event_follower import EventFollower
+from include.observe.ledger_writer import open_writer
+from include.observe.plan_feed import FOLLOWED
+from include.observe.project_commits import project_dataset
+from include.observe.validation_history import StoredValidation, store_validation
 from include.plans import plan_journal
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, REPLAY, Member
 from include.plans.plan_index import index_path
 from include.plans.plan_journal import record_failure, save_plan
 from include.plans.stage_results import ReleaseBuilt, Stage
-from include.quality.validation_history import StoredValidation, store_validation
-from include.reading.publication import Publication, SourceVersion, TableVersion, publish, read_publication
-from include.settings import CLONE, Settings
+from include.read.publication import Publication, SourceVersion, TableVersion, publish, read_publication
 from include.state.driver_status import DriverStatus, status_file
 from include.state.process_states import stream_name
 from include.state.run_files import RunFile, identity_of, started_at, write_run_file
@@ -213,7 +213,7 @@ def test_plans_of_before_the_first_look_are_left_out_unless_open(settings: Setti
 def test_applied_plan_is_forgotten_in_time(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     record = advanced(site.settings, saved(site, BACKFILL), *TO_APPLIED)
     site.poll()
-    monkeypatch.setattr("include.lineage_events.plan_feed.FOLLOWED", -FOLLOWED)
+    monkeypatch.setattr("include.observe.plan_feed.FOLLOWED", -FOLLOWED)
     site.poll()
     stored = cursors_file(site.settings).read()
     assert stored is not None

@@ -7,11 +7,11 @@ from pathlib import Path
 from lineage_receiver import LineageReceiver, column_edges, edges
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.analysis.analysis_run import run_analysis
-from include.catalog.analyses import declared_analysis
-from include.lineage_events.event_delivery import receiver
-from include.lineage_events.event_follower import EventFollower
-from include.settings import Settings
+from include.change.analysis_run import run_analysis
+from include.declare.analyses import declared_analysis
+from include.ground.settings import Settings
+from include.observe.event_delivery import receiver
+from include.observe.event_follower import EventFollower
 
 
 def test_analysis_is_a_run_over_the_tables_of_its_query(tmp_path: Path) -> None:

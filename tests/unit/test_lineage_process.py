@@ -10,14 +10,14 @@ from ledgered_stream import Stream
 from lineage_receiver import LineageReceiver
 from stand_ins import StandIns, runner_with
 
-from include.catalog.dataset import snapshot_dataset
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.paths import log_path
-from include.settings import CLONE, Settings
+from include.declare.dataset import snapshot_dataset
+from include.ground.paths import log_path
+from include.ground.settings import CLONE, Settings
+from include.observe.ledger_writer import open_writer
+from include.observe.process_status import observe_openlineage
+from include.observe.project_commits import project_dataset
 from include.state.process_states import OPENLINEAGE, ProcessState
 from include.state.run_files import is_alive, read_run_file, send
-from include.status.process_status import observe_openlineage
 
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
 

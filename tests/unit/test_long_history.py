@@ -16,20 +16,20 @@ import pytest
 from plan_samples import NOON, TO_APPLIED, advanced, plan_at, publication, result_of, sample_plan
 from typer.testing import CliRunner
 
-from include.catalog.dataset import snapshot_dataset
+from include.airflow.stage_operators import RollBack
+from include.change import release_plan
 from include.cli import main
-from include.console.plans_view import PAGE, plans_view
-from include.operators.stage_operators import RollBack
-from include.paths import plan_path, release_path
-from include.planning import release_plan
+from include.declare.dataset import snapshot_dataset
+from include.ground.paths import plan_path, release_path
+from include.ground.settings import Settings
 from include.plans import plan_journal
 from include.plans.plan import BACKFILL, REPLAY
 from include.plans.plan_journal import SUGGESTED, PlanUnknown, load_plan, record_result, save_plan
 from include.plans.plan_lookup import next_plan_id, open_plans
 from include.plans.stage_results import Stage
-from include.reading.publication import publish
-from include.settings import Settings
-from spark_jobs.engine.automatic_removal import AutomaticRemoval
+from include.read.publication import publish
+from include.serve.plans_view import PAGE, plans_view
+from spark_jobs.stream.automatic_removal import AutomaticRemoval
 
 COPIES = 250
 OPENED: list[str] = []

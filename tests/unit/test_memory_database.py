@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.paths import spill_path
-from include.process_folder import LOCK, hold
-from include.reading.memory_database import memory_database
-from include.settings import CLONE, Settings
+from include.ground.paths import spill_path
+from include.ground.process_folder import LOCK, hold
+from include.ground.settings import CLONE, Settings
+from include.read.memory_database import memory_database
 
 SPILLS = """
 from os import getpid
-from include.reading.memory_database import memory_database, spill_folder
+from include.read.memory_database import memory_database, spill_folder
 database = memory_database("64MB")
 database.execute("set threads = 1")
 database.execute("create table t as select range as i, hash(range) as h from range(8_000_000)")

@@ -22,14 +22,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine, event
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
-from include.catalog.dataset import snapshot_dataset
-from include.clients import delta_log
-from include.host.ports import free_ports
-from include.metrics.alert_states import state_key
-from include.metrics.dataset_metrics import HELP, HeadraceCollector
-from include.metrics.moving_figures import WatermarkFigures
-from include.settings import CLONE, Settings
-from include.status.watermark_status import PartitionState, PartitionTime, WatermarkStatus
+from include.declare.dataset import snapshot_dataset
+from include.ground import delta_log
+from include.ground.ports import free_ports
+from include.ground.settings import CLONE, Settings
+from include.observe.alert_states import state_key
+from include.observe.dataset_metrics import HELP, HeadraceCollector
+from include.observe.moving_figures import WatermarkFigures
+from include.observe.watermark_status import PartitionState, PartitionTime, WatermarkStatus
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -150,7 +150,7 @@ def test_watermark_is_stuck_while_batches_pass_it() -> None:
 def test_endpoint_answers_scrapes_until_it_is_ended(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     environment = {**os.environ, "HEADRACE_STATE": str(tmp_path / "state")}
-    command = [sys.executable, "-m", "include.metrics.metrics_server", "127.0.0.1", str(port)]
+    command = [sys.executable, "-m", "include.observe.metrics_server", "127.0.0.1", str(port)]
     process = subprocess.Popen(command, cwd=CLONE, env=environment)
     try:
         for _ in range(300):

@@ -14,13 +14,13 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from stand_ins import StandIns, runner_with
 
-from include.host.ports import free_ports
-from include.metrics.metrics_server import metrics_application
-from include.paths import log_path
-from include.settings import Settings
+from include.ground.paths import log_path
+from include.ground.ports import free_ports
+from include.ground.settings import Settings
+from include.observe.metrics_server import metrics_application
+from include.observe.process_status import observe_metrics
 from include.state.process_states import METRICS, ProcessState
 from include.state.run_files import is_alive, read_run_file
-from include.status.process_status import observe_metrics
 
 
 @pytest.fixture

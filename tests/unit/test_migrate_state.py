@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.paths import active_releases_path, desired_path, patch_in_progress_path, request_path, run_path
-from include.settings import CLONE, Settings
+from include.ground.paths import active_releases_path, desired_path, patch_in_progress_path, request_path, run_path
+from include.ground.settings import CLONE, Settings
 from include.state.desired_streams import desired_stream, request_stream
 from include.state.migrate_state import EarlierVersionRunning, migrate_state
 from include.state.owner_requests import RequestKind, pending_request

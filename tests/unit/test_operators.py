@@ -13,9 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 from plan_samples import SLICE, advanced, plan_at, publication
 
-from include.catalog.rule_results import RuleResult
-from include.errors import Terminal, Transient
-from include.operators import (
+from include.airflow import (
     approval_operator,
     day_completion,
     plan_operators,
@@ -23,28 +21,29 @@ from include.operators import (
     run_context,
     stage_operators,
 )
-from include.operators.approval_operator import ApprovePlan
-from include.operators.dag_defaults import asset, plans_asset
-from include.operators.day_completion import ReportCompleteDays, complete_days, last_reported_before
-from include.operators.plan_operators import PartitionNotADay, PlanBackfill, PlanReplay, RangeMissing, day_of
-from include.operators.quality_operator import ValidateTables
-from include.operators.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
-from include.paths import log_path
-from include.planning import derived_backfill_plan, plan_stages, replay_plan, slice_plan
-from include.planning.confirm_applied import NotConfirmed
-from include.planning.plan_kind import Confirmation
-from include.planning.plan_preconditions import PlanConflict
-from include.planning.replay_plan import ReplayParameters
-from include.planning.slice_plan import RangeEmpty
+from include.airflow.approval_operator import ApprovePlan
+from include.airflow.dag_defaults import asset, plans_asset
+from include.airflow.day_completion import ReportCompleteDays, complete_days, last_reported_before
+from include.airflow.plan_operators import PartitionNotADay, PlanBackfill, PlanReplay, RangeMissing, day_of
+from include.airflow.quality_operator import ValidateTables
+from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
+from include.change import derived_backfill_plan, plan_stages, published_quality, replay_plan, slice_plan
+from include.change.confirm_applied import NotConfirmed
+from include.change.plan_kind import Confirmation
+from include.change.plan_preconditions import PlanConflict
+from include.change.published_quality import PublishedChecks
+from include.change.replay_plan import ReplayParameters
+from include.change.slice_plan import RangeEmpty
+from include.declare.rule_results import RuleResult
+from include.ground.errors import Terminal, Transient
+from include.ground.paths import log_path
+from include.ground.settings import Settings
+from include.observe import dataset_health
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction
 from include.plans.plan_journal import load_plan, save_comparison
 from include.plans.plan_lookup import find_plan, newest_plans
 from include.plans.stage_results import Stage
-from include.quality import published_quality
-from include.quality.published_quality import PublishedChecks
-from include.settings import Settings
-from include.status import dataset_health
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ORIGIN = "replay__flights/manual__1"

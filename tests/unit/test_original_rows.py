@@ -16,12 +16,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.layers.original_rows import originals_in_memory, write_originals
-from spark_jobs.storage import partitioned_files
-from spark_jobs.storage.data_files import HIVE_NULL, TableSpec
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.parquet_writer import ParquetWriting
-from spark_jobs.storage.record_places import Words, packed_places
-from spark_jobs.storage.spark_files import batches_in_files
+from spark_jobs.tables import partitioned_files
+from spark_jobs.tables.data_files import HIVE_NULL, TableSpec
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.parquet_writer import ParquetWriting
+from spark_jobs.tables.record_places import Words, packed_places
+from spark_jobs.tables.spark_files import batches_in_files
 
 NOON = datetime(2013, 3, 1, 12, tzinfo=UTC)
 WRITING = ParquetWriting(distinct=("event_id",), compression="zstd", rows_per_group=4)

@@ -12,13 +12,13 @@ from console_client import console_client, logged_in, with_passwords
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
-from include import paths
-from include.console import airflow_api
-from include.errors import HeadraceError
-from include.operators import run_parameters
-from include.operators.run_parameters import ParamsRefused, validated_params
-from include.planning import backfill_plan, release_plan, replay_plan
-from include.settings import Settings
+from include.airflow import run_parameters
+from include.airflow.run_parameters import ParamsRefused, validated_params
+from include.change import backfill_plan, release_plan, replay_plan
+from include.ground import paths
+from include.ground.errors import HeadraceError
+from include.ground.settings import Settings
+from include.serve import airflow_api
 
 OUTSIDE = (
     "../../x",

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from include.paths import request_path
-from include.settings import Settings
+from include.ground.paths import request_path
+from include.ground.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import (
     OwnerRequest,

@@ -7,10 +7,10 @@ import test_operators
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from test_operators import WAY, context, planned
 
-from include.operators.approval_operator import ApprovePlan
+from include.airflow.approval_operator import ApprovePlan
+from include.ground.settings import Settings
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
-from include.settings import Settings
 
 own_settings = test_operators.own_settings
 

@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import pytest
 from plan_samples import TO_APPLIED, advanced, plan_at, result_of, sample_plan
 
-from include.paths import plan_path
+from include.ground.paths import plan_path
+from include.ground.settings import Settings
 from include.plans import plan_journal
 from include.plans.plan import BACKFILL
 from include.plans.plan_index import PlanIndexUnavailable, enter, entry_of, index_path, number_of_plans
@@ -27,7 +28,6 @@ from include.plans.plan_lookup import (
     rolled_back_by,
 )
 from include.plans.stage_results import Stage
-from include.settings import Settings
 
 
 def damaged_header(path: Path) -> None:

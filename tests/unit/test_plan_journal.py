@@ -11,16 +11,16 @@ import pytest
 from plan_samples import plan_at, result_of, sample_plan
 from typer.testing import CliRunner
 
-from include.catalog.history_slice import KAFKA, Slice, Span
 from include.cli import main
-from include.paths import plan_path
+from include.declare.history_slice import KAFKA, Slice, Span
+from include.ground.paths import plan_path
+from include.ground.settings import Settings
 from include.plans import plan_journal, plan_lookup
 from include.plans.plan import OPEN, TRANSITIONS
 from include.plans.plan_index import index_path
 from include.plans.plan_journal import PlanUnreadable, load_plan, record_result, save_plan
 from include.plans.plan_lookup import find_plan, newest_plans, next_plan_id, open_plans
 from include.plans.stage_results import Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
-from include.settings import Settings
 
 OLD_REPLAY = """{"id": "replay-flights-1", "kind": "replay", "dataset": "flights", "base": "aaa", "release": "aaa",
  "planned_at": "2026-01-01T12:00:00+00:00", "planned_by": "ann", "threshold": 0.0, "changes": [],

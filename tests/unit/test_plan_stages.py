@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from plan_samples import advanced, plan_at, result_of
 
-from include.planning import plan_stages
-from include.planning.bounded_jobs import JobTimedOut
-from include.planning.explain_plan import explanation
-from include.planning.plan_stages import KINDS, NotApproved, SilentReporter, rebuild, run_plan, stages_of
+from include.change import plan_stages
+from include.change.bounded_jobs import JobTimedOut
+from include.change.explain_plan import explanation
+from include.change.plan_stages import KINDS, NotApproved, SilentReporter, rebuild, run_plan, stages_of
+from include.ground.settings import Settings
 from include.plans.plan import (
     KIND_NAMES,
     REPLAY,
@@ -20,7 +21,6 @@ from include.plans.plan import (
 )
 from include.plans.plan_journal import last_failure
 from include.plans.stage_results import Stage
-from include.settings import Settings
 
 PATHS: tuple[tuple[Stage, ...], ...] = (
     (),

@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from plan_samples import TO_APPLIED, advanced, result_of
 from rich.console import Console
 
-from include.catalog.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
-from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
-from include.catalog.release_diff import TableChange, release_changes
+from include.change import plan_stages, release_plan
+from include.change.plan_preconditions import AlreadyPublished, DiskTooSmall, refuse_small_disk
+from include.change.reinstate_plan import restore_discards
+from include.change.release_plan import StreamNotRunning
 from include.cli import plan_command as cli
-from include.paths import plan_path, silver_path
-from include.planning import plan_stages, release_plan
-from include.planning.plan_preconditions import AlreadyPublished, DiskTooSmall, refuse_small_disk
-from include.planning.reinstate_plan import restore_discards
-from include.planning.release_plan import StreamNotRunning
+from include.declare.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
+from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
+from include.declare.release_diff import TableChange, release_changes
+from include.ground.paths import plan_path, silver_path
+from include.ground.settings import CLONE, Settings
 from include.plans.plan import (
     OPEN,
     REINSTATE,
@@ -39,9 +40,8 @@ from include.plans.plan import (
 from include.plans.plan_journal import PlanBusy, PlanUnknown, load_plan, plan_lock, save_plan
 from include.plans.plan_lookup import newest_plans, next_plan_id
 from include.plans.stage_results import ReleaseBuilt, Retired, Stage
-from include.reading.decision_log import DISCARD, Decision, append_decisions, decided_records
-from include.reading.publication import Publication, publish
-from include.settings import CLONE, Settings
+from include.read.decision_log import DISCARD, Decision, append_decisions, decided_records
+from include.read.publication import Publication, publish
 from include.state.owner_requests import (
     OwnerRequest,
     OwnerResponse,

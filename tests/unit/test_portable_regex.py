@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from include.catalog.portable_regex import pattern_fault, time_fault
-from include.catalog.yaml_declarations import shown
+from include.declare.portable_regex import pattern_fault, time_fault
+from include.declare.yaml_declarations import shown
 
 SLOW = "[^b]*[^b]*[^b]*x"
 PIECES = [

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset_checks import dataset_problems
-from include.catalog.possible_columns import names_in_code, names_in_text
-from include.settings import Settings
+from include.declare.dataset_checks import dataset_problems
+from include.declare.possible_columns import names_in_code, names_in_text
+from include.ground.settings import Settings
 
 CONTRACT = """\
 apiVersion: v3.1.0

@@ -10,16 +10,16 @@ from datetime import timedelta
 import pytest
 from preflight_scene import BATCHES, NOW, Scene, open_scene, record_of
 
-from include.clients.delta_log import LOG, commit_name
-from include.settings import Settings
-from spark_jobs.engine import power_cut_recovery
-from spark_jobs.engine.power_cut_recovery import roll_back_tables, usable_generation
-from spark_jobs.engine.preflight import CheckpointDisagrees, CheckpointMissing, RecordsReplaced, TopicReplaced
-from spark_jobs.engine.preflight import bronze_head as head_of
-from spark_jobs.engine.table_rollback import PatchBlocksRollback
-from spark_jobs.storage.checkpoint_generation import Generation
-from spark_jobs.storage.data_files import TableSpec
-from spark_jobs.storage.delta_table import Table
+from include.ground.delta_log import LOG, commit_name
+from include.ground.settings import Settings
+from spark_jobs.stream import power_cut_recovery
+from spark_jobs.stream.power_cut_recovery import roll_back_tables, usable_generation
+from spark_jobs.stream.preflight import CheckpointDisagrees, CheckpointMissing, RecordsReplaced, TopicReplaced
+from spark_jobs.stream.preflight import bronze_head as head_of
+from spark_jobs.stream.table_rollback import PatchBlocksRollback
+from spark_jobs.tables.checkpoint_generation import Generation
+from spark_jobs.tables.data_files import TableSpec
+from spark_jobs.tables.delta_table import Table
 
 
 @pytest.fixture

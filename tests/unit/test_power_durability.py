@@ -15,12 +15,12 @@ from durable_disk import DurableDisk
 from grown_history import GrownHistory
 from preflight_scene import BATCHES, open_scene
 
-from include.clients.delta_log import LOG, commit_name
-from include.process_control.kafka_broker import NEVER, BrokerNode, write_properties
-from include.settings import Settings
-from spark_jobs.engine.ingest import Ingest
+from include.ground.delta_log import LOG, commit_name
+from include.ground.settings import Settings
+from include.run.kafka_broker import NEVER, BrokerNode, write_properties
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.ingest import Ingest
+from spark_jobs.tables.delta_table import Table
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_planned_offsets_are_on_disk_before_bronze_has_the_batch(
     disk = DurableDisk(power.state)
     disk.entries.clear()
     left: list[dict[Path, bytes]] = []
-    monkeypatch.setattr("spark_jobs.engine.ingest.current_versions", lambda *_: {})
-    monkeypatch.setattr("spark_jobs.engine.ingest.commit_bronze", lambda *_: left.append(disk.files()) or [])
+    monkeypatch.setattr("spark_jobs.stream.ingest.current_versions", lambda *_: {})
+    monkeypatch.setattr("spark_jobs.stream.ingest.commit_bronze", lambda *_: left.append(disk.files()) or [])
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", disk.fsync)
         ingest._commit(Mock(), BATCHES)

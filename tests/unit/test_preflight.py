@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from preflight_scene import BATCHES, NOW, Scene, open_scene, record_of
 
-from include.errors import Terminal
-from include.leases.file_lease import take_file_lease
-from include.leases.lease_errors import LeaseHeld
-from include.paths import bronze_path, lease_path, silver_path
-from include.settings import Settings
-from spark_jobs.engine.ingest import Ingest
-from spark_jobs.engine.preflight import (
+from include.ground.errors import Terminal
+from include.ground.paths import bronze_path, lease_path, silver_path
+from include.ground.settings import Settings
+from include.state.file_lease import take_file_lease
+from include.state.lease_errors import LeaseHeld
+from spark_jobs.stream.ingest import Ingest
+from spark_jobs.stream.preflight import (
     CheckpointDisagrees,
     CheckpointMissing,
     OffsetsExpired,
@@ -30,9 +30,9 @@ from spark_jobs.engine.preflight import (
     TopicReplaced,
     bronze_head,
 )
-from spark_jobs.storage.checkpoint_generation import GenerationDamaged, write_generation
-from spark_jobs.storage.delta_table import OwnershipLost, Table
-from spark_jobs.storage.offset_log import OffsetLogDamaged
+from spark_jobs.tables.checkpoint_generation import GenerationDamaged, write_generation
+from spark_jobs.tables.delta_table import OwnershipLost, Table
+from spark_jobs.tables.offset_log import OffsetLogDamaged
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from include.process_folder import LOCK, hold
-from spark_jobs.storage.prepared_query import ScratchFolder
+from include.ground.process_folder import LOCK, hold
+from spark_jobs.tables.prepared_query import ScratchFolder
 
 
 def test_folder_of_a_process_with_an_unknown_pid_is_kept_while_its_lock_is_held(tmp_path: Path) -> None:

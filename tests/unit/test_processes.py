@@ -15,15 +15,23 @@ import psutil
 import pytest
 from stand_ins import StandIns
 
-from include.catalog.dataset import DatasetUnknown
-from include.host.process_session import session_processes
-from include.paths import run_path, status_path
-from include.process_control import child_process, start_stop
-from include.process_control.child_process import exit_code, spawn
-from include.process_control.reconcile import Policy
-from include.process_control.runner import environment_settings
-from include.process_control.start_stop import StateBusy, StateSuspended, down, ensure_runner, exclusive_command
-from include.settings import Settings
+from include.declare.dataset import DatasetUnknown
+from include.ground.paths import run_path, status_path
+from include.ground.process_session import session_processes
+from include.ground.settings import Settings
+from include.observe import process_status as observing
+from include.observe.process_status import (
+    exited_status,
+    observe_processes,
+    observe_runner,
+    observe_stream,
+    unsupervised_status,
+)
+from include.run import child_process, start_stop
+from include.run.child_process import exit_code, spawn
+from include.run.reconcile import Policy
+from include.run.runner import environment_settings
+from include.run.start_stop import StateBusy, StateSuspended, down, ensure_runner, exclusive_command
 from include.state.broker_address import NoBroker, bootstrap_servers
 from include.state.desired_streams import desired_streams, request_stream
 from include.state.process_logs import last_line
@@ -37,14 +45,6 @@ from include.state.run_files import (
     terminate,
     wait_gone,
     write_run_file,
-)
-from include.status import process_status as observing
-from include.status.process_status import (
-    exited_status,
-    observe_processes,
-    observe_runner,
-    observe_stream,
-    unsupervised_status,
 )
 
 

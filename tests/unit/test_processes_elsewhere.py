@@ -15,15 +15,16 @@ import psutil
 import pytest
 from stand_ins import report_progress
 
-from include.doctor.check_file_system import check_locks_elsewhere
-from include.doctor.check_result import Verdict
-from include.host.process_place import host_name, this_boot, this_place
-from include.paths import run_path, runner_lock_path
-from include.process_control import job_process
-from include.process_control.job_process import JobRunning, end_job, refuse_running
-from include.process_control.runner_lease import RunnerAlreadyRunning, forget_other_places, refuse_other_host
-from include.process_control.start_stop import NoRunner, down, up_runner
-from include.settings import Settings
+from include.ground.paths import run_path, runner_lock_path
+from include.ground.process_place import host_name, this_boot, this_place
+from include.ground.settings import Settings
+from include.observe.check_file_system import check_locks_elsewhere
+from include.observe.check_result import Verdict
+from include.observe.process_status import observe_broker, observe_jobs, observe_runner, observe_stream
+from include.run import job_process
+from include.run.job_process import JobRunning, end_job, refuse_running
+from include.run.runner_lease import RunnerAlreadyRunning, forget_other_places, refuse_other_host
+from include.run.start_stop import NoRunner, down, up_runner
 from include.state.broker_address import NoBroker, bootstrap_servers
 from include.state.desired_streams import desired_stream, request_stream
 from include.state.driver_status import DriverStatus, read_reported_status, status_file
@@ -42,7 +43,6 @@ from include.state.run_files import (
     terminate,
     write_run_file,
 )
-from include.status.process_status import observe_broker, observe_jobs, observe_runner, observe_stream
 
 FLIGHTS = "stream:flights"
 OTHER_CONTAINER = f"{this_boot()}/1"
@@ -155,7 +155,7 @@ def test_job_elsewhere_is_ended_by_its_guard(settings: Settings, tmp_path: Path)
     path.parent.mkdir(parents=True, exist_ok=True)
     limits = (str(os.getpid()), "60", "1", str(path))
     guard = subprocess.Popen(
-        [sys.executable, "-m", "include.host.job_guard", *limits, "/bin/sleep", "60"], start_new_session=True
+        [sys.executable, "-m", "include.ground.job_guard", *limits, "/bin/sleep", "60"], start_new_session=True
     )
     try:
         record(settings, "plan:p1", age=EXPIRY + 5)

@@ -12,18 +12,18 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 import pytest
 
-from include.catalog.contract_rules import Rule, RuleModel, typed_rule
-from include.catalog.contract_types import COLUMN_TYPES
-from include.catalog.dataset import snapshot_dataset
-from include.catalog.rule_results import RuleResult
-from include.paths import docs_page
-from include.quality import published_quality
-from include.quality.gx_checkpoint import validate_tables
-from include.quality.published_quality import validate_published
-from include.quality.quality_pages import checks_page
-from include.quality.table_frames import to_pandas
-from include.reading.publication import Publication, publish
-from include.settings import Settings
+from include.change import published_quality
+from include.change.gx_checkpoint import validate_tables
+from include.change.published_quality import validate_published
+from include.change.quality_pages import checks_page
+from include.change.table_frames import to_pandas
+from include.declare.contract_rules import Rule, RuleModel, typed_rule
+from include.declare.contract_types import COLUMN_TYPES
+from include.declare.dataset import snapshot_dataset
+from include.declare.rule_results import RuleResult
+from include.ground.paths import docs_page
+from include.ground.settings import Settings
+from include.read.publication import Publication, publish
 
 TYPES = {
     name: COLUMN_TYPES[kind]

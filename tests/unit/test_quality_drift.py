@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 import pytest
 
-from include.catalog.contract import Column, Contract
-from include.quality.silver_drift import DriftWarning, NothingToCompare, RecordPosition, drift_warnings, psi_term
-from include.reading.published_tables import PinnedTables
+from include.change.silver_drift import DriftWarning, NothingToCompare, RecordPosition, drift_warnings, psi_term
+from include.declare.contract import Column, Contract
+from include.read.published_tables import PinnedTables
 
 CONTRACT = Contract(
     "sales",

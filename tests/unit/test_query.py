@@ -13,9 +13,9 @@ import pytest
 from small_warehouse import SmallWarehouse, at, bronze_metadata, bronze_row, rejected_row, silver_row
 
 from include.cli import main as command_line
-from include.clients.delta_log import LOG, commit_name
-from include.reading.plain_values import excerpt, json_value, text_value
-from include.settings import Settings, load_settings
+from include.ground.delta_log import LOG, commit_name
+from include.ground.settings import Settings, load_settings
+from include.read.plain_values import excerpt, json_value, text_value
 
 Result = tuple[int, str, str]
 Run = Callable[..., Result]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from include.catalog.query_grains import grain_problems
-from include.catalog.sql_checks import parsed_statements
+from include.declare.query_grains import grain_problems
+from include.declare.sql_checks import parsed_statements
 
 GRAIN = ("day", "shop")
 ACCEPTED = {

@@ -11,19 +11,19 @@ import pytest
 from deltalake.exceptions import DeltaError
 from preflight_scene import BATCHES, TEN, Scene, open_scene
 
-from include.clients.delta_log import LogDamaged
-from include.clients.kafka import BrokerUnreachable
-from include.settings import Settings
-from spark_jobs.engine import ingest as ingest_module
-from spark_jobs.engine import quiet_commits
-from spark_jobs.engine.automatic_step import PAUSE_AFTER_FAILURE
-from spark_jobs.engine.ingest import Ingest
-from spark_jobs.engine.preflight import TopicReplaced, bronze_head
-from spark_jobs.engine.quiet_commits import RESTING_SECONDS, QuietCommits
+from include.ground.delta_log import LogDamaged
+from include.ground.kafka import BrokerUnreachable
+from include.ground.settings import Settings
 from spark_jobs.layers.bronze_layer import _metadata
 from spark_jobs.layers.idle_set import IdleSet, idle_set_at, last_before_waking
-from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import OwnershipLost, Table
+from spark_jobs.stream import ingest as ingest_module
+from spark_jobs.stream import quiet_commits
+from spark_jobs.stream.automatic_step import PAUSE_AFTER_FAILURE
+from spark_jobs.stream.ingest import Ingest
+from spark_jobs.stream.preflight import TopicReplaced, bronze_head
+from spark_jobs.stream.quiet_commits import RESTING_SECONDS, QuietCommits
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import OwnershipLost, Table
 
 LAST = BATCHES - 1
 

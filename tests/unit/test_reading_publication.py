@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset import ReleaseUnknown, released_dataset, snapshot_dataset
-from include.paths import publication_path
-from include.reading.publication import (
+from include.declare.dataset import ReleaseUnknown, released_dataset, snapshot_dataset
+from include.ground.paths import publication_path
+from include.ground.settings import Settings
+from include.read.publication import (
     NothingPublished,
     Publication,
     PublicationAhead,
@@ -21,7 +22,6 @@ from include.reading.publication import (
     published_tables,
     read_publication,
 )
-from include.settings import Settings
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.clients.delta_log import LOG, commit_name
-from include.reading import TableUnknown, pinned
-from include.reading.published_tables import PublishedVersionGone
-from include.settings import Settings
+from include.ground.delta_log import LOG, commit_name
+from include.ground.settings import Settings
+from include.read.published_tables import PublishedVersionGone, TableUnknown, pinned
 
 
 @pytest.fixture

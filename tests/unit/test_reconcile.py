@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.process_control import reconcile as module
-from include.process_control.reconcile import (
+from include.run import reconcile as module
+from include.run.reconcile import (
     Action,
     Attempts,
     ClearRunFile,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.contract import Contract
-from include.catalog.dataset import declared_dataset
-from include.catalog.derived_checks import derived_problems
-from include.catalog.pipeline import Pipeline, QueryGold, Retention
-from include.catalog.record_retention import retention_findings
-from include.settings import Settings
+from include.declare.contract import Contract
+from include.declare.dataset import declared_dataset
+from include.declare.derived_checks import derived_problems
+from include.declare.pipeline import Pipeline, QueryGold, Retention
+from include.declare.record_retention import retention_findings
+from include.ground.settings import Settings
 
 FLIGHTS = declared_dataset(Settings(state=Path("/nowhere")), "flights")
 ADDITIVE = tuple(gold for gold in FLIGHTS.pipeline.gold if not isinstance(gold, QueryGold))

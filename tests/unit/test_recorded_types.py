@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.contract_file import has_earlier_types
-from include.catalog.dataset import content_hash, declared_dataset, released_dataset, snapshot_dataset
-from include.catalog.recorded_types import TYPES_FILE
-from include.catalog.release_diff import release_changes
-from include.paths import snapshot_path
-from include.settings import Settings
-from include.status.stream_progress import is_outdated
+from include.declare.contract_file import has_earlier_types
+from include.declare.dataset import content_hash, declared_dataset, released_dataset, snapshot_dataset
+from include.declare.recorded_types import TYPES_FILE
+from include.declare.release_diff import release_changes
+from include.ground.paths import snapshot_path
+from include.ground.settings import Settings
+from include.observe.stream_progress import is_outdated
 from tests.unit.test_audit_balance import sales_settings
 
 AMOUNT = 'logicalType: number, physicalType: "decimal(7,2)"'

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from ledgered_stream import Stream
 
-from include.catalog.dataset import Dataset, declared_dataset
-from include.paths import reference_path
-from include.reference import reference_tables
-from include.reference.reference_tables import (
+from include.declare import reference_tables
+from include.declare.dataset import Dataset, declared_dataset
+from include.declare.reference_tables import (
     ReferenceChanged,
     ReferenceLost,
     ReferenceRefused,
@@ -24,7 +23,8 @@ from include.reference.reference_tables import (
     read_version,
     validate_reference_tables,
 )
-from include.settings import Settings
+from include.ground.paths import reference_path
+from include.ground.settings import Settings
 
 PLANES = "tailnum,year,seats\n"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.catalog.yaml_declarations import DeclarationRefused
+from include.declare.yaml_declarations import DeclarationRefused
 from spark_jobs.layers.silver_code import load_transformation
 
 HASHED = "def silver(accepted):\n    return accepted\n"

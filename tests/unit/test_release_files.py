@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from ledgered_stream import Stream, commit
 
-from include.catalog.history_slice import Slice, Span
-from include.paths import active_releases_path, patch_in_progress_path, plan_path, silver_path, verified_path
-from include.settings import Settings
+from include.declare.history_slice import Slice, Span
+from include.ground.paths import active_releases_path, patch_in_progress_path, plan_path, silver_path, verified_path
+from include.ground.settings import Settings
 from include.state.json_file import StateFileUnreadable
 from include.state.release_files import (
     PatchDirection,
@@ -26,8 +26,8 @@ from include.state.release_files import (
     planned_slice_file,
     verified_file,
 )
-from spark_jobs.engine.active_releases import recorded_releases
-from spark_jobs.engine.publication_recovery import ReleaseAmbiguous, last_active_release
+from spark_jobs.stream.active_releases import recorded_releases
+from spark_jobs.stream.publication_recovery import ReleaseAmbiguous, last_active_release
 
 REVERT = PatchDirection.REVERT
 

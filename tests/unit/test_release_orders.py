@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from include.catalog.column_uses import derived_uses
-from include.catalog.derived_dataset import DerivedDataset, load_derived
+from include.declare.column_uses import derived_uses
+from include.declare.derived_dataset import DerivedDataset, load_derived
 from include.plans.reader_effects import (
     Analysed,
     ColumnTypes,
@@ -28,7 +28,7 @@ from include.plans.reader_effects import (
     rollback_remedy,
 )
 from include.plans.source_choice import SourcesLackColumns, missing_columns
-from include.reading.publication import SourceVersion
+from include.read.publication import SourceVersion
 
 DEPTH = int(os.environ.get("HEADRACE_TEST_ORDERS", "4"))
 """Number of steps of an order; 6 take a minute."""

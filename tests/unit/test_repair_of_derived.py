@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.settings import Settings
+from include.ground.settings import Settings
 from include.state.driver_status import DriverStatus, status_file
 from include.state.process_states import stream_name
 from spark_jobs.jobs import repair_job

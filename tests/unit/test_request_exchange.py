@@ -6,12 +6,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from include.paths import request_path
-from include.settings import Settings
+from include.ground.paths import request_path
+from include.ground.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request, submit_request
-from spark_jobs.engine import request_exchange
-from spark_jobs.engine.back_off import LONGEST_PAUSE, BackOff
-from spark_jobs.engine.request_exchange import receive_request, send_response
+from spark_jobs.stream import request_exchange
+from spark_jobs.stream.back_off import LONGEST_PAUSE, BackOff
+from spark_jobs.stream.request_exchange import receive_request, send_response
 
 REQUEST = OwnerRequest("p1", RequestKind.PROMOTE, "r2", "a plan")
 RESPONSE = OwnerResponse("p1", RequestKind.PROMOTE, "r2", "", 7)

@@ -18,17 +18,17 @@ from small_warehouse import SmallWarehouse
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 from test_stored_publications import in_store, store_of, stored, write_batch
 
-from include.paths import bronze_path, checkpoint_path, restoring_path, silver_path, snapshots_path, warehouse
-from include.reading.publication import Publication, SourceVersion, TableVersion, find_publication, publish
-from include.settings import Settings
-from include.store import fetch_dataset as fetching
-from include.store import publish_to_store as pushing
-from include.store.fetch_dataset import FetchedFileDiffers, PublicationNotStored, fetch_dataset
-from include.store.publish_to_store import refuse_start
-from include.store.remove_objects import remove_stored_files
-from include.store.stored_publication import PublishedElsewhere
-from spark_jobs.engine.obsolete_files import AutomaticDeletion, RetainedTables
+from include.ground.paths import bronze_path, checkpoint_path, restoring_path, silver_path, snapshots_path, warehouse
+from include.ground.settings import Settings
+from include.read import fetch_dataset as fetching
+from include.read import publish_to_store as pushing
+from include.read.fetch_dataset import FetchedFileDiffers, PublicationNotStored, fetch_dataset
+from include.read.publication import Publication, SourceVersion, TableVersion, find_publication, publish
+from include.read.publish_to_store import refuse_start
+from include.read.remove_objects import remove_stored_files
+from include.read.stored_publication import PublishedElsewhere
 from spark_jobs.jobs import restore_job
+from spark_jobs.stream.obsolete_files import AutomaticDeletion, RetainedTables
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 

@@ -15,13 +15,13 @@ from small_warehouse import SALES_CONTRACT, SmallWarehouse, at, bronze_metadata,
 
 from include.audit import row_origin
 from include.audit.open_rows import OpenRows, _recent, open_rows
-from include.catalog.dataset import released_dataset, snapshot_dataset
-from include.catalog.gold_refresh import ON_CLOSE
-from include.catalog.pipeline import Gold, load_pipeline
-from include.catalog.windows import Session
 from include.cli import main as command_line
-from include.reading.published_tables import pinned
-from include.settings import load_settings
+from include.declare.dataset import released_dataset, snapshot_dataset
+from include.declare.gold_refresh import ON_CLOSE
+from include.declare.pipeline import Gold, load_pipeline
+from include.declare.windows import Session
+from include.ground.settings import load_settings
+from include.read.published_tables import pinned
 
 PIPELINE = """
 topic: sales

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
-from include.clients.delta_log import Commit
-from include.ledger.ledger_reader import LedgerReader
-from include.ledger.ledger_rows import insert_commits
-from include.ledger.ledger_schema import ensure_schema
-from include.ledger.ledger_writer import writing_engine
-from include.settings import Settings
+from include.ground.delta_log import Commit
+from include.ground.settings import Settings
+from include.observe.ledger_reader import LedgerReader
+from include.observe.ledger_rows import insert_commits
+from include.observe.ledger_schema import ensure_schema
+from include.observe.ledger_writer import writing_engine
 
 DATASET, RELEASE = "flights", "ab12cd34ef56"
 RELEASED = f"{DATASET}/{RELEASE}"

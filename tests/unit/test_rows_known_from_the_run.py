@@ -13,15 +13,15 @@ from deltalake import DeltaTable
 from indexed_silver import COLUMNS, START, IndexedSilver, ten_batches
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.settings import Settings
+from include.ground.settings import Settings
 from spark_jobs.layers import identity_lookup
 from spark_jobs.layers.identified_rows import identify_rows
 from spark_jobs.layers.identity_lookup import IdentityLookup
-from spark_jobs.storage.data_files import DataFile
-from spark_jobs.storage.delta_table import Table
-from spark_jobs.storage.duckdb_session import duckdb_session
-from spark_jobs.storage.identity_index import FACTOR, index_file
-from spark_jobs.storage.record_places import Words
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import duckdb_session
+from spark_jobs.tables.identity_index import FACTOR, index_file
+from spark_jobs.tables.record_places import Words
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from deltalake import write_deltalake
 from plan_samples import plan_at
 from pluggy import PluginManager
 
-from include.operators import run_listener
-from include.operators.airflow_plugin import HeadracePlugin
-from include.operators.run_listener import cancel_plan_of, release_watched, start_cancelling
-from include.paths import silver_path
+from include.airflow import run_listener
+from include.airflow.airflow_plugin import HeadracePlugin
+from include.airflow.run_listener import cancel_plan_of, release_watched, start_cancelling
+from include.ground.paths import silver_path
+from include.ground.settings import Settings
 from include.plans.plan import REPLAY
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
-from include.settings import Settings
 from include.state.desired_streams import desired_stream, request_stream
 
 STREAM, RUN = "stream__flights", "scheduled__1"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-from include.operators import dag_forms
-from include.operators.run_parameters import (
+from include.airflow import dag_forms
+from include.airflow.run_parameters import (
     AuditParameters,
     BackfillRun,
     ParamsRefused,
@@ -18,8 +18,8 @@ from include.operators.run_parameters import (
     StreamParameters,
     validated_params,
 )
-from include.planning.plan_parameters import Parameters
-from include.planning.replay_plan import ReplayParameters
+from include.change.plan_parameters import Parameters
+from include.change.replay_plan import ReplayParameters
 
 FORMS: dict[type[Parameters], dag_forms.Form] = {
     StreamParameters: dag_forms.stream_form(),

@@ -15,19 +15,19 @@ import psutil
 import pytest
 from stand_ins import StandIns, report_progress
 
-from include.host.ports import PortInUse
-from include.paths import desired_path, run_path, runner_lock_path, status_path
-from include.process_control import driver_process, runner
-from include.process_control.driver_process import start_blocker
-from include.process_control.runner import Runner, restart_policy, supervise
-from include.process_control.runner_lease import RunnerAlreadyRunning, sole_runner
-from include.settings import CLONE, Settings
+from include.ground.paths import desired_path, run_path, runner_lock_path, status_path
+from include.ground.ports import PortInUse
+from include.ground.settings import CLONE, Settings
+from include.observe.process_status import observe_broker, observe_processes, observe_stream
+from include.run import driver_process, runner
+from include.run.driver_process import start_blocker
+from include.run.runner import Runner, restart_policy, supervise
+from include.run.runner_lease import RunnerAlreadyRunning, sole_runner
 from include.state.desired_streams import release_stream, request_stream
 from include.state.file_locks import take_lock
 from include.state.process_states import BROKER, RUNNER, WORKING_STATES, ProcessState
 from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
 from include.state.runner_record import read_process_records
-from include.status.process_status import observe_broker, observe_processes, observe_stream
 
 FLIGHTS = "stream:flights"
 
@@ -289,7 +289,7 @@ def test_lock_is_released_when_its_process_ends(settings: Settings) -> None:
 def test_tethered_process_ends_with_its_parent(tmp_path: Path) -> None:
     inner = [sys.executable, "-c", "import time; time.sleep(600)"]
     code = (
-        "import subprocess, time; from include.process_control.child_process import tethered\n"
+        "import subprocess, time; from include.run.child_process import tethered\n"
         f"print(subprocess.Popen(tethered({inner!r})).pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=CLONE, stdout=subprocess.PIPE, text=True)
@@ -306,7 +306,7 @@ def test_tethered_process_ends_with_its_parent(tmp_path: Path) -> None:
 
 def test_tether_without_its_parent_starts_nothing(tmp_path: Path) -> None:
     made = tmp_path / "made"
-    argv = [sys.executable, "-m", "include.host.process_tether", "1", "/bin/sh", "-c", f"touch '{made}'"]
+    argv = [sys.executable, "-m", "include.ground.process_tether", "1", "/bin/sh", "-c", f"touch '{made}'"]
     assert subprocess.run(argv, cwd=CLONE, check=False).returncode == 3
     assert not made.exists()
 
@@ -315,7 +315,7 @@ def test_drivers_are_tethered_to_the_runner(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = stand_ins.started()
-    assert run.argv[:4] == [sys.executable, "-m", "include.host.process_tether", str(os.getpid())]
+    assert run.argv[:4] == [sys.executable, "-m", "include.ground.process_tether", str(os.getpid())]
     assert run.argv[4:] == driver_process.driver_command("flights")
 
 

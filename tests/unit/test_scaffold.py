@@ -12,17 +12,17 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from include.catalog.dataset import load_dataset
-from include.catalog.dataset_cases import CaseUnreadable, ExpectedCase, expected_case
-from include.catalog.dataset_checks import dataset_problems
 from include.cli import new_command
 from include.cli.main import app
-from include.scaffold.folder_texts import contract_text
-from include.scaffold.inferred_dataset import InferredDataset, inferred_dataset
-from include.scaffold.inferred_fields import TimeForm, column_name
-from include.scaffold.sample_records import RecordSample, SampleUnusable, file_sample, record_sample
-from include.scaffold.write_folder import FolderRefused, write_folder
-from include.settings import Settings
+from include.declare.dataset import load_dataset
+from include.declare.dataset_cases import CaseUnreadable, ExpectedCase, expected_case
+from include.declare.dataset_checks import dataset_problems
+from include.declare.folder_texts import contract_text
+from include.declare.inferred_dataset import InferredDataset, inferred_dataset
+from include.declare.inferred_fields import TimeForm, column_name
+from include.declare.sample_records import RecordSample, SampleUnusable, file_sample, record_sample
+from include.declare.write_folder import FolderRefused, write_folder
+from include.ground.settings import Settings
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 BEGIN = datetime(2026, 5, 1, 8, 0, 0, 250_000, tzinfo=UTC)

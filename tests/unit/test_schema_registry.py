@@ -12,16 +12,16 @@ import pytest
 from registry_stand_in import StandIn, registry_stand_in
 from secured_gateway import PASSWORD, USER, create_certificate, secured_gateway
 
-from include.clients.schema_registry import (
+from include.ground.ports import free_ports
+from include.ground.schema_registry import (
     RegisteredSchema,
     RegistryRefused,
     RegistryUnreachable,
     SchemaRegistry,
     schema_registry,
 )
-from include.host.ports import free_ports
-from include.setting_list import list_settings
-from include.settings import Settings
+from include.ground.setting_list import list_settings
+from include.ground.settings import Settings
 
 TEXT = '{"type": "record", "name": "r", "fields": []}'
 

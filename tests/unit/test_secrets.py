@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import Terminal
-from include.process_control.child_process import launch
-from include.process_control.runner import environment_settings, settings_fingerprints
-from include.process_control.start_stop import settings_difference
-from include.secret_masking import mask_secrets, mask_value
-from include.settings import Settings, load_settings
+from include.ground.errors import Terminal
+from include.ground.secret_masking import mask_secrets, mask_value
+from include.ground.settings import Settings, load_settings
+from include.run.child_process import launch
+from include.run.runner import environment_settings, settings_fingerprints
+from include.run.start_stop import settings_difference
 from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.run_files import RunFile, write_run_file
-from spark_jobs.engine.spark_session import private_options
+from spark_jobs.backends.spark_session import private_options
 
 CANARY = "canary7731"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{CANARY}";'

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_jobs.storage import segment_merges
-from spark_jobs.storage.identity_index import FACTOR, Identities, Segment, merged, remove_other_segments, with_segment
-from spark_jobs.storage.segment_merges import SegmentMerges
+from spark_jobs.tables import segment_merges
+from spark_jobs.tables.identity_index import FACTOR, Identities, Segment, merged, remove_other_segments, with_segment
+from spark_jobs.tables.segment_merges import SegmentMerges
 
 
 class HeldMerge:

@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 import pytest
 from ledgered_stream import Stream
 
-from include.catalog.dataset import DatasetUnknown, snapshot_dataset
-from include.clients.kafka import BrokerUnreachable
-from include.ledger.ledger_reader import DatasetTotals, ReleaseTotals
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.paths import status_path
-from include.settings import Settings
+from include.declare.dataset import DatasetUnknown, snapshot_dataset
+from include.ground.kafka import BrokerUnreachable
+from include.ground.paths import status_path
+from include.ground.settings import Settings
+from include.observe import dataset_health, stream_progress
+from include.observe.dataset_health import StreamObserver, rejected_share, stream_health
+from include.observe.ledger_reader import DatasetTotals, ReleaseTotals
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
 from include.state.desired_streams import request_stream
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
-from include.status import dataset_health, stream_progress
-from include.status.dataset_health import StreamObserver, rejected_share, stream_health
 
 FLIGHTS = "stream:flights"
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from include.settings import CLONE
+from include.ground.settings import CLONE
 
 
 def sourced(**environment: str) -> subprocess.CompletedProcess[str]:

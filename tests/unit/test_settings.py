@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.secret_masking import mask_secrets
-from include.setting_list import list_settings
-from include.settings import PREFIX, InvalidSetting, Settings, load_settings, reject_unsafe
-from include.settings_profiles import KNOBS, PURPOSES, profile_values
+from include.ground.secret_masking import mask_secrets
+from include.ground.setting_list import list_settings
+from include.ground.settings import PREFIX, InvalidSetting, Settings, load_settings, reject_unsafe
+from include.ground.settings_profiles import KNOBS, PURPOSES, profile_values
 
 
 @pytest.fixture(autouse=True)

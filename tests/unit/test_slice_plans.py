@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from ledgered_stream import Stream
 
-from include.catalog.dataset import DatasetUnknown
-from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
-from include.paths import bronze_path
-from include.planning.backfill_plan import BackfillParameters, plan_backfill
-from include.planning.published_history import holes
-from include.planning.replay_plan import ReplayParameters
-from include.planning.slice_plan import format_range
-from include.reading.bronze_ranges import BatchOffsets, batch_offsets
-from include.settings import Settings
+from include.change.backfill_plan import BackfillParameters, plan_backfill
+from include.change.published_history import holes
+from include.change.replay_plan import ReplayParameters
+from include.change.slice_plan import format_range
+from include.declare.dataset import DatasetUnknown
+from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
+from include.ground.paths import bronze_path
+from include.ground.settings import Settings
+from include.read.bronze_ranges import BatchOffsets, batch_offsets
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import time
 
-from include.catalog.history_slice import BRONZE, KAFKA, Span
-from include.catalog.span_index import SpanIndex
-from include.planning.slice_plan import parts_within
-from include.reading.bronze_ranges import BatchOffsets
+from include.change.slice_plan import parts_within
+from include.declare.history_slice import BRONZE, KAFKA, Span
+from include.declare.span_index import SpanIndex
+from include.read.bronze_ranges import BatchOffsets
 
 
 def test_index_agrees_with_a_comparison_of_each_offset() -> None:

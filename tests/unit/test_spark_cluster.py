@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from include.doctor.check_resources import check_spark_master
-from include.doctor.check_result import Verdict
-from include.host.spark_master import MasterUnreachable, require_master
-from include.settings import InvalidSetting, Settings
-from spark_jobs.engine import spark_cluster
-from spark_jobs.engine.spark_cluster import (
+from include.ground.settings import InvalidSetting, Settings
+from include.ground.spark_master import MasterUnreachable, require_master
+from include.observe.check_resources import check_spark_master
+from include.observe.check_result import Verdict
+from spark_jobs.backends import spark_cluster
+from spark_jobs.backends.spark_cluster import (
     NoExecutors,
     code_archive,
     master_options,
@@ -132,7 +132,7 @@ def test_archive_of_the_code_is_what_executors_import(tmp_path: Path) -> None:
     written = archive.stat().st_mtime_ns
     assert (code_archive(tmp_path), archive.stat().st_mtime_ns) == (archive, written)
     assert list(tmp_path.iterdir()) == [archive]
-    program = "from include.catalog import windows; print(windows.__file__)"
+    program = "from include.declare import windows; print(windows.__file__)"
     found = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {program}"],
         capture_output=True,

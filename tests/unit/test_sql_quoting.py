@@ -13,11 +13,11 @@ from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_r
 from include.audit.audit_findings import Finding
 from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
 from include.audit.silver_findings import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
-from include.catalog.measures import Measure
-from include.catalog.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, deciding_columns
-from include.catalog.windows import Window, parsed_size
-from include.schemas.payload_text import define_payload_text
-from include.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
+from include.declare.measures import Measure
+from include.declare.payload_text import define_payload_text
+from include.declare.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, deciding_columns
+from include.declare.windows import Window, parsed_size
+from include.ground.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
 
 # All words that DuckDB reserves somewhere; the others are names everywhere.
 RESERVED = "select keyword_name from duckdb_keywords() where keyword_category <> 'unreserved' order by all"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.settings import CLONE
+from include.ground.settings import CLONE
 from infra.stack_check import compose_problems, problems
 
 

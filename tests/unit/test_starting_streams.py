@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from include.host import await_progress
-from include.host.await_progress import IDLE
-from include.process_control import start_stop
-from include.process_control.start_stop import await_streams
-from include.settings import Settings
+from include.ground import await_progress
+from include.ground.await_progress import IDLE
+from include.ground.settings import Settings
+from include.run import start_stop
+from include.run.start_stop import await_streams
 from include.state.process_states import ProcessState, ProcessStatus
 
 NAMES = ("stream:flights", "stream:weather", "stream:days")

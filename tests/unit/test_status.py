@@ -14,27 +14,27 @@ from ledgered_stream import RELEASE, Stream
 from rich.console import Console
 from typer.testing import CliRunner
 
-from include.catalog.dataset import content_hash
 from include.cli import status_command as cli
 from include.cli.main import app
-from include.clients.delta_log import LOG, commit_name
-from include.clients.kafka import BrokerUnreachable
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.paths import silver_path, status_path
-from include.settings import Settings, load_settings
-from include.state.desired_streams import request_stream
-from include.state.process_states import BROKER, RUNNER, ProcessState
-from include.state.run_files import RunFile, started_at, write_run_file
-from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
-from include.status import stream_progress
-from include.status.stream_progress import (
+from include.declare.dataset import content_hash
+from include.ground.delta_log import LOG, commit_name
+from include.ground.kafka import BrokerUnreachable
+from include.ground.paths import silver_path, status_path
+from include.ground.settings import Settings, load_settings
+from include.observe import stream_progress
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
+from include.observe.stream_progress import (
     CatchUpProgress,
     TopicExtent,
     observe_catch_up,
     observe_progress,
     offsets_behind,
 )
+from include.state.desired_streams import request_stream
+from include.state.process_states import BROKER, RUNNER, ProcessState
+from include.state.run_files import RunFile, started_at, write_run_file
+from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
 
 GONE = 2**22 - 1
 FLIGHTS = "stream:flights"

@@ -12,9 +12,9 @@ from small_warehouse import SmallWarehouse, bronze_row
 from typer.testing import CliRunner
 
 from include.cli.main import app
+from include.ground.settings import Settings, load_settings
+from include.observe.disk_use import NothingStored, disk_use
 from include.plans.plan_index import index_path
-from include.settings import Settings, load_settings
-from include.status.disk_use import NothingStored, disk_use
 
 
 @pytest.fixture

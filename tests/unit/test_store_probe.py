@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from stored_site import create_bucket, endpoint_of, proxy_without, running_store, stored_settings
 
-from include.clients.object_store import find_store
-from include.doctor.check_result import Verdict
-from include.doctor.check_store import check_store
-from include.settings import Settings
+from include.ground.object_store import find_store
+from include.ground.settings import Settings
+from include.observe.check_result import Verdict
+from include.observe.check_store import check_store
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,15 @@ from deltalake import DeltaTable, write_deltalake
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 
-from include.clients.object_store import ObjectStore, StoreUnavailable, find_store
-from include.paths import decision_log_path, publication_path, silver_path, store_owner_path, warehouse
-from include.reading import publication as local_publication
-from include.reading.publication import Publication, find_publication, publish
-from include.settings import Settings
-from include.store import publish_to_store as pushing
-from include.store.fetch_dataset import fetch_dataset
-from include.store.publish_to_store import ForeignCommit, refuse_start
-from include.store.stored_publication import PublishedElsewhere, StoreDiffers, read_stored
+from include.ground.object_store import ObjectStore, StoreUnavailable, find_store
+from include.ground.paths import decision_log_path, publication_path, silver_path, store_owner_path, warehouse
+from include.ground.settings import Settings
+from include.read import publication as local_publication
+from include.read import publish_to_store as pushing
+from include.read.fetch_dataset import fetch_dataset
+from include.read.publication import Publication, find_publication, publish
+from include.read.publish_to_store import ForeignCommit, refuse_start
+from include.read.stored_publication import PublishedElsewhere, StoreDiffers, read_stored
 
 
 @pytest.fixture(scope="module")

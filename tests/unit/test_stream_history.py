@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from include.ledger.run_history import BatchTimes, RecordedRun
-from include.status import stream_history
-from include.status.stream_history import StreamHistory
+from include.observe import stream_history
+from include.observe.run_history import BatchTimes, RecordedRun
+from include.observe.stream_history import StreamHistory
 
 MINUTE = 60_000
 START = 1_800_000_000_000 // MINUTE * MINUTE

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from typer.testing import CliRunner
 
-from include import strict_values as strict
 from include.cli.main import app
+from include.ground import strict_values as strict
 
 D = ("--dataset", "flights")
 REPLAY, BACKFILL = ("replay", "plan", *D), ("backfill", "plan", *D)

@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.paths import silver_path
-from include.reading.publication import publish, read_publication
-from include.reading.published_tables import TableUnknown
-from include.reading.subscription import PublishedChange, TokenUnusable, subscribe
-from include.settings import Settings
+from include.ground.paths import silver_path
+from include.ground.settings import Settings
+from include.read.publication import publish, read_publication
+from include.read.published_tables import TableUnknown
+from include.read.subscription import PublishedChange, TokenUnusable, subscribe
 
 TABLE = "silver.sales"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from include.clients.delta_log import LOG, LogDamaged, checkpoint_name, commit_name, last_checkpoint, log_versions
-from spark_jobs.storage.data_files import DataFile, TableSpec
-from spark_jobs.storage.delta_table import OwnershipLost, Table
-from spark_jobs.storage.log_history import move_range
+from include.ground.delta_log import LOG, LogDamaged, checkpoint_name, commit_name, last_checkpoint, log_versions
+from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.delta_table import OwnershipLost, Table
+from spark_jobs.tables.log_history import move_range
 
 SPEC_COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 

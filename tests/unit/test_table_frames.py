@@ -12,10 +12,10 @@ import pyarrow.dataset as pd
 import pytest
 from test_quality_checks import rule
 
-from include.catalog.contract_rules import Rule, referenced_columns
-from include.quality import gx_checkpoint, table_frames
-from include.quality.table_frames import Frame, frames_of, to_pandas
-from include.reading import bounded_reader
+from include.change import gx_checkpoint, table_frames
+from include.change.table_frames import Frame, frames_of, to_pandas
+from include.declare.contract_rules import Rule, referenced_columns
+from include.read import bounded_reader
 
 LOW = {"type": "comparison", "column": {"name": "rows"}, "operator": "<", "parameter": 3}
 VALUES = {"column": "name", "value_set": ["a", "b"]}

@@ -9,14 +9,14 @@ import pytest
 from deltalake import DeltaTable
 from ledgered_stream import Stream, commit
 
-from include.catalog.dataset import snapshot_dataset
-from include.clients.delta_log import LOG, checkpoint_file, commit_name, commits, latest_version
-from include.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
-from include.settings import Settings
-from spark_jobs.engine.next_run import are_one_run_apart
-from spark_jobs.engine.table_rollback import PatchBlocksRollback, planned_rollback
-from spark_jobs.storage.identity_index import IndexRecord, index_file
-from spark_jobs.storage.log_tail import log_tail
+from include.declare.dataset import snapshot_dataset
+from include.ground.delta_log import LOG, checkpoint_file, commit_name, commits, latest_version
+from include.ground.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
+from include.ground.settings import Settings
+from spark_jobs.layers.next_run import are_one_run_apart
+from spark_jobs.stream.table_rollback import PatchBlocksRollback, planned_rollback
+from spark_jobs.tables.identity_index import IndexRecord, index_file
+from spark_jobs.tables.log_tail import log_tail
 
 RUNS = [(0, 0), (1, 2), (3, 3), (4, 5)]
 

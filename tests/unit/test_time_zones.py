@@ -10,9 +10,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from include.catalog.time_zones import EPOCH, SECOND, TimeZone, installed_zone, zone_names
-from include.catalog.window_sql import begin_sql, end_sql, windowed_sql
-from include.catalog.windows import Window, parsed_size, window_begin, window_end, window_starts
+from include.declare.time_zones import EPOCH, SECOND, TimeZone, installed_zone, zone_names
+from include.declare.window_sql import begin_sql, end_sql, windowed_sql
+from include.declare.windows import Window, parsed_size, window_begin, window_end, window_starts
 from tests.unit.zone_moments import chosen_zones, distinct_zones, local_days, moments, standard_zone
 
 ALL = (-(10**12), 10**12)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from include.catalog.derived_dataset import DerivedGold
-from include.catalog.touched_checks import grain_mismatches, unproven_expressions
+from include.declare.derived_dataset import DerivedGold
+from include.declare.touched_checks import grain_mismatches, unproven_expressions
 
 HOUR = "date_trunc('hour', {})"
 BY_HOUR = {

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from include.operators.triggers import PlanClosed, StreamWatch
+from include.airflow.triggers import PlanClosed, StreamWatch
+from include.ground.settings import Settings
+from include.observe.dataset_health import StreamHealth
+from include.observe.service_levels import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, health_line
 from include.plans.plan import REPLAY, Plan, Prediction
 from include.plans.plan_journal import record_result, save_plan
 from include.plans.stage_results import Cancelled
-from include.settings import Settings
 from include.state.desired_streams import desired_stream, release_stream, request_stream
 from include.state.process_states import ProcessState
-from include.status.dataset_health import StreamHealth
-from include.status.service_levels import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, health_line
 
 WELL = StreamHealth(
     dataset="flights",
@@ -88,7 +88,7 @@ def test_health_is_formatted_as_one_line() -> None:
 
 
 def test_stopping_the_run_releases_its_stream(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
+    monkeypatch.setattr("include.airflow.triggers.load_settings", lambda: settings)
     mine = request_stream(settings, "flights", "stream__flights/1")
     trigger = StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30)
     trigger.release()
@@ -102,7 +102,7 @@ def test_stopping_a_run_keeps_a_stream_that_was_requested_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, later: str, *, is_desired: bool
 ) -> None:
     """A cleared task may want its stream again before the triggerer has heard that it was stopped."""
-    monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
+    monkeypatch.setattr("include.airflow.triggers.load_settings", lambda: settings)
     mine = request_stream(settings, "flights", "stream__flights/1")
     request_stream(settings, "flights", later)
     StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).release()
@@ -135,8 +135,8 @@ def first_event(trigger: PlanClosed | StreamWatch, meanwhile: Callable[[], objec
 
 def test_watch_ends_when_the_stream_is_released(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing runs yet: unknown values do not end the watch."""
-    monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
-    monkeypatch.setattr("include.operators.triggers.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("include.airflow.triggers.load_settings", lambda: settings)
+    monkeypatch.setattr("include.airflow.triggers.POLL_SECONDS", 0.05)
     stream = request_stream(settings, "flights", "stream__flights/1")
     trigger = StreamWatch("flights", "stream__flights/1", stream.since.isoformat(), 60, 3600)
     event = first_event(trigger, lambda: release_stream(settings, "flights", "headrace down"))
@@ -144,8 +144,8 @@ def test_watch_ends_when_the_stream_is_released(settings: Settings, monkeypatch:
 
 
 def test_trigger_fires_when_the_plan_is_closed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.operators.triggers.load_settings", lambda: settings)
-    monkeypatch.setattr("include.operators.triggers.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("include.airflow.triggers.load_settings", lambda: settings)
+    monkeypatch.setattr("include.airflow.triggers.POLL_SECONDS", 0.05)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", now, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
     save_plan(settings, plan)

@@ -14,19 +14,19 @@ import pytest
 from plan_samples import publication
 from typer.testing import CliRunner
 
-from include.catalog.dataset import snapshot_dataset
-from include.catalog.pipeline import Retention
 from include.cli.main import app
-from include.paths import airflow_path, log_path, snapshots_path
+from include.declare.dataset import snapshot_dataset
+from include.declare.pipeline import Retention
+from include.ground.paths import airflow_path, log_path, snapshots_path
+from include.ground.settings import CLONE, Settings, load_settings
 from include.plans.plan import RELEASE, Plan, Prediction
 from include.plans.plan_journal import record_result, save_plan
 from include.plans.stage_results import Cancelled
-from include.process_control import log_trimming, runner
-from include.process_control.log_trimming import TrimResult, trim_logs
-from include.process_control.runner import Runner, restart_policy
-from include.process_control.runner_lease import sole_runner
-from include.reading.publication import publish
-from include.settings import CLONE, Settings, load_settings
+from include.read.publication import publish
+from include.run import log_trimming, runner
+from include.run.log_trimming import TrimResult, trim_logs
+from include.run.runner import Runner, restart_policy
+from include.run.runner_lease import sole_runner
 
 REMOVE_AFTER = Retention().logs
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -6,7 +6,7 @@ import pytest
 from test_declaration_refusals import CONTRACT, OPTIONS, Row, assert_refused, distance, flight
 from test_declaration_refusals import settings as settings
 
-from include.settings import Settings
+from include.ground.settings import Settings
 
 NUMBER = "logicalType: integer\n        required: true\n        logicalTypeOptions: {minimum: 1, maximum: 12000}"
 

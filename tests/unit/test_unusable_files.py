@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset_checks import dataset_problems
-from include.catalog.portable_regex import pattern_fault
-from include.catalog.yaml_declarations import Problem
-from include.quality.contract_check import check_contracts
-from include.settings import CLONE, Settings
+from include.change.contract_check import check_contracts
+from include.declare.dataset_checks import dataset_problems
+from include.declare.portable_regex import pattern_fault
+from include.declare.yaml_declarations import Problem
+from include.ground.settings import CLONE, Settings
 
 CONTRACT, PIPELINE, SILVER, QUERY = "contract.yaml", "pipeline.yaml", "silver.py", "gold/worst_delays.sql"
 

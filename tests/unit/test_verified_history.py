@@ -23,7 +23,7 @@ from include.audit.balance import DatasetAudit
 from include.audit.bronze_findings import CommittedRange
 from include.audit.kafka_records import Chunk
 from include.audit.verified_history import files_digest, history_file
-from include.settings import Settings
+from include.ground.settings import Settings
 
 LATER = datetime(2026, 3, 2, tzinfo=UTC)
 NEW = {(0, 4): b'{"event_id":"c"}', (1, 1): b'{"event_id":"a"}'}

@@ -13,19 +13,19 @@ import pytest
 from ledgered_stream import RELEASE, Stream
 from sqlalchemy import Connection
 
-from include.catalog.dataset import load_dataset
-from include.ledger import project_commits, project_publications, project_verifications
-from include.ledger.ledger_reader import open_reader
-from include.ledger.ledger_writer import open_writer
-from include.ledger.project_commits import project_dataset
-from include.paths import bronze_path, checkpoint_path, reference_path, verified_path
-from include.reading.bronze_ranges import first_batch_since
-from include.reference.reference_tables import create_reference_tables
-from include.settings import CLONE, Settings
-from spark_jobs.engine.ingest import Ingest
+from include.declare.dataset import load_dataset
+from include.declare.reference_tables import create_reference_tables
+from include.ground.paths import bronze_path, checkpoint_path, reference_path, verified_path
+from include.ground.settings import CLONE, Settings
+from include.observe import project_commits, project_publications, project_verifications
+from include.observe.ledger_reader import open_reader
+from include.observe.ledger_writer import open_writer
+from include.observe.project_commits import project_dataset
+from include.read.bronze_ranges import first_batch_since
 from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.storage.checkpoint_generation import Generation
-from spark_jobs.storage.delta_table import Table
+from spark_jobs.stream.ingest import Ingest
+from spark_jobs.tables.checkpoint_generation import Generation
+from spark_jobs.tables.delta_table import Table
 
 
 def verified(settings: Settings) -> list[int]:

@@ -11,9 +11,9 @@ from small_warehouse import SmallWarehouse, silver_row
 
 from include.cli import main as command_line
 from include.cli import query_command
-from include.reading.published_sql import QueryFailed
-from include.reading.watched_query import ResultChange, watched_changes
-from include.settings import Settings, load_settings
+from include.ground.settings import Settings, load_settings
+from include.read.published_sql import QueryFailed
+from include.read.watched_query import ResultChange, watched_changes
 
 COUNTS = "select shop, count(*) as n from silver.sales group by shop"
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.catalog.watermark import PROGRESS, WatermarkProgress, read_progress, watermark_facts, watermarks
+from include.declare.watermark import PROGRESS, WatermarkProgress, read_progress, watermark_facts, watermarks
 from spark_jobs.layers.idle_set import IdleSet, awake_partitions, read_idle_set
 
 HOUR = timedelta(hours=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from include.console.dataset_view import watermark_view
-from include.console.table_pages import table_waits
-from include.status.watermark_status import PartitionState, PartitionTime, TableWait, WatermarkStatus, watermark_json
+from include.observe.watermark_status import PartitionState, PartitionTime, TableWait, WatermarkStatus, watermark_json
+from include.serve.dataset_view import watermark_view
+from include.serve.table_pages import table_waits
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 AHEAD = PartitionTime(0, AT + timedelta(hours=9), PartitionState.WAITING, AT, holds=False)

@@ -11,15 +11,15 @@ from ledgered_stream import Stream
 from plan_samples import NOON, SLICE, plan_at, publication, sample_plan
 from typer.testing import CliRunner
 
-from include.catalog.history_slice import BRONZE, KAFKA, Slice, Span
+from include.change import slice_plan
 from include.cli import plan_command, slice_commands
-from include.planning import slice_plan
+from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
+from include.ground.settings import Settings
 from include.plans.plan import BACKFILL, REPLAY
 from include.plans.plan_lookup import newest_plans
 from include.plans.stage_results import Stage
-from include.reading.bronze_ranges import BatchOffsets
-from include.reading.publication import publish
-from include.settings import Settings
+from include.read.bronze_ranges import BatchOffsets
+from include.read.publication import publish
 
 HOUR = timedelta(hours=1)
 COMMANDS = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset_checks import dataset_problems
-from include.settings import Settings
+from include.declare.dataset_checks import dataset_problems
+from include.ground.settings import Settings
 
 CONTRACT = """
 apiVersion: v3.1.0

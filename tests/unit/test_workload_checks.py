@@ -8,7 +8,7 @@ from io import BytesIO
 import polars as pl
 import pytest
 
-from include.settings import Settings
+from include.ground.settings import Settings
 from include.workloads.orders_checked import orders_file, orders_so_far
 from include.workloads.workload_checks import bytes_of_rows
 from include.workloads.workload_run import OtherEvents, refuse_other_events

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from include.rendering.render_template import render_html
+from include.ground.render_template import render_html
 from include.workloads.auction_oracle import expected_auction_tables
 from include.workloads.oracle_rows import differing_rows
 from include.workloads.posts_oracle import expected_post_tables

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from include.clients.schema_registry import UNKNOWN_TYPE, RegisteredSchema
-from include.paths import writer_schemas_path
-from include.schemas.writer_schemas import WriterSchemasUnreadable, keep_schemas, known_schemas, schemas_size
-from include.settings import Settings
+from include.declare.writer_schemas import WriterSchemasUnreadable, keep_schemas, known_schemas, schemas_size
+from include.ground.paths import writer_schemas_path
+from include.ground.schema_registry import UNKNOWN_TYPE, RegisteredSchema
+from include.ground.settings import Settings
 
 ONE, TWO = RegisteredSchema(1, "AVRO", '"é"'), RegisteredSchema(2, "JSON", "{}")
 

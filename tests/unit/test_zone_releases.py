@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from include.catalog.dataset import content_hash, declared_dataset, load_dataset, released_dataset, snapshot_dataset
-from include.catalog.pipeline import gold_window, window_zones
-from include.catalog.release_diff import release_changes
-from include.catalog.time_zones import ZONES_FILE, database_version, installed_zone
-from include.catalog.windows import Window, day_range, window_starts
-from include.doctor.check_result import Verdict
-from include.doctor.check_time_zones import check_java_zones, check_time_zones
-from include.paths import snapshot_path
-from include.planning.derived_backfill_plan import published_windows
-from include.planning.release_plan import NothingToRelease, ReleaseParameters, plan_release
-from include.settings import Settings
-from include.status.stream_progress import is_outdated
+from include.change.derived_backfill_plan import published_windows
+from include.change.release_plan import NothingToRelease, ReleaseParameters, plan_release
+from include.declare.dataset import content_hash, declared_dataset, load_dataset, released_dataset, snapshot_dataset
+from include.declare.pipeline import gold_window, window_zones
+from include.declare.release_diff import release_changes
+from include.declare.time_zones import ZONES_FILE, database_version, installed_zone
+from include.declare.windows import Window, day_range, window_starts
+from include.ground.paths import snapshot_path
+from include.ground.settings import Settings
+from include.observe.check_result import Verdict
+from include.observe.check_time_zones import check_java_zones, check_time_zones
+from include.observe.stream_progress import is_outdated
 from tests.unit.test_audit_balance import sales_settings, write_sales
 
 LATE = datetime(2026, 11, 15, 23, 30, tzinfo=UTC)

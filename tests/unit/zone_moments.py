@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from importlib import resources
 from zoneinfo import ZoneInfo
 
-from include.catalog.time_zones import EPOCH, TimeZone, installed_zone, zone_names
-from include.catalog.windows import Window, parsed_size
+from include.declare.time_zones import EPOCH, TimeZone, installed_zone, zone_names
+from include.declare.windows import Window, parsed_size
 
 SINCE, UNTIL = (int((datetime(year, 1, 1, tzinfo=UTC) - EPOCH).total_seconds()) for year in (1970, 2038))
 MICROSECOND = timedelta(microseconds=1)

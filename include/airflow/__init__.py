@@ -1,0 +1,1 @@
+"""Airflow's operators, triggers and links. No logic of their own."""

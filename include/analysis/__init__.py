@@ -1,1 +1,0 @@
-"""Iterative and learning jobs over published tables."""

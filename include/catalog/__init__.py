@@ -1,1 +1,0 @@
-"""Reads the datasets' YAML into frozen dataclasses; strict: an unknown key is an error."""

@@ -1,0 +1,208 @@
+"""Runs an analysis over published tables: pins its sources, iterates, publishes the result.
+
+Reads: published tables, once, when a run begins. Writes: the run's folder, the table `analysis.<name>`, and which
+version readers see. Guarantee: readers see a complete result, with the versions of its sources; a run is published
+once.
+After a crash: the next call continues at the last iteration, with the rows that the run has read.
+Does not: take part in the stream's publication.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from include.change.bounded_jobs import run_job
+from include.change.graph_iterations import final_state, graph_database, graph_steps, next_state, unweighted_edges
+from include.declare.analyses import Analysis, Closure, Components, KMeans, PageRank, Recommendations
+from include.ground.durable_files import write_atomically
+from include.ground.errors import Terminal, Transient
+from include.ground.paths import analyses_path, analysis_run_path, analysis_table_path
+from include.ground.settings import Settings
+from include.read.published_analyses import PublishedAnalysis, publish_analysis, published_analyses
+from include.read.published_sql import open_query, tables_mentioned
+from include.read.published_tables import PinnedTables, pinned
+from include.state.file_locks import LockHeld, take_lock
+
+LEARNING_JOB = "spark_jobs.jobs.learning_job"
+REQUIRED = {
+    "pagerank": ("source", "target", "weight"),
+    "components": ("source", "target"),
+    "closure": ("source", "target"),
+    "als": ("user", "item", "rating"),
+}
+KEPT_HOURS = 24
+"""How long a reader may use a replaced result."""
+Reporter = Callable[[str], None]
+
+
+class AnalysisRefused(Terminal):
+    """The rows of an analysis are not what its algorithm needs; nothing was published."""
+
+    def __init__(self, analysis: Analysis, why: str) -> None:
+        file = f"{analysis.dataset}/analysis/{analysis.name}.yaml"
+        again = f"correct {file}, then: headrace analysis run {analysis.dataset} {analysis.name}"
+        super().__init__(f"analysis.{analysis.name}: {why}; nothing was published", again)
+        self.analysis = analysis
+
+
+class AnalysisBusy(Transient):
+    """Another process runs an analysis of the dataset."""
+
+    def __init__(self, dataset: str, holder: str) -> None:
+        super().__init__(f"{dataset}: {holder} runs an analysis; nothing was started", "the same command, later")
+
+
+@dataclass(frozen=True)
+class AnalysisRun:
+    """A run that is not finished: number, declaration, sources by table name, last iteration and what it changed."""
+
+    number: int
+    code: str
+    sources: Mapping[str, tuple[str, int]]
+    iteration: int = -1
+    change: float = 1.0
+
+
+def run_analysis(settings: Settings, analysis: Analysis, report: Reporter) -> PublishedAnalysis:
+    """Run an analysis, or continue its run, and publish the result. Raises AnalysisRefused, AnalysisBusy."""
+    folder = analysis_run_path(settings, analysis.dataset, analysis.name)
+    lock = analyses_path(settings, analysis.dataset) / "lock"
+    try:
+        held = take_lock(lock, f"headrace analysis run {analysis.dataset} {analysis.name}")
+    except LockHeld as error:
+        raise AnalysisBusy(analysis.dataset, str(error)) from error
+    with held:
+        run = _continued(folder, analysis, report) or _begun(settings, folder, analysis, report)
+        result, figures = _computed(settings, folder, analysis, run, report)
+        published = _published(settings, analysis, run, result, figures)
+        shutil.rmtree(folder)
+    return published
+
+
+def _continued(folder: Path, analysis: Analysis, report: Reporter) -> AnalysisRun | None:
+    """Return the run that a killed process left, unless its declaration has changed since."""
+    try:
+        run = AnalysisRun(**json.loads((folder / "run.json").read_bytes()))
+    except FileNotFoundError:
+        return None
+    if run.code != analysis.code:
+        return None
+    run = replace(run, sources={name: (release, version) for name, (release, version) in run.sources.items()})
+    report(f"continues run {run.number} after iteration {run.iteration}")
+    return run
+
+
+def _begun(settings: Settings, folder: Path, analysis: Analysis, report: Reporter) -> AnalysisRun:
+    reading, query = pinned(settings), analysis.declared.query
+    names = tables_mentioned(query, sorted(reading.tables))
+    known = published_analyses(settings, analysis.dataset).get(analysis.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    rows = _read_rows(reading, analysis, folder / "rows.parquet")
+    sources = {name: (reading.tables[name].release, reading.tables[name].version) for name in names}
+    run = AnalysisRun(known.run + 1 if known else 1, analysis.code, sources)
+    _record(folder, run)
+    report(f"run {run.number}: {rows:,} rows of {', '.join(names) or 'no table'}")
+    return run
+
+
+def _read_rows(reading: PinnedTables, analysis: Analysis, path: Path) -> int:
+    """Write the rows of the analysis's query as a Parquet file; return their number."""
+    import pyarrow.parquet as pq
+
+    declared, count = analysis.declared, 0
+    needed = REQUIRED.get(declared.algorithm, ())
+    if isinstance(declared, KMeans):
+        needed = (declared.key, *declared.features)
+    connection, rows = open_query(reading, declared.query)
+    with closing(connection):
+        if missing := [name for name in needed if name not in rows.schema.names]:
+            why = f"its query has no column {', '.join(missing)}; it has {', '.join(rows.schema.names)}"
+            raise AnalysisRefused(analysis, why)
+        with pq.ParquetWriter(path, rows.schema) as writer:
+            for batch in rows:
+                writer.write_batch(batch)
+                count += batch.num_rows
+    if not count:
+        raise AnalysisRefused(analysis, "its query has no rows")
+    return count
+
+
+def _computed(
+    settings: Settings, folder: Path, analysis: Analysis, run: AnalysisRun, report: Reporter
+) -> tuple[Any, dict[str, float]]:
+    """Return the result as an Arrow table, and the figures of the algorithm."""
+    declared = analysis.declared
+    if isinstance(declared, PageRank | Components | Closure):
+        return _iterated(folder, analysis, declared, run, report)
+    return _learned(settings, folder, analysis, declared, report)
+
+
+def _iterated(
+    folder: Path, analysis: Analysis, declared: PageRank | Components | Closure, run: AnalysisRun, report: Reporter
+) -> tuple[Any, dict[str, float]]:
+    steps, database = graph_steps(declared), graph_database(folder / "rows.parquet")
+    enough = declared.tolerance if isinstance(declared, PageRank) else 0.0
+    with closing(database):
+        if isinstance(declared, PageRank) and (count := unweighted_edges(database)):
+            raise AnalysisRefused(analysis, f"{count:,} rows have no weight above 0")
+        while run.change > enough:
+            if run.iteration == declared.iterations:
+                why = f"iteration {run.iteration} still changed {run.change:.6g}; `iterations` allows no more"
+                raise AnalysisRefused(analysis, why)
+            last, following = _state(folder, run.iteration), _state(folder, run.iteration + 1)
+            change = next_state(database, steps, last if run.iteration >= 0 else None, following)
+            run = replace(run, iteration=run.iteration + 1, change=change)
+            _record(folder, run)
+            last.unlink(missing_ok=True)
+            report(f"iteration {run.iteration}: {run.change:.6g} changed")
+        result = final_state(database, steps, _state(folder, run.iteration))
+    return result, {"iterations": float(run.iteration), "change": run.change}
+
+
+def _state(folder: Path, iteration: int) -> Path:
+    return folder / f"iteration-{iteration}.parquet"
+
+
+def _learned(
+    settings: Settings, folder: Path, analysis: Analysis, declared: KMeans | Recommendations, report: Reporter
+) -> tuple[Any, dict[str, float]]:
+    import pyarrow.parquet as pq
+
+    write_atomically(folder / "declared.json", declared.model_dump_json())
+    again = f"headrace analysis run {analysis.dataset} {analysis.name}"
+    name = f"analysis-{analysis.dataset}-{analysis.name}"
+    report(f"fits {declared.algorithm}")
+    last = run_job(settings, name, analysis.dataset, [LEARNING_JOB, str(folder)], lambda _: None, again)
+    if "failed" in last:
+        raise AnalysisRefused(analysis, str(last["failed"]))
+    return pq.read_table(folder / "result", partitioning=None), dict(last["figures"])
+
+
+def _published(
+    settings: Settings, analysis: Analysis, run: AnalysisRun, result: Any, figures: dict[str, float]
+) -> PublishedAnalysis:
+    """Write the result as the next version of its table, once for a run, and publish it."""
+    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+    path, app_id = analysis_table_path(settings, analysis.dataset, analysis.name), f"analysis/{analysis.name}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not DeltaTable.is_deltatable(str(path)) or (DeltaTable(str(path)).transaction_version(app_id) or 0) < run.number:
+        facts = json.dumps({"app_id": app_id, "analysis": analysis.name, "sources": run.sources, "figures": figures})
+        properties = CommitProperties({"userMetadata": facts}, app_transactions=[Transaction(app_id, run.number)])
+        write_deltalake(str(path), result, mode="overwrite", schema_mode="overwrite", commit_properties=properties)
+    table = DeltaTable(str(path))
+    published = PublishedAnalysis(analysis.name, table.version(), run.number, analysis.code, run.sources, figures)
+    publish_analysis(settings, analysis.dataset, published)
+    table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+    return published
+
+
+def _record(folder: Path, run: AnalysisRun) -> None:
+    write_atomically(folder / "run.json", json.dumps(asdict(run)))

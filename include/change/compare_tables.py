@@ -1,0 +1,295 @@
+"""Compares the tables of two sides by key: keys that only one side has, keys whose rows differ, sums of measures.
+
+Columns that begin with `_` are left out, except a record's coordinates: how a row was produced may differ. Sums of
+doubles, which releases of earlier versions have, are equal when their first digits are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from include.change.column_profiles import column_changes, is_number
+from include.change.key_parts import key_parts
+from include.change.widened_rows import LESS_EXACT, widened_columns, widened_rows
+from include.declare.comparable_doubles import rounded_sql
+from include.declare.dataset import Dataset
+from include.declare.pipeline import AdditiveGold, row_columns
+from include.ground.record_coordinates import RECORD
+from include.ground.sql_quoting import sql_identifier
+from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
+from include.read.bounded_reader import bounded_reader
+from include.read.memory_database import memory_database
+
+SIDES = ("old", "new")
+KINDS = ("added", "missing", "changed")
+Types = Mapping[str, tuple[str, str]]
+NONE: Types = MappingProxyType({})
+SAMPLES = 5
+ROWS_PER_SAMPLE = 3
+# A new contract version alone does not change a rejected record.
+NOT_COMPARED = ("contract_version",)
+MEMORY = "500MB"
+"""Of DuckDB, for one pair of tables; buffers of Arrow come on top."""
+
+
+Rows = Any
+"""A pyarrow Dataset: the rows of a table."""
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: the dataset as its release declares it, and the rows of its tables by full name.
+
+    `conditions`: by table, which of its rows count, as Arrow has it; all of a table without one.
+    """
+
+    dataset: Dataset
+    tables: Mapping[str, Rows]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self, name: str, like: Rows | None = None) -> Rows | None:
+        """Return the rows of a table that count, with the types of another table where those are wider."""
+        rows = self.tables.get(name)
+        if rows is None:
+            return None
+        rows = rows if like is None else widened_rows(rows, like)
+        return rows.filter(self.conditions[name]) if name in self.conditions else rows
+
+
+def parquet_rows(folder: Path) -> Rows:
+    """Return the rows of a folder of Parquet files. Without buffering ahead, which holds a whole file in memory."""
+    import pyarrow.dataset as pd
+
+    unbuffered = pd.ParquetFragmentScanOptions(pre_buffer=False)
+    return pd.dataset(str(folder), format=pd.ParquetFileFormat(default_fragment_scan_options=unbuffered))
+
+
+def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progress) -> Comparison:
+    """Return how two sides differ in all tables but bronze, which no code changes; `progress` gets each name."""
+    names = [name for name in dict.fromkeys([*old.tables, *new.tables]) if not name.startswith("bronze.")]
+    found = []
+    for name in names:
+        progress(name)
+        if name in old.tables and name in new.tables:
+            keys, sums = key_columns(new.dataset, name), summed_columns(new.dataset, name)
+            widened = widened_types(old.tables[name], new.tables[name])
+            sides = old.rows(name, like=new.tables[name]), new.rows(name)
+            found.append(compared_by_key(name, keys, sums, *sides, widened))
+        else:
+            found.append(_unmatched(name, old.rows(name), new.rows(name)))
+    return Comparison(old.dataset.name, old.dataset.release, new.dataset.release, batch, threshold, found)
+
+
+def key_columns(dataset: Dataset, table: str) -> tuple[str, ...]:
+    """Return the columns by which rows of two releases are matched."""
+    layer, _, name = table.partition(".")
+    if layer == "silver":
+        return tuple(dataset.pipeline.identity)
+    if layer == "rejected":
+        return RECORD
+    gold = next(gold for gold in dataset.pipeline.gold if gold.name == name)
+    return row_columns(gold)
+
+
+def summed_columns(dataset: Dataset, table: str) -> frozenset[str]:
+    """Return the columns of an additive gold table that are sums."""
+    gold = next((gold for gold in dataset.pipeline.gold if table == f"gold.{gold.name}"), None)
+    measures = gold.measures if isinstance(gold, AdditiveGold) else ()
+    return frozenset(measure.name for measure in measures if measure.function == "sum")
+
+
+def _unmatched(name: str, old: Rows | None, new: Rows | None) -> TableComparison:
+    if old is None:
+        assert new is not None
+        return TableComparison(name, "added", new_rows=new.count_rows(), profiles=_profiles_of(new))
+    return TableComparison(name, "removed", old_rows=old.count_rows())
+
+
+def _profiles_of(added: Rows) -> list[ColumnChange]:
+    """Return the profiles of the columns of a new table."""
+    database = memory_database()
+    database.register("_new", added)
+    try:
+        return column_changes(database, {}, column_types(added), ())
+    finally:
+        database.close()
+
+
+def column_types(table: Rows) -> dict[str, str]:
+    """Return the compared columns of a table with their DuckDB types."""
+    database = memory_database()
+    database.register("_rows", table)
+    rows = database.execute("describe select * from _rows").fetchall()
+    database.close()
+    return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in RECORD}
+
+
+def widened_types(old: Rows, new: Rows) -> dict[str, tuple[str, str]]:
+    """Return the columns that have a wider type in `new`, with both types as DuckDB names them."""
+    before, after = column_types(old), column_types(new)
+    return {name: (before[name], after[name]) for name in widened_columns(old, new) if name in before}
+
+
+class _TablePair:
+    """Both versions of a table in one in-memory database, as views `_old` and `_new`.
+
+    Their keys are compared by parts, which `parts` yields one after the other: a part's tables `old_keys` and
+    `new_keys` have a row per key.
+    """
+
+    def __init__(self, old: Rows, new: Rows, keys: Sequence[str], sums: frozenset[str], widened: Types) -> None:
+        self.database = memory_database(MEMORY)
+        self.database.register("_old", old)
+        self.database.register("_new", new)
+        self.old, self.new = column_types(old), column_types(new)
+        self.keys = keys
+        self._most_rows = max(old.count_rows(), new.count_rows())
+        shared = [name for name in self.new if self.old.get(name) == self.new[name]]
+        ignored = (*keys, *NOT_COMPARED)
+        self.values = [name for name in shared if name not in ignored and not name.startswith("_")]
+        self.rounded = [name for name in self.values if name in sums and self.new[name] == "DOUBLE"]
+        self.singles = [name for name, (kind, _) in widened.items() if kind == LESS_EXACT]
+        self._key_names = ", ".join(map(sql_identifier, keys))
+        columns = [*keys, *self.values]
+        self._readers = {"_old": partial(bounded_reader, old, columns), "_new": partial(bounded_reader, new, columns)}
+
+    def parts(self) -> Iterator[None]:
+        """Yield once per part, with its keys in `old_keys` and `new_keys`; a key is in the same part on both sides."""
+        with key_parts(self.database, self._readers, self._hashed(), self._key_names, self._most_rows) as parts:
+            for sources in parts:
+                for side, source in zip(SIDES, sources, strict=True):
+                    self._summarise(side, source)
+                yield
+
+    def _hashed(self) -> str:
+        """Return SQL for the keys of a row with a hash of its values."""
+        names = ", ".join(map(self._exact, self.values))
+        return f"{self._key_names}, {f'hash({names})' if names else '0'} as _content"
+
+    def _summarise(self, side: str, source: str) -> None:
+        """One row per key: its number of rows, and a hash of their values that does not depend on their order."""
+        self.database.execute(
+            f"create or replace table {side}_keys as select {self._key_names}, count(*) as _rows, "
+            f"sum(_content::hugeint) as _content from {source} group by {self._key_names}"
+        )
+
+    def _exact(self, column: str) -> str:
+        """Return a column, a sum of doubles without its last digits: they depend on the order of the rows.
+
+        Doubles that were floats are compared as these, which lack the last digits of their records.
+        """
+        if column in self.singles:
+            return f"try_cast({sql_identifier(column)} as float)"
+        return rounded_sql(column) if column in self.rounded else sql_identifier(column)
+
+    def count(self, sql: str) -> int:
+        return int(self.database.execute(sql).fetchone()[0] or 0)
+
+    def joined(self, kind: str) -> str:
+        """Return the FROM clause of the keys of a kind: `added`, `missing` or `changed`."""
+        on = " and ".join(f"o.{sql_identifier(key)} is not distinct from n.{sql_identifier(key)}" for key in self.keys)
+        if kind == "changed":
+            differ = "(o._rows <> n._rows or o._content <> n._content)"
+            return f"from new_keys n join old_keys o on {on} where {differ}"
+        one, other = ("new_keys n", "old_keys o") if kind == "added" else ("old_keys o", "new_keys n")
+        return f"from {one} anti join {other} on {on}"
+
+
+def compared_by_key(
+    name: str,
+    keys: Sequence[str],
+    sums: frozenset[str],
+    old: Rows,
+    new: Rows,
+    widened: Mapping[str, tuple[str, str]] = NONE,
+) -> TableComparison:
+    """Return how two versions of a table differ, by key; `sums`: columns whose doubles are sums."""
+    before, after = column_types(old), column_types(new)
+    if any(before.get(key) != after.get(key) for key in keys):
+        rows = {"old_rows": old.count_rows(), "new_rows": new.count_rows()}
+        return TableComparison(name, "rekeyed", keys=list(keys), **rows)
+    pair = _TablePair(old, new, keys, sums, widened)
+    try:
+        return _by_key(name, keys, pair, widened)
+    finally:
+        pair.database.close()
+
+
+def _by_key(name: str, keys: Sequence[str], pair: _TablePair, widened: Types) -> TableComparison:
+    counts: Counter[str] = Counter()
+    for _ in pair.parts():
+        counts["old_keys"] += pair.count("select count(*) from old_keys")
+        for side in SIDES:
+            counts[f"{side}_rows"] += pair.count(f"select sum(_rows) from {side}_keys")
+        for kind in KINDS:
+            counts[kind] += pair.count(f"select count(*) {pair.joined(kind)}")
+            _keep_samples(pair, kind)
+    return TableComparison(
+        name,
+        "both",
+        keys=list(keys),
+        **counts,
+        columns_added=sorted(set(pair.new) - set(pair.old)),
+        columns_removed=sorted(set(pair.old) - set(pair.new)),
+        retyped={n: (pair.old[n], pair.new[n]) for n in pair.new if n in pair.old and pair.old[n] != pair.new[n]},
+        widened=widened,
+        samples={kind: _samples(pair, kind) for kind in KINDS if counts[kind]},
+        measures=_measures(pair),
+        profiles=column_changes(pair.database, pair.old, pair.new, pair.values),
+    )
+
+
+def _keep_samples(pair: _TablePair, kind: str) -> None:
+    """Add a part's first keys of a kind to the table of its name."""
+    side = "o" if kind == "missing" else "n"
+    names = ", ".join(f"{side}.{sql_identifier(key)}" for key in pair.keys)
+    found = f"select {names} {pair.joined(kind)} order by all limit {SAMPLES}"
+    pair.database.execute(f"create table if not exists {kind} as from ({found}) limit 0")
+    pair.database.execute(f"insert into {kind} {found}")
+
+
+def _samples(pair: _TablePair, kind: str) -> list[Sample]:
+    """Return the first keys of a kind with their rows."""
+    found = pair.database.execute(f"from {kind} order by all limit {SAMPLES}").fetchall()
+    return [Sample(_json_row(pair.keys, k), _rows_of(pair, "_old", k), _rows_of(pair, "_new", k)) for k in found]
+
+
+def _rows_of(pair: _TablePair, view: str, key: Sequence[Any]) -> list[dict[str, Any]]:
+    if not pair.values:
+        return []
+    where = " and ".join(f"{sql_identifier(name)} is not distinct from ?" for name in pair.keys)
+    names = ", ".join(map(sql_identifier, pair.values))
+    found = pair.database.execute(
+        f"select {names} from {view} where {where} order by all limit {ROWS_PER_SAMPLE}", list(key)
+    ).fetchall()
+    return [_json_row(pair.values, row) for row in found]
+
+
+def _measures(pair: _TablePair) -> list[MeasureChange]:
+    numeric = [name for name in pair.values if is_number(pair.new[name])]
+    if not numeric:
+        return []
+    sums = ", ".join(
+        f"sum({sql_identifier(n)})::double, count(*) filter ({sql_identifier(n)} is null) / greatest(count(*), 1)"
+        for n in numeric
+    )
+    old, new = (pair.database.execute(f"select {sums} from {view}").fetchone() for view in ("_old", "_new"))
+    return [
+        MeasureChange(name, old[2 * i], new[2 * i], float(old[2 * i + 1]), float(new[2 * i + 1]))
+        for i, name in enumerate(numeric)
+    ]
+
+
+def _json_row(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Return a row by column name; a value that JSON does not have is its text."""
+    return {
+        name: value if value is None or isinstance(value, bool | int | float | str) else str(value)
+        for name, value in zip(names, values, strict=True)
+    }

@@ -1,0 +1,191 @@
+"""Backfill plans of derived datasets: recompute the grains of a range of event time from the published sources.
+
+Equal rows verify the range; others become a patch. A table without a time in its grain is recomputed whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from include.change.backfill_plan import BackfillParameters, plan_backfill, record_verified
+from include.change.compare_tables import Side
+from include.change.comparison_sides import slice_sides
+from include.change.confirm_applied import confirm_derived_backfill
+from include.change.derived_release_plan import predicted_of_sources
+from include.change.new_plan import write_new_plan
+from include.change.owner_client import project_now
+from include.change.plan_kind import PlanKind
+from include.change.plan_parameters import AS_OF
+from include.change.plan_preconditions import AlreadyPublished, refuse_conflict, refuse_small_disk
+from include.change.slice_plan import (
+    RangeRefused,
+    apply_slice,
+    format_range,
+    is_whole_history,
+    revert_slice,
+    slice_kind,
+)
+from include.declare.dataset import released_dataset
+from include.declare.derived_dataset import DerivedDataset, as_dataset, derived_names, released_derived
+from include.declare.grain_range import GrainRange, grain_range
+from include.declare.history_slice import Slice
+from include.declare.pipeline import windows_of_gold
+from include.declare.windows import Window
+from include.ground.app_ids import plan_app_id
+from include.ground.delta_log import transaction_version
+from include.ground.paths import warehouse
+from include.ground.settings import Settings
+from include.plans.plan import DERIVED_BACKFILL, DRY_RUN, Plan, PlanRecord, Prediction
+from include.plans.plan_journal import planning_lock
+from include.plans.plan_lookup import find_plan
+from include.plans.stage_results import Applied, RolledBack
+from include.read.publication import Publication, find_publication, read_publication, tables_of
+from include.read.published_tables import open_dataset
+from include.state.release_files import patch_in_progress_file
+
+
+def plan_any_backfill(
+    settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
+) -> PlanRecord:
+    """Plan to recompute a range of event time of a dataset, derived or not; raises what its planner does."""
+    planner = plan_derived_backfill if dataset in derived_names(settings) else plan_backfill
+    return planner(settings, dataset, parameters, by, now, origin)
+
+
+def published_windows(settings: Settings, dataset: str) -> tuple[Window, ...]:
+    """Return the windows of a dataset's published gold; none of a derived one: its days are in UTC."""
+    publication = find_publication(settings, dataset)
+    if publication is None or publication.is_derived:
+        return ()
+    return windows_of_gold(released_dataset(settings, dataset, publication.release).pipeline)
+
+
+def plan_derived_backfill(
+    settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
+) -> PlanRecord:
+    """Plan to recompute the grains of a range from the versions of the sources that the publication names.
+
+    A second call with the same `origin` returns the first call's plan. Raises NothingPublished, RangeRefused,
+    PlanConflict, PlanBusy, DiskTooSmall.
+    """
+    since, until = parameters.start, parameters.end
+    requested = f"grains {format_range(since, until)}"
+    with planning_lock(settings):
+        if known := find_plan(settings, origin):
+            return known
+        if parameters.reference != AS_OF:
+            why = "it is derived and joins no reference tables"
+            raise RangeRefused(dataset, requested, why, f"--reference {AS_OF}")
+        publication = read_publication(settings, dataset)
+        if not parameters.dry_run:
+            refuse_conflict(settings, dataset)
+        ranges = dict(_ranges(settings, publication, Slice((), since, until)))
+        predicted = _predicted(settings, publication, ranges)
+        refuse_small_disk(settings, dataset, predicted)
+        whole = [name for name, inside in ranges.items() if inside is None]
+        draft = Plan(
+            id=DRY_RUN,
+            kind=DERIVED_BACKFILL,
+            dataset=dataset,
+            base=publication.release,
+            release=publication.release,
+            planned_at=now,
+            planned_by=by,
+            threshold=parameters.threshold,
+            changes=(),
+            predicted=predicted,
+            slice=Slice((), since, until),
+            requested=requested + (f", and all of {', '.join(whole)}" if whole else ""),
+            origin=origin,
+        )
+        return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+
+
+def recomputes_everything(settings: Settings, plan: Plan) -> bool:
+    """Return whether a backfill or replay recomputes all that is published of its dataset, or of one of its tables."""
+    if plan.kind != DERIVED_BACKFILL:
+        return is_whole_history(settings, plan)
+    publication = read_publication(settings, plan.dataset)
+    tables = tables_of(settings, publication)
+    ranges = dict(_ranges(settings, publication, plan.records))
+    outside = [_rows(tables[name], inside, outside=True) for name, inside in ranges.items() if inside is not None]
+    return len(outside) < len(ranges) or not any(outside)
+
+
+def _ranges(settings: Settings, publication: Publication, slice_: Slice) -> Iterator[tuple[str, GrainRange | None]]:
+    """Yield each table with its grains in the slice's range; None: all of them."""
+    derived = released_derived(settings, publication.dataset, publication.release)
+    tables = tables_of(settings, publication)
+    assert slice_.since is not None
+    assert slice_.until is not None
+    for gold in derived.pipeline.gold:
+        schema = open_dataset(tables[f"gold.{gold.name}"]).schema
+        yield f"gold.{gold.name}", grain_range(gold.grain, schema, slice_.since, slice_.until)
+
+
+def _rows(table: Any, inside: GrainRange | None, *, outside: bool = False) -> int:
+    """Return how many published rows of a table lie in a range, or outside of it."""
+    import pyarrow.compute as pc
+
+    if inside is None:
+        return 0 if outside else int(open_dataset(table).count_rows())
+    condition = (pc.field(inside.column) >= inside.low) & (pc.field(inside.column) < inside.high)
+    return int(open_dataset(table).count_rows(filter=~condition if outside else condition))
+
+
+def _predicted(settings: Settings, publication: Publication, ranges: Mapping[str, GrainRange | None]) -> Prediction:
+    """Return the cost: of the sources the share that the range has of the gold rows."""
+    tables = tables_of(settings, publication)
+    gold = sum(_rows(tables[name], inside) for name, inside in ranges.items())
+    every = sum(_rows(tables[name], None) for name in ranges)
+    derived = released_derived(settings, publication.dataset, publication.release)
+    return predicted_of_sources(settings, derived, gold, gold / every if every else 1.0)
+
+
+def _derived(settings: Settings, plan: Plan) -> DerivedDataset:
+    return released_derived(settings, plan.dataset, plan.release)
+
+
+def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+    return slice_sides(settings, record.plan, as_dataset(_derived(settings, record.plan)))
+
+
+def _refuse_applied(settings: Settings, plan: Plan) -> None:
+    """Raise AlreadyPublished when a table has a commit of the plan, or its patch was begun."""
+    patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
+    app_id = plan_app_id(plan.dataset, plan.release, plan.id)
+    paths = [table.path for table in read_publication(settings, plan.dataset).tables.values()]
+    committed = [transaction_version(warehouse(settings) / path, app_id) is not None for path in paths]
+    if (patch is not None and patch.plan == plan.id) or any(committed):
+        raise AlreadyPublished(plan.id)
+
+
+def _apply(settings: Settings, record: PlanRecord) -> Applied:
+    done = apply_slice(settings, record)
+    project_now(settings, record.plan.dataset)
+    return done
+
+
+def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
+    done = revert_slice(settings, record)
+    project_now(settings, record.plan.dataset)
+    return done
+
+
+KIND: PlanKind = slice_kind(
+    DERIVED_BACKFILL,
+    BackfillParameters,
+    describe_build=lambda plan: (
+        f"recompute {plan.requested} from its sources with release {plan.release}, in a separate folder"
+    ),
+    refuse_applied=_refuse_applied,
+    build_job=lambda plan: ("spark_jobs.jobs.derived_slice_job", plan.dataset, plan.id),
+    sides=_sides,
+    record_comparison=record_verified,
+    apply=_apply,
+    confirm=confirm_derived_backfill,
+    refuse_revert=lambda settings, record: refuse_conflict(settings, record.plan.dataset),
+    revert=_revert,
+)

@@ -1,0 +1,236 @@
+"""State of each grain and row of gold, from watermark and backfills: open, closed, corrected or verified.
+
+A row of an open grain is early, a row of a closed grain on time, a row of a corrected grain was on time once. A session
+is a grain of its own here. Reads: published gold, the ledger's runs and verifications. Tables of keys alone have no
+such states: those of kind latest, derived ones without a time in their grain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from include.change.plan_preconditions import refuse_unknown_dataset
+from include.change.published_watermarks import after_batch, published_watermarks
+from include.declare.dataset import released_dataset
+from include.declare.derived_dataset import derived_names, released_derived
+from include.declare.grain_range import timed_query
+from include.declare.pipeline import Gold, gold_session, gold_window, refresh_interval, row_columns, timed_by
+from include.declare.watermark import Watermark
+from include.declare.window_sql import begin_sql, end_sql
+from include.declare.windows import MICROSECOND
+from include.ground.delta_log import commits_descending
+from include.ground.settings import Settings
+from include.ground.sql_quoting import sql_identifier
+from include.observe.ledger_reader import Verification, open_reader
+from include.read.memory_database import memory_database
+from include.read.publication import Publication, PublishedTable, read_publication, tables_of
+from include.read.published_tables import TableUnknown, open_dataset
+from include.read.refresh_state import REFRESH_KEY, read_refresh_state
+
+LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
+
+
+class GrainState(StrEnum):
+    """The state of a grain.
+
+    OPEN: its window ends after the watermark, or a later row may join its session. CLOSED: the watermark has passed it.
+    CORRECTED: it changed after it closed. VERIFIED: a backfill recomputed it after its last change and found it equal.
+    """
+
+    OPEN = "open"
+    CLOSED = "closed"
+    CORRECTED = "corrected"
+    VERIFIED = "verified"
+
+
+@dataclass(frozen=True)
+class GrainWindow:
+    """The grains of one window of a table that are in one state: `batch` is the last one that changed any of them."""
+
+    table: str
+    start: datetime
+    state: GrainState
+    grains: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class GrainStates:
+    """A dataset's current watermark, and every window of its gold tables."""
+
+    dataset: str
+    watermark: datetime | None
+    windows: tuple[GrainWindow, ...]
+    gold: tuple[Gold, ...] = ()
+    """All tables with windows or sessions, also those without a row."""
+
+
+@dataclass(frozen=True)
+class _PublishedGold:
+    """The inputs of the states of a dataset's published gold."""
+
+    tables: Mapping[str, PublishedTable]
+    gold: Sequence[Gold]
+    known: list[Watermark]
+    verified: list[Verification]
+
+    def runs(self, gold: Gold) -> list[Watermark]:
+        """Return the watermarks before and after each change of a table: those of its refreshes, not of all runs."""
+        table = self.tables[f"gold.{gold.name}"]
+        return self.known if refresh_interval(gold) is None else as_refreshed(self.known, refreshes(table))
+
+
+def _published_gold(settings: Settings, dataset: str) -> _PublishedGold:
+    if dataset not in derived_names(settings):
+        refuse_unknown_dataset(settings, dataset)
+    publication = read_publication(settings, dataset)
+    tables = tables_of(settings, publication)
+    if publication.is_derived:
+        declared = _derived_gold(settings, publication, tables)
+    else:
+        declared = released_dataset(settings, dataset, publication.release).pipeline.gold
+    gold = [each for each in declared if timed_by(each) is not None]
+    _, verified = open_reader(settings).event_times(dataset, publication.release)
+    return _PublishedGold(tables, gold, published_watermarks(settings, dataset), list(verified))
+
+
+def _derived_gold(
+    settings: Settings, publication: Publication, tables: Mapping[str, PublishedTable]
+) -> tuple[Gold, ...]:
+    """Return the tables of a derived dataset with the times of their grains as windows."""
+    declared = released_derived(settings, publication.dataset, publication.release).pipeline.gold
+    return tuple(timed_query(gold, open_dataset(tables[f"gold.{gold.name}"]).schema) for gold in declared)
+
+
+def grain_states(settings: Settings, dataset: str) -> GrainStates:
+    """Return the states of a dataset's published gold. Raises NothingPublished and the ledger's errors."""
+    published = _published_gold(settings, dataset)
+    windows: list[GrainWindow] = []
+    for gold in published.gold:
+        rows = open_dataset(published.tables[f"gold.{gold.name}"])
+        windows += windows_of(gold, rows, published.runs(gold), published.verified)
+    return GrainStates(
+        dataset, published.known[-1].after if published.known else None, tuple(windows), tuple(published.gold)
+    )
+
+
+def row_states(settings: Settings, dataset: str, table: str) -> Any:
+    """Return the rows of one gold table with `_state` as an Arrow table: early rows are open, those on time closed.
+
+    Raises NothingPublished, TableUnknown, and the ledger's errors.
+    """
+    published = _published_gold(settings, dataset)
+    gold = next((gold for gold in published.gold if gold.name == table), None)
+    if gold is None:
+        raise TableUnknown(f"gold.{table}", [f"gold.{each.name}" for each in published.gold])
+    rows = open_dataset(published.tables[f"gold.{table}"])
+    return rows_with_states(gold, rows, published.runs(gold), published.verified)
+
+
+def refreshes(table: PublishedTable) -> list[int]:
+    """Return the last batch of each refresh of a table with an interval, ascending."""
+    commits = (commit.metadata or {} for commit in commits_descending(table.path, table.version))
+    return sorted({read_refresh_state(metadata).batch for metadata in commits if REFRESH_KEY in metadata} - {-1})
+
+
+def as_refreshed(known: Sequence[Watermark], batches: Sequence[int]) -> list[Watermark]:
+    """Return the watermarks before and after refreshes up to these batches, from those of all runs."""
+    return [
+        Watermark(batch, after_batch(known, before), after_batch(known, batch))
+        for before, batch in pairwise([-1, *batches])
+    ]
+
+
+def windows_of(gold: Gold, rows: Any, known: list[Watermark], verified: list[Verification]) -> list[GrainWindow]:
+    """Return the windows of a table, whose `rows` (Arrow) have its grain and `_last_batch`, by start and state."""
+    found = _classified(gold, rows, known, verified, WINDOWS).fetchall()
+    return [GrainWindow(gold.name, start, GrainState(state), grains, batch) for start, state, grains, batch in found]
+
+
+def rows_with_states(gold: Gold, rows: Any, known: list[Watermark], verified: list[Verification]) -> Any:
+    """Return the rows of a table (Arrow) with the state of their grain as `_state`, by the grain's columns."""
+    return _classified(gold, rows, known, verified, ROWS).to_arrow_table()
+
+
+def _classified(gold: Gold, rows: Any, known: list[Watermark], verified: list[Verification], sql: str) -> Any:
+    """Return the result of a query over `classified`, which has each grain with its state, and `gold`."""
+    database = memory_database()
+    database.register("gold", rows)
+    before = [(b.batch, b.before or LONG_AGO) for b in known]
+    _table(database, "runs", "batch bigint, watermark timestamptz", before)
+    _table(
+        database, "verified", "since timestamptz, until timestamptz, batch bigint",
+        [(v.since, v.until, v.batch) for v in verified],
+    )  # fmt: skip
+    now = (known[-1].after if known else None) or LONG_AGO
+    names = [sql_identifier(name) for name in row_columns(gold)]
+    begin, end = _bounds_sql(gold)
+    same = " and ".join(f"gold.{name} is not distinct from classified.{name}" for name in names)
+    grain = ", ".join(names)
+    return database.sql((CLASSIFIED + sql).format(begin=begin, end=end, grain=grain, same=same), params=[now])
+
+
+def _bounds_sql(gold: Gold) -> tuple[str, str]:
+    """Return the first moment of a row's window or session, and the first at which the watermark has closed it."""
+    window, session = gold_window(gold), gold_session(gold)
+    if window is not None:
+        start = sql_identifier(window.name)
+        return begin_sql(window, start), end_sql(window, start)
+    assert session is not None, f"gold.{gold.name} has no time"
+    # A row exactly the gap after the last one still joins the session.
+    gap = f"interval '{session.gap // MICROSECOND + 1} microseconds'"
+    return f"{sql_identifier(session.start)}::timestamptz", f"{sql_identifier(session.end)}::timestamptz + {gap}"
+
+
+def _table(database: Any, name: str, columns: str, rows: list[tuple[Any, ...]]) -> None:
+    database.execute(f"create table {name} ({columns})")
+    if rows:
+        database.executemany(f"insert into {name} values ({', '.join('?' * len(rows[0]))})", rows)
+
+
+# A backfill of a day verifies a part of a local day or of a week: adjacent and overlapping ranges count together, each
+# for as long as no row of the grain changed after it. Time is cut where a range begins or ends.
+CLASSIFIED = """
+with grains as (
+    select
+        {grain},
+        {begin} as _start,
+        {end} as _stop,
+        max(_last_batch) as _batch
+    from gold group by {grain}
+),
+cuts as (
+    select '-infinity'::timestamptz as cut union select since from verified union select until from verified
+),
+spans as (select cut as low, lead(cut, 1, 'infinity'::timestamptz) over (order by cut) as high from cuts),
+parts as (
+    select low, high, coalesce(max(v.batch), -1) as batch
+    from spans left join verified v on v.since <= low and v.until >= high
+    group by all
+),
+reached as (
+    select _start, _stop, min(parts.batch) as _verified
+    from (select distinct _start, _stop from grains) join parts on low < _stop and high > _start
+    group by all
+),
+classified as (
+    select
+        {grain},
+        _start,
+        _batch,
+        case
+            when _verified >= g._batch then 'verified'
+            when _stop > ? then 'open'
+            when r.watermark >= _stop then 'corrected'
+            else 'closed'
+        end as _state
+    from (select * from grains left join reached using (_start, _stop)) g asof left join runs r on g._batch >= r.batch
+)
+"""
+WINDOWS = "select _start, _state, count(*), max(_batch) from classified group by all order by _start, _state"
+ROWS = "select gold.*, classified._state from gold join classified on {same} order by {grain}"

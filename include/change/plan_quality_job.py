@@ -1,0 +1,91 @@
+"""The job that evaluates the contract's table rules on a plan's built tables.
+
+Reads: the plan's tables. Writes: nothing. Does not: decide what follows from a failed rule.
+
+Usage: python -m include.change.plan_quality_job PLAN. Prints one JSON object: `checks`, or `failed` with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from include.change.compare_tables import Side
+from include.change.comparison_sides import table_with_slice
+from include.change.contract_checks import RESULTS, table_rules
+from include.change.gx_checkpoint import validate_tables
+from include.change.plan_stages import kind_of
+from include.declare.contract_rules import Rule, referenced_columns
+from include.declare.row_expectations import ROW_EXPECTATIONS
+from include.declare.rule_results import RuleResult
+from include.ground.errors import HeadraceError
+from include.ground.optional_packages import QualityNotInstalled
+from include.ground.settings import Settings, load_settings
+from include.plans.plan import PlanRecord
+from include.plans.plan_journal import load_plan
+
+
+def validate_plan(settings: Settings, plan: str) -> list[RuleResult]:
+    """Return the results of all rules of a plan's built tables."""
+    return [result for part in load_plan(settings, plan).parts for result in _validate_part(settings, part)]
+
+
+def _validate_part(settings: Settings, record: PlanRecord) -> list[RuleResult]:
+    kind = kind_of(record.plan)
+    sides = kind.sides(settings, record)
+    built = sides[1]
+    rules = table_rules(built)
+    if kind.builds_whole_tables:
+        return validate_tables({name: (built.tables[name], found) for name, found in rules.items()})
+    results = validate_tables({name: (built.tables[name], _row_rules(found)) for name, found in rules.items()})
+    for name, found in rules.items():
+        rest = [rule for rule in found if not _is_row_rule(rule)]
+        results += validate_with_slice(settings, sides, name, rest) if rest else []
+    return results
+
+
+def validate_with_slice(
+    settings: Settings, sides: tuple[Side, Side], name: str, rules: Sequence[Rule]
+) -> list[RuleResult]:
+    """Return the results of a table with the slice's rows in it; a rule that fails without them does not block."""
+    columns = {column for rule in rules for column in referenced_columns(rule)}
+    published, with_slice = table_with_slice(settings, sides, name, columns)
+    results = validate_tables({name: (with_slice, rules)})
+    # Rules of several columns may share a name, so results are matched by position.
+    failed = [place for place, result in enumerate(results) if result.blocks]
+    before = validate_tables({name: (published, [rules[place] for place in failed])})
+    for place, result in zip(failed, before, strict=True):
+        if not result.passed:
+            observed = f"{results[place].observed}; fails without the plan too"
+            results[place] = replace(results[place], failed_before=True, observed=observed)
+    return results
+
+
+def _row_rules(rules: Sequence[Rule]) -> list[Rule]:
+    return [rule for rule in rules if _is_row_rule(rule)]
+
+
+def _is_row_rule(rule: Rule) -> bool:
+    """Return whether each row passes or fails by itself."""
+    return rule.expectation in ROW_EXPECTATIONS and rule.mostly == 1.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the results; return 0, or 2 when the rules could not be evaluated."""
+    (plan,) = arguments
+    answer: dict[str, Any]
+    try:
+        answer = {"checks": RESULTS.dump_python(validate_plan(load_settings(), plan), mode="json")}
+    except QualityNotInstalled as error:
+        answer = {"failed": error.what, "not_installed": error.package}
+    except HeadraceError as error:
+        answer = {"failed": error.what}
+    print(json.dumps(answer))
+    return 0 if "checks" in answer else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

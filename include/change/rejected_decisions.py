@@ -1,0 +1,134 @@
+"""Decisions about rejected records: fix, discard, or reinstate by a plan that validates them again.
+
+A decision is stored before it takes effect. Reinstating replays exactly these offsets from bronze with the published
+release: records that keep the contract now are added to silver, others stay rejected with their current reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from include.declare.history_slice import BRONZE, Span, joined_spans
+from include.ground.errors import Terminal
+from include.ground.settings import Settings
+from include.read.decision_log import DISCARD, FIX, Decision, Position, append_decisions, decided_records
+from include.read.publication import read_publication, tables_of
+from include.read.published_tables import PinnedTables
+from include.read.rejected_records import (
+    DUPLICATE,
+    FIXED,
+    OPEN,
+    RejectedFilter,
+    RejectedRecord,
+    rejected_coordinates,
+    rejected_records,
+    status_of,
+)
+
+LARGEST = 1_048_576
+
+
+class NotRejected(Terminal):
+    """A record to decide on is not in `rejected`, or is a duplicate there."""
+
+    def __init__(self, dataset: str, position: Position, why: str) -> None:
+        super().__init__(
+            f"{dataset}: partition {position[0]} offset {position[1]} {why}; nothing was decided",
+            f"headrace rejected list --dataset {dataset}",
+        )
+        self.dataset, self.position = dataset, position
+
+
+class NothingSelected(Terminal):
+    """No rejected record matches the request."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(
+            f"{dataset}: no rejected record matches; nothing was done",
+            f"headrace rejected summary --dataset {dataset}",
+        )
+        self.dataset = dataset
+
+
+class FixRefused(Terminal):
+    """A payload cannot be a fix."""
+
+    def __init__(self, dataset: str, why: str) -> None:
+        super().__init__(f"{dataset}: {why}; nothing was fixed", "give the whole record, corrected, as one JSON object")
+        self.dataset = dataset
+
+
+@dataclass(frozen=True)
+class Author:
+    """Who decides, when, and why."""
+
+    by: str
+    at: datetime
+    why: str
+
+
+def fix(settings: Settings, dataset: str, payloads: Mapping[Position, bytes], who: Author) -> int:
+    """Store payloads that are validated instead of the records' own; return how many fixes are new.
+
+    It is used when the records are reinstated or validated again. Raises NotRejected, FixRefused.
+    """
+    for position, payload in payloads.items():
+        if not payload or len(payload) > LARGEST:
+            record = f"partition {position[0]} offset {position[1]}"
+            why = f"the payload for {record} has {len(payload)} bytes (1 to {LARGEST})"
+            raise FixRefused(dataset, why)
+    batches = {position: _record(settings, dataset, position).batch for position in payloads}
+    return append_decisions(
+        settings,
+        dataset,
+        [decision(FIX, position, batches[position], who, payloads[position]) for position in payloads],
+    )
+
+
+def discard(settings: Settings, dataset: str, selection: RejectedFilter, who: Author) -> int:
+    """Decide that records stay rejected, whatever later code accepts; return how many decisions are new."""
+    positions = selected_records(settings, dataset, selection, (OPEN, FIXED))
+    return append_decisions(
+        settings, dataset, [decision(DISCARD, position, batch, who) for position, batch in positions.items()]
+    )
+
+
+def selected_records(
+    settings: Settings, dataset: str, selection: RejectedFilter, statuses: Iterable[str]
+) -> dict[Position, int]:
+    """Return the selected invalid records with one of these statuses, and their batches. Raises NothingSelected."""
+    reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
+    decided, allowed = decided_records(settings, dataset), set(statuses)
+    invalid = replace(selection, disposition="invalid")
+    found = {
+        position: batch
+        for position, batch in rejected_coordinates(reading, dataset, invalid, decided).items()
+        if status_of("invalid", decided.get(position)) in allowed
+    }
+    if not found:
+        raise NothingSelected(dataset)
+    return found
+
+
+def record_spans(positions: Iterable[Position]) -> list[Span]:
+    """Return the records as spans of bronze; adjacent ones are joined."""
+    return joined_spans(Span(partition, offset, offset + 1, BRONZE) for partition, offset in positions)
+
+
+def _record(settings: Settings, dataset: str, position: Position) -> RejectedRecord:
+    reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
+    partition, offset = position
+    found = rejected_records(reading, dataset, RejectedFilter(offsets={partition: (offset, offset + 1)}))
+    if not found:
+        raise NotRejected(dataset, position, "is not a rejected record that readers see")
+    if found[0].status == DUPLICATE:
+        winner = found[0].reasons[0].detail
+        raise NotRejected(dataset, position, f"is a duplicate of {winner} (batch/partition/offset)")
+    return found[0]
+
+
+def decision(act: str, position: Position, batch: int, who: Author, payload: bytes | None = None) -> Decision:
+    """Return a decision about one record."""
+    return Decision(act, *position, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)

@@ -1,0 +1,291 @@
+"""Release plans: ship a dataset's changed folder as a new release, built as a shadow of production."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Self
+
+from pydantic import model_validator
+
+from include.change.bounded_jobs import JobFailed, run_job
+from include.change.compare_tables import Side
+from include.change.comparison_sides import release_sides
+from include.change.folder_checks import refuse_invalid_folder
+from include.change.new_plan import write_new_plan
+from include.change.owner_client import request_owner
+from include.change.plan_members import lost_columns, plan_members, release_tables
+from include.change.plan_parameters import MemberNames, Number, PlanParameters, UtcTime
+from include.change.plan_preconditions import predict, refuse_conflict, refuse_small_disk
+from include.change.release_kind import apply_release, release_kind
+from include.declare.dataset import Dataset, ReleaseStart, released_dataset, snapshot_dataset
+from include.declare.dataset_checks import checked_dataset
+from include.declare.event_times import utc_text
+from include.declare.pipeline import time_columns, window_zones
+from include.declare.reference_tables import validate_reference_tables
+from include.declare.release_diff import release_changes
+from include.ground.errors import Terminal
+from include.ground.paths import bronze_path
+from include.ground.settings import Settings
+from include.observe.process_status import is_expected, observe_stream
+from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
+from include.plans.plan_journal import planning_lock
+from include.plans.plan_lookup import find_plan, plans_of_data
+from include.plans.stage_results import Applied, ReleaseBuilt, Retired, Stage
+from include.read.bronze_ranges import first_batch_since
+from include.read.expired_batches import first_unexpired_batch
+from include.read.publication import Publication, read_publication, tables_of
+from include.state.owner_requests import OwnerRequest, RequestKind
+from include.state.release_files import active_releases_file
+
+
+class NothingToRelease(Terminal):
+    """The folder is the published release."""
+
+    def __init__(self, dataset: str, release: str) -> None:
+        super().__init__(
+            f"{dataset}: the folder is release {release}, which is published already; nothing was planned",
+            f"change something in include/datasets/{dataset}/ first",
+        )
+        self.dataset, self.release = dataset, release
+
+
+class ReleaseAlreadyActive(Terminal):
+    """The folder is a shadow release that the stream maintains: there is nothing to build."""
+
+    def __init__(self, dataset: str, release: str) -> None:
+        super().__init__(
+            f"{dataset}: the folder is release {release}, which the stream maintains as a shadow; nothing was planned",
+            "headrace plan list, then headrace plan rollback ID (publishes it again) or retire ID (ends it)",
+        )
+        self.dataset, self.release = dataset, release
+
+
+class StartPointRefused(Terminal):
+    """A release cannot start at that batch or time."""
+
+    def __init__(self, dataset: str, why: str, remedy: str = "") -> None:
+        super().__init__(
+            f"{dataset}: {why}; nothing was planned", remedy or f"headrace ledger show --dataset {dataset}"
+        )
+        self.dataset = dataset
+
+
+class ReleaseIncompatible(Terminal):
+    """The changed folder reads another topic than bronze holds."""
+
+    def __init__(self, dataset: str, why: str) -> None:
+        super().__init__(f"{dataset}: {why}; nothing was planned", "make it a dataset of its own")
+        self.dataset = dataset
+
+
+class StreamNotRunning(Terminal):
+    """Only a running stream maintains releases, so only it can retire one."""
+
+    def __init__(self, plan: str, dataset: str) -> None:
+        super().__init__(
+            f"plan {plan}: the stream of {dataset} does not run; nothing was done", f"headrace up {dataset}"
+        )
+        self.plan = plan
+
+
+class ReleaseParameters(PlanParameters):
+    """Where the release starts: a bronze batch, or the first batch of a Kafka time; neither: the first batch.
+
+    `members`, given as `with`: derived datasets that are released together with the dataset.
+    """
+
+    from_batch: Number | None = None
+    from_timestamp: UtcTime | None = None
+    members: MemberNames = ()
+
+    @model_validator(mode="after")
+    def _require_at_most_one_start(self) -> Self:
+        if self.from_batch is not None and self.from_timestamp is not None:
+            raise ValueError("give one of from_batch and from_timestamp")
+        return self
+
+
+def plan_release(
+    settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
+) -> PlanRecord:
+    """Plan to publish the dataset as its folder declares it now. Touches no table, reads no data file.
+
+    With a later start, silver and rejected rows of earlier batches are inherited as they are. A second call with the
+    same `origin` returns the first call's plan.
+    Raises DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, StartPointRefused,
+    ReleaseIncompatible, ReleaseAlreadyActive, PlanConflict, PlanBusy, DiskTooSmall, ReferenceLost.
+    """
+    with planning_lock(settings):
+        if known := find_plan(settings, origin):
+            return known
+        declared, publication = checked_dataset(settings, dataset), read_publication(settings, dataset)
+        base = released_dataset(settings, dataset, publication.release)
+        start = _release_start(settings, publication, parameters)
+        if _same_code(declared, base) and start is None and base.release_start is None:
+            raise NothingToRelease(dataset, publication.release)
+        if declared.pipeline.topic != base.pipeline.topic:
+            raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
+        if not parameters.dry_run:
+            refuse_conflict(settings, dataset)
+        validate_reference_tables(settings, declared)
+        if start is not None:
+            _refuse_other_shape(base, declared)
+        _refuse_active(settings, declared, start)
+        refuse_invalid_folder(settings, declared, base.contract)
+        members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
+        predicted = predict(settings, publication)
+        refuse_small_disk(settings, dataset, predicted)
+        fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
+        draft = Plan(
+            id=DRY_RUN,
+            kind=RELEASE,
+            dataset=dataset,
+            base=base.release,
+            release=fresh.release,
+            planned_at=now,
+            planned_by=by,
+            threshold=parameters.threshold,
+            changes=[*release_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)],
+            predicted=predicted,
+            requested=_requested(settings, publication, start),
+            origin=origin,
+            members=members.plans,
+        )
+        return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+
+
+def _release_start(settings: Settings, publication: Publication, parameters: ReleaseParameters) -> ReleaseStart | None:
+    batch, since = parameters.from_batch, parameters.from_timestamp
+    if since is not None:
+        batch = first_batch_since(bronze_path(settings, publication.dataset), since)
+        if batch is None:
+            raise StartPointRefused(
+                publication.dataset, f"no record has arrived since {utc_text(since, 'minutes')} UTC"
+            )
+    if batch is None or batch == 0:
+        return None
+    if not 0 < batch <= publication.batch + 1:
+        raise StartPointRefused(
+            publication.dataset, f"batch {batch} is not published, the last one is {publication.batch}"
+        )
+    bronze, silver = _expired_until(settings, publication)
+    if batch < bronze:
+        why = f"batches before {bronze} have expired from bronze; a release from {bronze} on inherits their rows"
+        raise StartPointRefused(publication.dataset, why)
+    if silver > bronze:
+        why = f"batches before {silver} have expired from silver and cannot be inherited, but bronze has them"
+        raise StartPointRefused(publication.dataset, why)
+    versions = (publication.tables[f"{layer}.{publication.dataset}"].version for layer in ("silver", "rejected"))
+    return ReleaseStart(publication.release, batch, *versions)
+
+
+def _requested(settings: Settings, publication: Publication, start: ReleaseStart | None) -> str:
+    """Return the range in words, and which records the new tables will lack because they have expired."""
+    bronze, silver = _expired_until(settings, publication)
+    if start is None:
+        return f"without batches before {bronze}, which have expired from bronze" if bronze else ""
+    gold = f", gold without batches before {silver}, which have expired from silver" if silver else ""
+    return f"from batch {start.batch} on{gold}"
+
+
+def _expired_until(settings: Settings, publication: Publication) -> tuple[int, int]:
+    """Return the first batches that have not expired from bronze and from silver."""
+    tables = tables_of(settings, publication)
+    bronze, silver = (first_unexpired_batch(tables[f"{layer}.{publication.dataset}"]) for layer in ("bronze", "silver"))
+    return bronze, silver
+
+
+def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
+    """Raise StartPointRefused when inherited rows would not fit: other duplicates, or no time for a new window."""
+    if base.pipeline.identity != fresh.pipeline.identity:
+        raise StartPointRefused(fresh.name, "another identity finds other duplicates, also among inherited rows")
+    new = set(time_columns(fresh.pipeline)) - set(time_columns(base.pipeline))
+    if new:
+        raise StartPointRefused(fresh.name, f"inherited rows may lack {', '.join(sorted(new))}, which has windows now")
+
+
+def _refuse_active(settings: Settings, declared: Dataset, start: ReleaseStart | None) -> None:
+    """Raise ReleaseAlreadyActive when the stream maintains a release of this code with the same start."""
+    for release in active_releases_file(settings, declared.name).read() or ():
+        active = released_dataset(settings, declared.name, release)
+        if _same_code(active, declared) and _start(active.release_start) == _start(start):
+            raise ReleaseAlreadyActive(declared.name, release)
+
+
+def _same_code(one: Dataset, other: Dataset) -> bool:
+    """Whether two releases compute the same from their first batch on: by one folder, rules of time zones and types."""
+    return _computed_by(one) == _computed_by(other)
+
+
+def _computed_by(release: Dataset) -> tuple[object, ...]:
+    return release.code, window_zones(release.pipeline), release.contract.types
+
+
+def _start(start: ReleaseStart | None) -> tuple[str, int] | None:
+    return (start.base, start.batch) if start else None
+
+
+def retire_release(settings: Settings, record: PlanRecord) -> Retired:
+    """Have the stream stop maintaining the plan's unpublished releases, except those that another plan needs.
+
+    Raises StreamNotRunning, PlanUnreadable.
+    """
+    plan = record.plan
+    if not is_expected(observe_stream(settings, plan.dataset)):
+        raise StreamNotRunning(plan.id, plan.dataset)
+    publication = read_publication(settings, plan.dataset)
+    needed = {publication.release, *_needed_by_others(settings, plan, publication.release)}
+    others = sorted({plan.base, plan.release} - needed)
+    requests = [OwnerRequest(plan.id, RequestKind.RETIRE, other) for other in others]
+    batches = [request_owner(settings, plan.dataset, request).batch for request in requests]
+    return Retired(releases=others, batch=max(batches, default=publication.batch))
+
+
+def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterator[str]:
+    """Yield the releases of plans that may still be applied or rolled back: newer ones, and of the published release.
+
+    An older plan of other releases could be rolled back only after this one, which is no longer possible.
+    """
+    records = plans_of_data(settings, plan.dataset)
+    for other in (record.of(plan.dataset).plan for record in records if record.stage not in ENDED):
+        is_other = other.kind in RELEASES and other.id != plan.id
+        if is_other and (other.planned_at > plan.planned_at or published in (other.base, other.release)):
+            yield from (other.base, other.release)
+
+
+def _build_job(plan: Plan) -> tuple[str, ...]:
+    return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release, *(member.dataset for member in plan.members)
+
+
+def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+    found = record.last(ReleaseBuilt).of(record.plan.dataset)
+    return release_sides(settings, found.published, found.built)
+
+
+def _apply(settings: Settings, record: PlanRecord) -> Applied:
+    began = time.monotonic()
+    _catch_up(settings, record)
+    applied = apply_release(settings, record)
+    return applied.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
+
+
+def _catch_up(settings: Settings, record: PlanRecord) -> None:
+    """Advance a release that was built long ago, so that the stream has at most one run left."""
+    plan, publication = record.plan, read_publication(settings, record.plan.dataset)
+    behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
+    if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:
+        done = run_job(settings, plan.id, plan.dataset, _build_job(plan.parts[0]), lambda _: None)
+        if "built" not in done:
+            raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
+
+
+KIND = release_kind(
+    RELEASE,
+    ReleaseParameters,
+    describe_build=lambda plan: f"build release {plan.release} from bronze in tables of its own",
+    build_job=_build_job,
+    sides=_sides,
+    apply=_apply,
+)

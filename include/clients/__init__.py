@@ -1,1 +1,0 @@
-"""The outside behind small functions: Kafka, tables."""

@@ -1,0 +1,231 @@
+"""From the columns of a dataset's tables back to the fields of its contract, as the folder declares it.
+
+Bronze keeps the record as bytes; here the field `x` of the JSON object in its column `value` is named `value.x`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from include.declare.column_origins import ColumnOrigin, Origins, TableColumns, Use, unique, use_of
+from include.declare.dataset import Dataset, dataset_names, declared_dataset
+from include.declare.derived_dataset import DerivedDataset, DerivedGold, derived_in_order
+from include.declare.lineage_graph import REFERENCE
+from include.declare.measures import Measure, measure_expressions
+from include.declare.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    QueryGold,
+    gold_session,
+    gold_window,
+    grain_columns,
+    row_condition,
+)
+from include.declare.query_columns import query_columns
+from include.declare.silver_columns import RECORD, SilverColumns, silver_columns
+from include.declare.sql_checks import parsed_statements
+from include.ground.errors import Terminal
+from include.ground.record_coordinates import COORDINATES
+from include.ground.settings import Settings
+
+VALUE = "value"
+"""The payload of a Kafka record; its members are columns `value.<member>` of the topic and of bronze."""
+
+
+class TableNotDeclared(Terminal):
+    """No folder declares such a table; `known` are the declared ones."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no folder declares a table {name!r}", f"declared are: {', '.join(known) or 'none'}")
+        self.name, self.known = name, tuple(known)
+
+
+def dataset_columns(dataset: Dataset) -> dict[str, TableColumns]:
+    """Return the origins of the columns of all tables of a dataset, by the table's full name."""
+    name, silver = dataset.name, silver_lineage(dataset)
+    gold = {
+        f"gold.{each.name}": gold_lineage(each, f"silver.{name}", list(silver.columns))
+        for each in dataset.pipeline.gold
+    }
+    layers = {f"bronze.{name}": bronze_lineage(dataset), f"rejected.{name}": rejected_lineage(dataset)}
+    return {**layers, f"silver.{name}": silver, **gold}
+
+
+def declared_columns(settings: Settings) -> dict[str, TableColumns]:
+    """Return the origins of the columns of all declared tables. Raises DeclarationRefused."""
+    found = dict[str, TableColumns]()
+    for name in dataset_names(settings):
+        found |= dataset_columns(declared_dataset(settings, name))
+    for derived in derived_in_order(settings):
+        found |= derived_lineage(derived, {table: list(each.columns) for table, each in found.items()})
+    return found
+
+
+def topic_fields(known: Mapping[str, TableColumns], table: str, column: str) -> set[ColumnOrigin]:
+    """Return the columns outside all known tables (of topics and reference tables) that a column leads back to."""
+    found, waiting = set[ColumnOrigin](), [ColumnOrigin(table, column, "identity")]
+    followed = set[tuple[str, str]]()
+    while waiting:
+        each = waiting.pop()
+        if each.table not in known:
+            found.add(replace(each, use="identity"))
+        elif (each.table, each.column) not in followed:
+            followed.add((each.table, each.column))
+            waiting += known[each.table].columns.get(each.column, ())
+    return found
+
+
+def described_columns(known: Mapping[str, TableColumns], table: str) -> dict[str, tuple[str, str]]:
+    """Return for each column of a table what it is computed from, and the fields outside that it leads back to."""
+    columns = known[table].columns if table in known else {}
+    return {name: (_described(origins), _outside(known, table, name)) for name, origins in columns.items()}
+
+
+def _described(origins: Origins) -> str:
+    return ", ".join(dict.fromkeys(f"{each.table}.{each.column} ({each.use.replace('_', ' ')})" for each in origins))
+
+
+def _outside(known: Mapping[str, TableColumns], table: str, column: str) -> str:
+    return ", ".join(sorted({each.column for each in topic_fields(known, table, column)}))
+
+
+def bronze_lineage(dataset: Dataset) -> TableColumns:
+    """Return the origins of bronze's fields: those of the record in the topic, and its coordinates."""
+    topic, members = f"topic {dataset.pipeline.topic}", [column.member for column in dataset.contract.columns]
+    fields = {f"{VALUE}.{member}": (ColumnOrigin(topic, member, "identity"),) for member in members}
+    whole = {VALUE: unique(ColumnOrigin(topic, member, "identity") for member in members)}
+    return TableColumns(whole | fields)
+
+
+def unchanged_fields(dataset: Dataset) -> dict[str, str]:
+    """Return the columns of the contract that `silver.py` does not compute again, with their names in the record."""
+    computed = _silver_columns(dataset).added
+    return {column.name: column.member for column in dataset.contract.columns if column.name not in computed}
+
+
+def _silver_columns(dataset: Dataset) -> SilverColumns:
+    fields = [column.name for column in dataset.contract.columns]
+    tables = {table.name: [name for name, _ in table.columns] for table in dataset.pipeline.reference}
+    return silver_columns((dataset.folder / "silver.py").read_text("utf-8"), fields, tables)
+
+
+def silver_lineage(dataset: Dataset) -> TableColumns:
+    """Return the origins of silver's columns: those of the contract, then those that `silver.py` adds."""
+    fields = {column.name: column.member for column in dataset.contract.columns}
+    found = _silver_columns(dataset)
+    place = partial(_expression_origin, dataset, fields)
+    columns: dict[str, Origins] = {name: (place((RECORD, name), "transformation"),) for name in fields}
+    for name, named in found.added.items():
+        # The text does not name the origin, so it may be any field.
+        known = named or {(RECORD, field) for field in fields}
+        columns[name] = unique(place(each, "transformation") for each in known)
+    joined = unique(place(each, "join") for each in found.joined)
+    return TableColumns(columns | _coordinates(dataset), joined)
+
+
+def rejected_lineage(dataset: Dataset) -> TableColumns:
+    """Return the origins of rejected's columns: the record's coordinates, and reasons of any field."""
+    bronze = f"bronze.{dataset.name}"
+    members = [column.member for column in dataset.contract.columns]
+    fields = unique(ColumnOrigin(bronze, f"{VALUE}.{member}", "conditional") for member in members)
+    return TableColumns({**_coordinates(dataset), "disposition": fields, "reasons": fields})
+
+
+def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumns:
+    """Return the origins of a gold table's columns in silver, which has these columns."""
+    if isinstance(gold, QueryGold):
+        window = gold_window(gold)
+        found = query_columns(gold.query, {"silver": [*columns, *([window.name] if window else ())]})
+        renamed = {window.name: window.column} if window else {}
+        return _with_sources(found, {"silver": silver}, renamed)
+    grain = {name: _grain_origins(gold, silver, name) for name in grain_columns(gold)}
+    made = dict(_additive(gold, silver)) if isinstance(gold, AdditiveGold) else dict(_latest(gold, silver))
+    keys = (ColumnOrigin(silver, key, "group_by") for key in gold.keys)
+    rows = unique(iter([*keys, *_expression(silver, row_condition(gold), "filter"), *_order(gold, silver)]))
+    # A count of rows is computed from no column: it depends on the rows alone.
+    return TableColumns({name: origins or rows for name, origins in (grain | made).items()}, rows)
+
+
+def derived_lineage(derived: DerivedDataset, columns: Mapping[str, Sequence[str]]) -> dict[str, TableColumns]:
+    """Return the origins of the columns of a derived dataset's tables; `columns`: those of the sources' tables."""
+    return {f"gold.{gold.name}": _derived_gold(derived, gold, columns) for gold in derived.pipeline.gold}
+
+
+def _derived_gold(derived: DerivedDataset, gold: DerivedGold, columns: Mapping[str, Sequence[str]]) -> TableColumns:
+    sources = derived.pipeline.sources
+    found = query_columns(gold.query, {name: columns.get(table, ()) for name, table in sources.items()})
+    return _with_sources(found, sources, {})
+
+
+def _expression_origin(dataset: Dataset, fields: Mapping[str, str], named: tuple[str, str], use: Use) -> ColumnOrigin:
+    table, column = named
+    if table == RECORD:
+        return ColumnOrigin(f"bronze.{dataset.name}", f"{VALUE}.{fields[column]}", use)
+    return ColumnOrigin(f"{REFERENCE}{dataset.name}.{table}", column, "identity" if use == "transformation" else use)
+
+
+def _coordinates(dataset: Dataset) -> dict[str, Origins]:
+    """Return the origins of the columns that name the Kafka record."""
+    bronze = f"bronze.{dataset.name}"
+    of = {name: name if name == "_batch_id" else name.removeprefix("_") for name in COORDINATES}
+    return {name: (ColumnOrigin(bronze, column, "identity"),) for name, column in of.items()}
+
+
+def _with_sources(found: TableColumns, sources: Mapping[str, str], renamed: Mapping[str, str]) -> TableColumns:
+    """Return origins with the full names of tables; `renamed` columns are the start of a window over another."""
+
+    def full(each: ColumnOrigin) -> ColumnOrigin:
+        use: Use = "transformation" if each.column in renamed and each.use == "identity" else each.use
+        return ColumnOrigin(sources.get(each.table, each.table), renamed.get(each.column, each.column), use)
+
+    columns = {name: unique(map(full, origins)) for name, origins in found.columns.items()}
+    return TableColumns(columns, unique(map(full, found.rows)))
+
+
+def _grain_origins(gold: Gold, silver: str, name: str) -> Origins:
+    window = gold_window(gold)
+    if window is not None and name == window.name:
+        return (ColumnOrigin(silver, window.column, "transformation"),)
+    return (ColumnOrigin(silver, name, "identity"),)
+
+
+def _additive(gold: AdditiveGold, silver: str) -> Iterator[tuple[str, Origins]]:
+    session, made = gold_session(gold), dict[str, Origins]()
+    for name in (session.start, session.end) if session else ():
+        yield name, (ColumnOrigin(silver, session.column, "aggregation"),) if session else ()
+    for measure in gold.measures:
+        parts = (*made.get(measure.of, ()), *made.get(measure.to, ()))
+        made[measure.name] = unique(iter([*parts, *_measure(measure, silver)]))
+    yield from made.items()
+
+
+def _measure(measure: Measure, silver: str) -> Iterator[ColumnOrigin]:
+    for key, expression in measure_expressions(measure):
+        yield from _expression(silver, expression, "sort" if key[-1] == "by" else "aggregation")
+    if measure.function in ("first", "last"):
+        yield from _expression(silver, measure.by, "sort")
+
+
+def _latest(gold: LatestGold, silver: str) -> Iterator[tuple[str, Origins]]:
+    for name, expression in gold.columns:
+        yield name, unique(_expression(silver, expression))
+
+
+def _order(gold: AdditiveGold | LatestGold, silver: str) -> Iterator[ColumnOrigin]:
+    if isinstance(gold, LatestGold):
+        yield from (ColumnOrigin(silver, name, "sort") for name in gold.order_by)
+
+
+def _expression(table: str, text: str, use: Use | None = None) -> Iterator[ColumnOrigin]:
+    """Yield the columns of an SQL expression over one table; `use`: how its values are used."""
+    from sqlglot import exp
+
+    if not text or text == "*":
+        return
+    (tree,) = parsed_statements(text)
+    for column in tree.find_all(exp.Column):
+        own = use_of(column, tree)
+        yield ColumnOrigin(table, column.name, own if use is None or own == "conditional" else use)

@@ -1,0 +1,212 @@
+"""The types that a column of a contract may have: one entry each, with all that is declared, read and compared of it.
+
+Spark's half of each entry is in `spark_jobs/contract/spark_types.py`, by the same name. A type is declared by
+`logicalType`, and `physicalType` or `logicalTypeOptions.format` where a logical type has several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from include.declare.column_type import (
+    CLOCK,
+    UUID,
+    Ability,
+    AvroKind,
+    BinaryType,
+    ColumnType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    Profile,
+    TimestampType,
+    TimeType,
+    UuidType,
+)
+from include.declare.yaml_declarations import InvalidValue, shown
+
+DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*([0-9]{1,2})\s*(?:,\s*([0-9]{1,2})\s*)?\)")
+_COMPARED = frozenset({Ability.ordered, Ability.measured, Ability.equal})
+_FORMED = frozenset({Ability.ordered, Ability.counted, Ability.equal, Ability.text})
+_NUMBERS = (AvroKind.integer, AvroKind.float, AvroKind.decimal)
+COLUMN_TYPES: Mapping[str, ColumnType] = {
+    each.name: each
+    for each in (
+        ColumnType(
+            "string",
+            "string",
+            ("string", "text", "varchar"),
+            "VARCHAR",
+            "string",
+            (AvroKind.text, AvroKind.bytes, AvroKind.date, AvroKind.time, AvroKind.timestamp),
+            yaml=(str,),
+            options=("minLength", "maxLength", "pattern", "validValues"),
+            abilities=_FORMED,
+            profile=Profile.values,
+        ),
+        UuidType(
+            "uuid",
+            "string",
+            ("uuid",),
+            "VARCHAR",
+            {"type": "string", "logicalType": "uuid"},
+            (AvroKind.text,),
+            formats=("uuid",),
+            abilities=_FORMED,
+            profile=Profile.values,
+            form=UUID,
+            example="a UUID in lower case, like 123e4567-e89b-12d3-a456-426614174000",
+        ),
+        BinaryType(
+            "binary",
+            "string",
+            ("binary", "bytes"),
+            "BLOB",
+            "bytes",
+            (AvroKind.bytes, AvroKind.text),
+            formats=("byte", "binary"),
+            options=("minLength", "maxLength"),
+            is_base64=True,
+            no_key="statistics of files cannot hold its bytes; declare a string, which has the base64 text",
+        ),
+        IntegerType(
+            "integer",
+            "integer",
+            ("int", "integer", "int32"),
+            "INTEGER",
+            "int",
+            (AvroKind.integer,),
+            formats=("i32",),
+            wider=("bigint",),
+        ),
+        IntegerType(
+            "bigint",
+            "integer",
+            ("bigint", "long", "int64"),
+            "BIGINT",
+            "long",
+            (AvroKind.integer,),
+            formats=("i64",),
+            bits=64,
+        ),
+        IntegerType(
+            "smallint",
+            "integer",
+            ("smallint", "short", "int16"),
+            "SMALLINT",
+            "int",
+            (AvroKind.integer,),
+            formats=("i16",),
+            wider=("integer", "bigint"),
+            bits=16,
+        ),
+        IntegerType(
+            "tinyint",
+            "integer",
+            ("tinyint", "byte", "int8"),
+            "TINYINT",
+            "int",
+            (AvroKind.integer,),
+            formats=("i8",),
+            wider=("smallint", "integer", "bigint"),
+            bits=8,
+        ),
+        DecimalType(
+            "number",
+            "number",
+            ("decimal(p,s)", "numeric(p,s)"),
+            "DECIMAL",
+            {"type": "bytes", "logicalType": "decimal"},
+            _NUMBERS,
+        ),
+        FloatType(
+            "float",
+            "number",
+            ("float", "real", "float32"),
+            "FLOAT",
+            "float",
+            _NUMBERS,
+            formats=("f32",),
+            wider=("double",),
+        ),
+        DoubleType("double", "number", ("double", "float64"), "DOUBLE", "double", _NUMBERS, formats=("f64",)),
+        TimestampType(
+            "timestamp",
+            "timestamp",
+            ("timestamp", "timestamptz"),
+            "TIMESTAMP WITH TIME ZONE",
+            {"type": "long", "logicalType": "timestamp-micros"},
+            (AvroKind.timestamp, AvroKind.text),
+            options=("minimum", "maximum", "future", "past"),
+            abilities=_COMPARED,
+        ),
+        DateType(
+            "date",
+            "date",
+            ("date",),
+            "DATE",
+            {"type": "int", "logicalType": "date"},
+            (AvroKind.date, AvroKind.text),
+            formats=("yyyy-MM-dd",),
+            options=("minimum", "maximum"),
+            # Great Expectations compares no date with == in a row_condition.
+            abilities=_COMPARED - {Ability.equal},
+        ),
+        TimeType(
+            "time",
+            "time",
+            ("time",),
+            "VARCHAR",
+            {"type": "long", "logicalType": "time-micros"},
+            (AvroKind.time, AvroKind.text),
+            options=("minimum", "maximum"),
+            abilities=_FORMED,
+            form=CLOCK,
+            example="a time in quotes without zeros at the end of its fraction, like '08:30:00' or '08:30:00.5'",
+        ),
+        ColumnType(
+            "boolean",
+            "boolean",
+            ("boolean", "bool"),
+            "BOOLEAN",
+            "boolean",
+            (AvroKind.boolean,),
+            yaml=(bool,),
+            abilities=frozenset({Ability.equal}),
+            profile=Profile.values,
+        ),
+    )
+}
+"""By name. The first entry of a logical type that needs no `physicalType` is its default."""
+LOGICAL = tuple(dict.fromkeys(each.logical for each in COLUMN_TYPES.values()))
+
+
+def declared_type(logical: str, physical: str, form: str | None) -> tuple[ColumnType, dict[str, int]]:
+    """Return the type that a contract declares, and a decimal's digits; raises InvalidValue with what is accepted."""
+    entries = [each for each in COLUMN_TYPES.values() if each.logical == logical]
+    chosen = {each.name: each for each in entries if _names(each, physical) and form in (None, *each.formats)}
+    if form is not None and not any(form in each.formats for each in entries):
+        known = ", ".join(name for each in entries for name in each.formats) or "none: leave it out"
+        raise InvalidValue(f"is not read of {logical}: {shown(form)}; formats: {known}", "logicalTypeOptions", "format")
+    if physical and not any(_names(each, physical) for each in entries):
+        known = ", ".join(name for each in entries for name in each.physical)
+        raise InvalidValue(f"must be a type of logicalType {logical} ({known}), is {shown(physical)}", "physicalType")
+    if not chosen:
+        raise InvalidValue(f"{shown(physical)} is not of the format {shown(form)}", "physicalType")
+    found = next(iter(chosen.values()))
+    digits = DECIMAL.fullmatch(physical.lower()) if isinstance(found, DecimalType) else None
+    return found, {"precision": int(digits[1]), "scale": int(digits[2] or 0)} if digits else {}
+
+
+def default_type(logical: str) -> ColumnType:
+    """Return the type of a column that declares none of its own but the logical one."""
+    return next(each for each in COLUMN_TYPES.values() if each.logical == logical)
+
+
+def _names(kind: ColumnType, physical: str) -> bool:
+    if isinstance(kind, DecimalType) and physical:
+        return DECIMAL.fullmatch(physical.lower()) is not None
+    return not physical or physical.lower() in kind.physical

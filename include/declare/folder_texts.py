@@ -1,0 +1,195 @@
+"""The texts of a new dataset's files. Users read and correct them, so each guess has a comment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import yaml
+
+from include.declare.inferred_dataset import InferredDataset
+from include.declare.inferred_fields import LARGE_SAMPLE, InferredField, TimeForm, longest_accepted
+
+LOCAL_TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
+DAY_TIME = r"^\d{4}-\d\d-\d\d$"
+EPOCH_TEXT = {TimeForm.seconds: r"^\d{9,10}$", TimeForm.millis: r"^\d{12,13}$", TimeForm.micros: r"^\d{15,16}$"}
+CONVERSIONS = {
+    TimeForm.seconds: 'F.timestamp_seconds(F.col("{name}").cast("long"))',
+    TimeForm.millis: 'F.timestamp_millis(F.col("{name}").cast("long"))',
+    TimeForm.micros: 'F.timestamp_micros(F.col("{name}").cast("long"))',
+    TimeForm.local: 'F.col("{name}").cast("timestamp")',
+    TimeForm.day: 'F.col("{name}").cast("timestamp")',
+}
+
+
+def contract_text(dataset: InferredDataset) -> str:
+    """Return contract.yaml."""
+    return CONTRACT.format(
+        name=dataset.name,
+        sample=f"Inferred from {dataset.records:,} records of {_comment(dataset.origin)}.",
+        left_out="".join(
+            [f"# left out: {_comment(name)} {why}\n" for name, why in dataset.left_out.items()]
+            + [f"# not considered: {_comment(fault)} ({count:,})\n" for fault, count in dataset.unusual.items()]
+        ),
+        reason=f"      # The primary key ({', '.join(dataset.identity)}) is a guess: {dataset.identity_reason}.",
+        properties="\n".join(_property(dataset, field) for field in dataset.fields),
+    )
+
+
+def pipeline_text(dataset: InferredDataset) -> str:
+    """Return pipeline.yaml."""
+    day = "day" if all(field.name != "day" for field in dataset.fields) else "event_day"
+    group = dataset.group
+    converted = f", which silver.py makes of {dataset.time.name}" if dataset.event_time != dataset.time.name else ""
+    return PIPELINE.format(
+        name=dataset.name,
+        topic=json.dumps(dataset.topic),
+        converted=converted,
+        event_time=_key(dataset.event_time),
+        identity=", ".join(map(_key, dataset.identity)),
+        table=gold_name(dataset),
+        day=day,
+        question=f"How many records were there, by {group.name} and day?" if group else "How many records, by day?",
+        keys=f"    keys: [{_key(group.name)}]\n" if group else "",
+        measures="\n".join(_measures(dataset)),
+    )
+
+
+def silver_text(dataset: InferredDataset) -> str:
+    """Return silver.py."""
+    if dataset.event_time == dataset.time.name:
+        return SILVER.format(name=dataset.name)
+    conversion = CONVERSIONS[dataset.time.form].format(name=dataset.time.name)
+    zone = ", read as UTC unless it has a zone" if dataset.time.form in (TimeForm.local, TimeForm.day) else ""
+    return TIMED_SILVER.format(
+        name=dataset.name, event_time=dataset.event_time, time=dataset.time.name, zone=zone, conversion=conversion
+    )
+
+
+def gold_name(dataset: InferredDataset) -> str:
+    """Return the name of the first gold table."""
+    return f"{dataset.name[:58]}_days"
+
+
+def _property(dataset: InferredDataset, field: InferredField) -> str:
+    facts = [f"name: {_key(field.name)}", f"logicalType: {field.kind.logical}"]
+    facts += [f"physicalName: {_key(field.member)}"] if field.member != field.name else []
+    if field.physical_type:
+        facts.append(f'physicalType: "{field.physical_type}"')
+    key = (*dataset.identity, dataset.time.name)
+    is_certain = field.name in key or dataset.records >= LARGE_SAMPLE
+    facts += ["required: true"] if field.required and is_certain else []
+    facts += ["primaryKey: true"] if field.name in dataset.identity else []
+    if field is dataset.time and field.type == "timestamp":
+        facts.append('logicalTypeOptions: {minimum: "1970-01-01T00:00:00Z"}')
+    if field.type == "timestamp" and (field.ahead or field is not dataset.time):
+        # A birthday or an expiry may be far from the event; only the event's own time is bounded by it.
+        facts.append(
+            f"customProperties: [{{property: future, value: {'366' if field is dataset.time else '36525'} days}}]"
+        )
+    if field.type == "string":
+        facts.append(_text_rule(field, field.name in key))
+    suggested = f"      # seen: {_comment(', '.join(field.seen))}; to accept only these: {_accepted(field.seen)}\n"
+    return f"{suggested if field.seen else ''}      - {{{', '.join(facts)}}}"
+
+
+def _accepted(values: Sequence[str]) -> str:
+    texts = ", ".join(map(json.dumps, values))
+    return f"quality: [{{type: library, metric: invalidValues, mustBe: 0, arguments: {{validValues: [{texts}]}}}}]"
+
+
+def _text_rule(field: InferredField, is_key: bool) -> str:
+    if field.values:
+        return _accepted(field.values)
+    length = f"maxLength: {longest_accepted(field)}"
+    pattern = {TimeForm.local: LOCAL_TIME, TimeForm.day: DAY_TIME, **EPOCH_TEXT}.get(field.form) if is_key else None
+    least = "minLength: 1, " if is_key and not pattern else ""
+    return f"logicalTypeOptions: {{{least}{length}{f', pattern: {chr(39)}{pattern}{chr(39)}' if pattern else ''}}}"
+
+
+def _measures(dataset: InferredDataset) -> Iterator[str]:
+    yield '      records: {count: "*"}'
+    for field in dataset.measured:
+        yield f"      total_{field.name[:56]}: {{sum: {_key(field.name)}}}"
+        yield f"      largest_{field.name[:54]}: {{max: {_key(field.name)}}}"
+
+
+def _key(name: str) -> str:
+    """Return a name as YAML reads it back: `on` and `null` need quotes."""
+    return name if yaml.safe_load(name) == name else json.dumps(name)
+
+
+def _comment(text: str) -> str:
+    return " ".join(text.split())
+
+
+CONTRACT = """\
+apiVersion: v3.1.0
+kind: DataContract
+id: {name}
+name: {name}
+version: 1.0.0
+status: draft
+# {sample} Correct what is too strict or too loose: a record that breaks
+# the contract is in `rejected`, with the reason. Keep the fields in the order of the records: it is read fastest.
+{left_out}
+schema:
+  - name: {name}
+    physicalType: topic
+    logicalType: object
+    properties:
+{reason}
+{properties}
+"""
+
+PIPELINE = """\
+# What the platform does with `{name}`; what a record must look like is in contract.yaml.
+topic: {topic}
+partitions: 2
+
+# The record's own time{converted}. Records older than the newest minus `lateness` are late; they still count.
+event_time: {event_time}
+lateness: 1 day
+# A partition without records for so long holds nothing back that waits for late records; never: it does.
+idle: 5 minutes
+
+# The first record of an identity wins; a later one within the horizon (event time) is a duplicate.
+identity:
+  columns: [{identity}]
+  horizon: 3 days
+
+gold:
+  # {question}
+  {table}:
+    kind: additive
+    window: {{column: {event_time}, size: 1 day, as: {day}}}
+{keys}    measures:
+{measures}
+"""
+
+SILVER = '''\
+"""`silver.{name}`: an accepted record as it is."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+
+def silver(accepted: DataFrame) -> DataFrame:
+    """Return the accepted records; add or derive columns here, one row for each record."""
+    return accepted
+'''
+
+TIMED_SILVER = '''\
+"""`silver.{name}`: an accepted record with its time as a timestamp."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+
+def silver(accepted: DataFrame) -> DataFrame:
+    """Add `{event_time}`, the time in `{time}`{zone}; a record whose time does not exist is rejected."""
+    return accepted.withColumn("{event_time}", {conversion})
+'''

@@ -1,0 +1,173 @@
+"""Which expectations of Great Expectations can validate each record, and which need a whole table.
+
+A row expectation is compiled to Spark columns (spark_jobs/contract/compiled_rules.py): no Python per record. A table
+expectation is evaluated by a checkpoint, where Great Expectations itself runs. Arguments are Great Expectations' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from include.declare.column_type import Ability, ColumnType
+from include.declare.contract_types import COLUMN_TYPES
+from include.declare.yaml_declarations import InvalidValue, shown
+
+Arguments = dict[str, Any]
+STRING, INTEGER, NUMBER = COLUMN_TYPES["string"], COLUMN_TYPES["integer"], COLUMN_TYPES["number"]
+PAIR = ("column_A", "column_B")
+IGNORED = ("both_values_are_missing", "either_value_is_missing", "neither")
+
+
+@dataclass(frozen=True)
+class RowExpectation:
+    """An expectation that can validate one record: what it needs of the column's type, and its arguments.
+
+    `read` gets the arguments as written and the column's type, and returns them typed; it raises InvalidValue.
+    """
+
+    needs: Ability | None
+    read: Callable[[Arguments, ColumnType], Arguments]
+    columns: tuple[str, ...] = ("column",)
+
+    @property
+    def types(self) -> list[ColumnType]:
+        """The types of columns that it is for."""
+        return [each for each in COLUMN_TYPES.values() if self.needs is None or self.needs in each.abilities]
+
+
+def _no_arguments(given: Arguments, kind: ColumnType) -> Arguments:
+    return _refuse_unknown(given, ())
+
+
+def _bounds(given: Arguments, kind: ColumnType) -> Arguments:
+    found = _refuse_unknown(given, ("min_value", "max_value", "strict_min", "strict_max"))
+    for key in ("min_value", "max_value"):
+        found[key] = None if found.get(key) is None else _bound(found[key], kind, key)
+    low, high = found["min_value"], found["max_value"]
+    if low is None and high is None:
+        raise InvalidValue("must have min_value, max_value or both")
+    if low is not None and high is not None and low > high:
+        raise InvalidValue(f"min_value {low} is greater than max_value {high}", "min_value")
+    return found | {key: bool(found.get(key, False)) for key in ("strict_min", "strict_max")}
+
+
+def _bound(value: object, kind: ColumnType, key: str) -> Any:
+    return (NUMBER if kind.comparable == INTEGER.comparable else kind).value(value, key)
+
+
+def _lengths(given: Arguments, kind: ColumnType) -> Arguments:
+    for key in ("min_value", "max_value"):
+        if given.get(key) is not None:
+            INTEGER.value(given[key], key)
+    return _bounds(given, INTEGER)
+
+
+def _length(given: Arguments, kind: ColumnType) -> Arguments:
+    return {"value": INTEGER.value(_refuse_unknown(given, ("value",)).get("value"), "value")}
+
+
+def _set(given: Arguments, kind: ColumnType) -> Arguments:
+    values = _list(_refuse_unknown(given, ("value_set",)), "value_set")
+    return {"value_set": tuple(kind.value(value, "value_set") for value in values)}
+
+
+def _pattern(given: Arguments, kind: ColumnType) -> Arguments:
+    return {"regex": STRING.value(_refuse_unknown(given, ("regex",)).get("regex"), "regex")}
+
+
+def _patterns(given: Arguments, kind: ColumnType) -> Arguments:
+    found = _refuse_unknown(given, ("regex_list", "match_on"))
+    patterns = tuple(STRING.value(each, "regex_list") for each in _list(found, "regex_list"))
+    return {"regex_list": patterns, "match_on": _allowed_value(found, "match_on", ("any", "all"))}
+
+
+def _no_patterns(given: Arguments, kind: ColumnType) -> Arguments:
+    return _patterns(_refuse_unknown(given, ("regex_list",)), kind)
+
+
+def _pair(given: Arguments, kind: ColumnType) -> Arguments:
+    return {"ignore_row_if": _allowed_value(_refuse_unknown(given, ("ignore_row_if",)), "ignore_row_if", IGNORED)}
+
+
+def _greater(given: Arguments, kind: ColumnType) -> Arguments:
+    found = _refuse_unknown(given, ("ignore_row_if", "or_equal"))
+    return {"or_equal": bool(found.pop("or_equal", False)), **_pair(found, kind)}
+
+
+def _refuse_unknown(given: Arguments, names: tuple[str, ...]) -> Arguments:
+    for name in given:
+        if name not in names:
+            raise InvalidValue(f"is not a known key; known: {', '.join(names) or 'none'}", name)
+    return dict(given)
+
+
+def _list(given: Arguments, key: str) -> list[Any]:
+    values = given.get(key)
+    if not isinstance(values, list) or not values or None in values:
+        raise InvalidValue(f"must be a list of values without null, is {shown(values)}", key)
+    return values
+
+
+def _allowed_value(given: Arguments, key: str, allowed: tuple[str, ...]) -> str:
+    value = given.get(key, allowed[0])
+    if value not in allowed:
+        raise InvalidValue(f"must be one of {', '.join(allowed)}, is {shown(value)}", key)
+    return str(value)
+
+
+ROW_EXPECTATIONS: Mapping[str, RowExpectation] = {
+    "expect_column_values_to_be_null": RowExpectation(None, _no_arguments),
+    "expect_column_values_to_not_be_null": RowExpectation(None, _no_arguments),
+    "expect_column_values_to_be_between": RowExpectation(Ability.measured, _bounds),
+    "expect_column_values_to_be_in_set": RowExpectation(Ability.counted, _set),
+    "expect_column_values_to_not_be_in_set": RowExpectation(Ability.counted, _set),
+    "expect_column_values_to_match_regex": RowExpectation(Ability.text, _pattern),
+    "expect_column_values_to_not_match_regex": RowExpectation(Ability.text, _pattern),
+    "expect_column_values_to_match_regex_list": RowExpectation(Ability.text, _patterns),
+    "expect_column_values_to_not_match_regex_list": RowExpectation(Ability.text, _no_patterns),
+    "expect_column_value_lengths_to_be_between": RowExpectation(Ability.text, _lengths),
+    "expect_column_value_lengths_to_equal": RowExpectation(Ability.text, _length),
+    "expect_column_values_to_be_json_parseable": RowExpectation(Ability.text, _no_arguments),
+    "expect_column_pair_values_to_be_equal": RowExpectation(None, _pair, PAIR),
+    "expect_column_pair_values_a_to_be_greater_than_b": RowExpectation(Ability.ordered, _greater, PAIR),
+}
+"""The row expectations, and the column types of each."""
+
+NOT_PER_RECORD: Mapping[str, str] = {
+    "expect_column_values_to_be_unique": "needs all rows; identities are unique already (primaryKey)",
+    "expect_column_values_to_be_increasing": "needs the order of all rows",
+    "expect_column_values_to_be_decreasing": "needs the order of all rows",
+    "expect_column_value_z_scores_to_be_less_than": "needs the mean of all rows",
+    "expect_column_values_to_not_be_outliers": "needs the spread of all rows",
+    "expect_column_values_to_match_strftime_format": "is Python for each record; declare logicalType timestamp",
+    "expect_column_values_to_be_dateutil_parseable": "is Python for each record; declare logicalType timestamp",
+    "expect_column_values_to_match_json_schema": "is Python for each record",
+    "expect_column_values_to_match_like_pattern": "does not exist on pandas, where checkpoints run; use a regex",
+    "expect_column_values_to_be_of_type": "is what logicalType declares",
+    "expect_column_values_to_be_in_type_list": "is what logicalType declares",
+}
+"""Column-map expectations that validate no single record here, and why."""
+
+_SET_OF_COLUMN = """
+distinct_values_to_be_in_set distinct_values_to_contain_set distinct_values_to_equal_set kl_divergence_to_be_less_than
+max_to_be_between mean_to_be_between median_to_be_between min_to_be_between most_common_value_to_be_in_set
+proportion_of_non_null_values_to_be_between proportion_of_unique_values_to_be_between quantile_values_to_be_between
+stdev_to_be_between sum_to_be_between to_exist unique_value_count_to_be_between value_z_scores_to_be_less_than
+values_to_be_unique values_to_be_increasing values_to_be_decreasing
+"""
+TABLE_EXPECTATIONS = frozenset(
+    [f"expect_column_{name}" for name in _SET_OF_COLUMN.split()]
+    + ["expect_compound_columns_to_be_unique", "expect_select_column_values_to_be_unique_within_record"]
+    + ["expect_multicolumn_sum_to_equal", "expect_table_row_count_to_be_between", "expect_table_row_count_to_equal"]
+    + ["expect_table_columns_to_match_set", "expect_table_column_count_to_equal"]
+)
+"""Expectations of a whole table; a checkpoint can also evaluate row expectations."""
+
+
+def why_not_per_record(expectation: str) -> str:
+    """Return why an expectation cannot validate each record."""
+    if expectation in NOT_PER_RECORD:
+        return NOT_PER_RECORD[expectation]
+    return "needs all rows" if expectation in TABLE_EXPECTATIONS else "is not a known expectation"

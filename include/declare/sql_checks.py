@@ -1,0 +1,285 @@
+"""SQL of a pipeline, parsed as Spark's dialect without Spark: syntax, the kind of statement, and the columns named.
+
+What silver's columns are is known for certain only when `silver.py` has run, so a driver checks again before it creates
+tables (`spark_jobs/layers/silver_code.py`). Here a column is known when the contract, a reference table or any text
+in `silver.py` names it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokenizer_core import TokenType
+
+from include.declare.contract import ADDED_UP, Contract
+from include.declare.measures import measure_expressions
+from include.declare.pipeline import (
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    Pipeline,
+    QueryGold,
+    gold_session,
+    gold_window,
+    grain_columns,
+    row_columns,
+    row_condition,
+)
+from include.declare.possible_columns import PossibleColumns, names_in_code
+from include.declare.query_grains import grain_problems
+from include.declare.silver_columns import silver_columns
+from include.declare.yaml_declarations import Document, Finding, Key, Problem, shown, spelled
+from include.ground.record_coordinates import COORDINATES
+
+ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+# What Spark and DuckDB evaluate alike over the same types (tests/cases/test_sql_in_both_engines.py). Casts, arithmetic
+# of wide decimals, and functions of text and time differ in some of their results.
+SAME_IN_DUCKDB = (
+    *(exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Star, exp.Paren, exp.Alias, exp.Tuple),
+    *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Is),
+    *(exp.In, exp.Between, exp.Case, exp.If, exp.Coalesce, exp.Neg, exp.Abs),
+    *(exp.Select, exp.From, exp.Table, exp.TableAlias, exp.Subquery, exp.With, exp.CTE, exp.Where, exp.Group),
+    *(exp.Having, exp.Qualify, exp.Distinct, exp.Order, exp.Ordered, exp.Window, exp.RowNumber, exp.Rank),
+    *(exp.DenseRank, exp.Count, exp.Sum, exp.Min, exp.Max, exp.Filter),
+)
+
+
+def silver_code_problems(path: Path, reference: Iterable[str] | None) -> Iterator[Problem]:
+    """Yield what is wrong with `silver.py` that shows without running it; `reference` is None when it is unknown."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        yield Problem(path, 1, "", "is missing")
+        return
+    except (SyntaxError, ValueError, RecursionError, OSError) as error:
+        yield Problem(path, getattr(error, "lineno", None) or 1, "", f"{type(error).__name__}: {error}")
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (Problem(path, node.lineno, "", why) for why in _import_faults(node))
+    named = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "silver"]
+    if not named:
+        if not any(isinstance(node, ast.Assign | ast.Import | ast.ImportFrom) and _binds(node) for node in tree.body):
+            yield Problem(path, 1, "", "must define a function silver(accepted: DataFrame, …) -> DataFrame")
+        return
+    arguments = named[-1].args
+    parameters = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    if reference is None:
+        return
+    expected = ["accepted", *reference]
+    if arguments.kwarg is None and set(parameters[1:]) != set(expected[1:]):
+        why = f"silver() must have the parameters {', '.join(expected)}, has {', '.join(parameters) or 'none'}"
+        yield Problem(path, named[-1].lineno, "", why)
+
+
+def _import_faults(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom) and node.level:
+        yield "imports relatively; silver.py is loaded alone, without its folder"
+        return
+    names = [str(node.module)] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+    for package in dict.fromkeys(name.partition(".")[0] for name in names):
+        if package not in sys.modules and find_spec(package) is None:
+            yield f"imports {package}, which is not installed"
+
+
+def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> Iterator[Problem]:
+    """Yield the SQL of a pipeline that does not parse, or names columns that silver cannot have."""
+    known = _silver_columns(declared, contract, pipeline.path.parent / "silver.py")
+    for key, why in _expression_findings(("event_time",), declared.event_time, known):
+        yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+    wide = {column.name.lower() for column in contract.columns if column.may_overflow}
+    for gold in declared.gold:
+        for key, why in _overflows(gold, wide):
+            yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+        for key, expression, columns in _expressions(gold, known):
+            for _, why in _expression_findings(key, expression, columns):
+                yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+        if isinstance(gold, QueryGold):
+            file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
+            for line, why in _query_findings(gold, known):
+                yield Problem(file, line, "", why)
+
+
+def _expressions(gold: Gold, silver: PossibleColumns | None) -> Iterator[tuple[Key, str, PossibleColumns | None]]:
+    """Yield key, SQL and known columns of each expression of a gold table."""
+    path: Key = ("gold", gold.name)
+    if gold.partition:
+        yield (*path, "partition"), gold.partition, PossibleColumns(frozenset(row_columns(gold)))
+    yield from (((*path, "keys", n), name, silver) for n, name in enumerate(gold.keys))
+    if isinstance(gold, AdditiveGold):
+        for measure in gold.measures:
+            for key, expression in measure_expressions(measure):
+                yield (*path, "measures", measure.name, *key), expression, silver
+    if isinstance(gold, LatestGold):
+        yield from (((*path, "order_by", n), name, silver) for n, name in enumerate(gold.order_by))
+        yield from (((*path, "columns", name), expression, silver) for name, expression in gold.columns)
+    if (window := gold_window(gold)) is not None:
+        yield (*path, "window", "column"), window.column, silver
+    if (session := gold_session(gold)) is not None:
+        yield (*path, "session", "column"), session.column, silver
+    yield (*path, "touched_by" if isinstance(gold, QueryGold) else "where"), row_condition(gold), silver
+
+
+def _expression_findings(key: Key, expression: str, known: PossibleColumns | None) -> Iterator[Finding]:
+    """Yield why a text is not an SQL expression over these columns; `known` is None where they cannot be known."""
+    try:
+        trees = parsed_statements(expression)
+    except SqlglotError as error:
+        yield key, f"is not an SQL expression of Spark: {_reason(error)}, is {shown(expression)}"
+        return
+    if len(trees) != 1 or not isinstance(trees[0], exp.Condition) or isinstance(trees[0], exp.Query):
+        yield key, f"must be one SQL expression, is {shown(expression)}"
+        return
+    if "measures" in key and (nested := next(trees[0].find_all(exp.AggFunc, exp.Window), None)):
+        yield key, f"must be an expression of one row; {nested.sql(dialect='spark')} needs many"
+    yield from ((key, why) for why in (*_unknown_columns(trees[0], known), *_unknown_functions(trees[0])))
+
+
+def _query_findings(gold: QueryGold, silver: PossibleColumns | None) -> Iterator[tuple[int, str]]:
+    """Yield line and reason where a query cannot be the query of a gold table."""
+    try:
+        trees = parsed_statements(gold.query)
+    except SqlglotError as error:
+        line = error.errors[0].get("line") if isinstance(error, ParseError) and error.errors else 1
+        yield int(line or 1), f"is not SQL of Spark: {_reason(error)}"
+        return
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        kinds = ", ".join(tree.key for tree in trees) or "nothing"
+        yield 1, f"must hold one query and no other statement, holds {kinds}"
+        return
+    query = trees[0]
+    ours = {"silver", *(cte.alias.lower() for cte in query.find_all(exp.CTE))}
+    for table in query.find_all(exp.Table):
+        if table.name and table.name.lower() not in ours:
+            yield 1, f"reads {table.name}; a query of a gold table reads silver alone"
+    grain, names = list(grain_columns(gold)), query.named_selects
+    if "*" not in names and names[: len(grain)] != grain:
+        yield 1, f"the query's columns must begin with {', '.join(grain)}, are {', '.join(names)}"
+    aliases = {alias.alias.lower() for alias in query.find_all(exp.Alias, exp.TableAlias, exp.Subquery)}
+    aliases |= {column.name.lower() for alias in query.find_all(exp.TableAlias) for column in alias.columns}
+    known = None if silver is None else silver | {*grain, *aliases}
+    yield from ((1, why) for why in (*_unknown_columns(query, known), *_unknown_functions(query)))
+    yield from grain_problems(query, grain)
+
+
+def _overflows(gold: Gold, wide: set[str]) -> Iterator[Finding]:
+    """Yield the sums of columns of 64 bits: two records may exceed the sum's 64 bits, and halt the stream."""
+    for key, tree in _summed(gold):
+        is_decimal = any(kind.this == exp.DataType.Type.DECIMAL for kind in tree.find_all(exp.DataType))
+        for name in dict.fromkeys(column.name for column in tree.find_all(exp.Column)):
+            if name.lower() in wide and not is_decimal:
+                why = f"{name} has 64 bits, and so would have the sum, which two records can exceed"
+                remedy = f"write cast({name} as decimal(38,0)), or declare minimum and maximum"
+                yield (*("gold", gold.name), *key), f"{why}; {remedy} of at most {ADDED_UP:,}"
+
+
+def _summed(gold: Gold) -> Iterator[tuple[Key, Any]]:
+    """Yield the expressions that a gold table adds up, with their keys below the table."""
+    if isinstance(gold, QueryGold):
+        sums = [node for tree in _parsed_or_none(gold.query) for node in tree.find_all(exp.Sum, exp.Avg)]
+        yield from ((("query",), node.this) for node in sums)
+    if isinstance(gold, AdditiveGold):
+        for each in gold.measures:
+            for text in each.added_up:
+                yield from ((("measures", each.name, each.function), tree) for tree in _parsed_or_none(text))
+
+
+def _parsed_or_none(sql: str) -> list[Any]:
+    """Return the statements of a text; none of one that is refused anyway."""
+    try:
+        return parsed_statements(sql)
+    except SqlglotError:
+        return []
+
+
+def unproven_constructs(sql: str) -> list[str]:
+    """Return the functions and operators of an SQL text that Spark and DuckDB may evaluate differently, sorted."""
+    nodes = [node for tree in parsed_statements(sql) for node in tree.walk() if not isinstance(node, SAME_IN_DUCKDB)]
+    # sqlglot reads a cast of Spark as a "trycast", with its type as a node below it.
+    unproven = {node.key.removeprefix("try") for node in nodes if not isinstance(node, exp.DataType)}
+    # To Spark a backslash escapes and double quotes hold a text; to DuckDB they are a character and a name.
+    return sorted(unproven | {name for mark, name in (("\\", "backslash"), ('"', "double quotes")) if mark in sql})
+
+
+def duckdb_translation(expression: str) -> str:
+    """Return an expression of Spark in DuckDB's SQL, its columns quoted; raises SqlglotError."""
+    return str(parsed_statements(expression)[0].sql(dialect="duckdb", identify=True))
+
+
+def parsed_statements(sql: str) -> list[Any]:
+    """Return the statements of a text; raises SqlglotError."""
+    kinds = [token.token_type for token in sqlglot.tokenize(sql, read="spark")]
+    # The parser accepts an unclosed parenthesis after some functions.
+    if kinds.count(TokenType.L_PAREN) != kinds.count(TokenType.R_PAREN):
+        raise ParseError("parentheses are not balanced")
+    try:
+        return [tree for tree in sqlglot.parse(sql, dialect="spark") if tree is not None]
+    except RecursionError as error:
+        raise ParseError("it is nested too deeply") from error
+    except (IndexError, ValueError) as error:  # sqlglot's builders of some functions expect all arguments
+        raise ParseError("a function lacks an argument") from error
+
+
+def _unknown_columns(tree: Any, known: PossibleColumns | None) -> Iterator[str]:
+    if known is None:
+        return
+    bound = {name.name.lower() for each in tree.find_all(exp.Lambda) for name in each.expressions}
+    usable = known.usable | bound
+    for name in dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)):
+        if name.lower() not in usable:
+            yield f"{name!r} is not a column; columns: {', '.join(sorted(known.certain))}"
+
+
+@cache
+def other_spark_functions() -> frozenset[str]:
+    """Return the names of Spark's functions that sqlglot has no class for."""
+    return frozenset((Path(__file__).parent / "spark_functions.txt").read_text("utf-8").split())
+
+
+def _unknown_functions(tree: Any) -> Iterator[str]:
+    known = other_spark_functions()
+    for name in dict.fromkeys(node.name.lower() for node in tree.find_all(exp.Anonymous)):
+        if name not in known:
+            near = get_close_matches(name, [*known, *(each.lower() for each in exp.FUNCTION_BY_NAME)])
+            yield f"{name!r} is not a function of Spark" + (f"; do you mean {', '.join(near)}?" if near else "")
+
+
+def _silver_columns(pipeline: Pipeline, contract: Contract, silver: Path) -> PossibleColumns | None:
+    """Return the possible columns of silver; None when `silver.py` computes names at run time."""
+    fields, reference = [column.name for column in contract.columns], dict(_reference_columns(pipeline))
+    try:
+        text = silver.read_text("utf-8")
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError):
+        return None
+    if any(isinstance(node, ast.JoinedStr | ast.Mod | ast.Add) for node in ast.walk(tree)):
+        return None
+    added = silver_columns(text, fields, reference).added
+    certain = {*fields, *COORDINATES, *added, *(name for names in reference.values() for name in names)}
+    return PossibleColumns(frozenset(certain), frozenset(names_in_code(tree)))
+
+
+def _reference_columns(pipeline: Pipeline) -> Iterator[tuple[str, list[str]]]:
+    yield from ((table.name, [name for name, _ in table.columns]) for table in pipeline.reference)
+
+
+def _binds(node: ast.Assign | ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.Assign):
+        return any(isinstance(target, ast.Name) and target.id == "silver" for target in node.targets)
+    return any((alias.asname or alias.name) == "silver" for alias in node.names)
+
+
+def _reason(error: SqlglotError) -> str:
+    return ANSI_COLOUR.sub("", " ".join(str(error).split()))[:200]

@@ -1,1 +1,0 @@
-"""Checks whether this machine can run Headrace: one plain function per check."""

@@ -1,0 +1,48 @@
+"""App ids: the names of the platform's transactions in Delta logs. `include/observe/commit_rows.py` reads them."""
+
+_REFRESH = "/refresh"
+_QUIET = "/quiet"
+
+
+def bronze_app_id(dataset: str, generation: int) -> str:
+    """Return the app id of a checkpoint generation's commits to bronze; versions are numbers of micro-batches."""
+    return f"{dataset}/bronze/{generation}"
+
+
+def quiet_app_id(app_id: str) -> str:
+    """Return the app id of the batches without records that follow those of a generation with this one; versions are
+    batches."""
+    return app_id + _QUIET
+
+
+def generation_app_id(app_id: str) -> str:
+    """Return the app id of the generation to which a commit to bronze belongs."""
+    return app_id.removesuffix(_QUIET)
+
+
+def release_app_id(dataset: str, release: str, table: str) -> str:
+    """Return the app id of a release's commits to `silver`, `rejected` or `gold/<table>`; versions are batches."""
+    return f"{dataset}/{release}/{table}"
+
+
+def refresh_app_id(app_id: str) -> str:
+    """Return the app id of the refreshes of a gold table whose runs have this one; versions are batches."""
+    return app_id + _REFRESH
+
+
+def is_refresh(app_id: str | None) -> bool:
+    """Whether commits of an app id are refreshes of a gold table."""
+    return (app_id or "").endswith(_REFRESH)
+
+
+def plan_app_id(dataset: str, release: str, plan: str) -> str:
+    """Return the app id of a slice plan's commits; version 1 applies the patch, 2 reverts it."""
+    return f"{dataset}/{release}/plan/{plan}"
+
+
+def expiry_app_id(dataset: str, owner: str, layer: str) -> str:
+    """Return the app id of expiry commits; versions are first batches that are left.
+
+    `owner` is the release, or `bronze`, which belongs to all releases.
+    """
+    return f"{dataset}/{owner}/expiry/{layer}"

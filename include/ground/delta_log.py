@@ -1,0 +1,271 @@
+"""A Delta table's commits: from the compact history, then from the log's JSON files. No Spark and no table state."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from include.ground.commit_history import historic_commit, historic_commits, history_end
+from include.ground.errors import Terminal
+
+LOG = "_delta_log"
+COMMIT_FILE = re.compile(r"^(\d{20})\.json$")
+
+
+class TableMissing(Terminal):
+    """There is no Delta log at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is not a Delta table: it has no {LOG}", "headrace tables   (lists the tables)")
+        self.path = path
+
+
+class LogDamaged(Terminal):
+    """A commit file is empty, cut short or no JSON; `path` names it."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(
+            f"commit file {path} {why}; nothing after it can be trusted, so reading stopped there",
+            "headrace repair DATASET   (removes what a power cut left at the end of the log)",
+        )
+        self.path = Path(path)
+
+
+class LogIncomplete(Terminal):
+    """A version is missing between two others; `table` and `version` identify it."""
+
+    def __init__(self, table: Path, version: int) -> None:
+        super().__init__(
+            f"{table} has no commit file of version {version}, but later ones", f"restore {commit_name(version)}"
+        )
+        self.table = table
+        self.version = version
+
+
+@dataclass(frozen=True)
+class AddedFile:
+    """A data file that a commit added: path inside the table, size in bytes; `data_change` unless it was compacted."""
+
+    path: str
+    size: int
+    data_change: bool
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table.
+
+    `timestamp_ms` is the commit's own (commitInfo), in UTC milliseconds. `metadata` is our parsed userMetadata; None
+    for commits without one (creation, maintenance) or of another program. `app_id`, `app_version` are the transaction.
+    """
+
+    version: int
+    timestamp_ms: int
+    metadata: dict[str, Any] | None
+    app_id: str | None
+    app_version: int | None
+    added: tuple[AddedFile, ...]
+    removed: int
+
+
+def commit_name(version: int) -> str:
+    """Return the file name of a version's commit."""
+    return f"{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """Return the file name of the checkpoint at a version."""
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def log_versions(table: Path) -> list[int]:
+    """Return the versions whose commit files are there, ascending; TableMissing without a log."""
+    try:
+        names = os.listdir(table / LOG)
+    except FileNotFoundError as error:
+        raise TableMissing(table) from error
+    return sorted(int(match[1]) for name in names if (match := COMMIT_FILE.match(name)))
+
+
+def commits(table: Path, after: int = -1) -> Iterator[Commit]:
+    """Yield the commits of versions > `after`, ascending, each once: from the history, then from the log.
+
+    Raises LogIncomplete at a hole, LogDamaged or HistoryDamaged at an unreadable file. The first one may be later than
+    `after` + 1 when Delta's log clean-up removed old files: compare its version.
+    """
+    versions = log_versions(table)
+    # After the listing: what the owner moves meanwhile is in the history, where `read_commit` finds it.
+    end = history_end(table)
+    for version, data in historic_commits(table, after + 1, end):
+        yield _parsed(_commit_path(table, version), version, data)
+    expected = max(end, after + 1) if end else None
+    for version in versions:
+        if version <= after or version < end:
+            continue
+        if expected is not None and version != expected:
+            raise LogIncomplete(table, expected)
+        yield read_commit(table, version)
+        expected = version + 1
+
+
+def latest_version(table: Path) -> int:
+    """Return the table's version, -1 for an empty log. Does not list the log: O(log new commits) file look-ups.
+
+    Raises TableMissing. Starts at the version that the log's last checkpoint has.
+    """
+    version = last_checkpoint(table)
+    if version is None or not has_commit(table, version):
+        if not has_commit(table, 0):
+            return max(log_versions(table), default=-1)
+        version = 0
+    step = 1
+    while has_commit(table, version + step):
+        version, step = version + step, step * 2
+    while step := step // 2:
+        version += step if has_commit(table, version + step) else 0
+    return version
+
+
+def has_commit(table: Path, version: int) -> bool:
+    """Return whether the log or the history has the commit of a version."""
+    return os.path.exists(_commit_path(table, version)) or 0 <= version < history_end(table)
+
+
+def checkpoint_file(table: Path, version: int) -> Path:
+    """Return the path of the checkpoint at `version`, written or not."""
+    return table / LOG / checkpoint_name(version)
+
+
+def refuse_lost_commits(table: Path, version: int) -> None:
+    """Raise LogDamaged unless each commit from the last checkpoint up to `version` has a file with content.
+
+    A power cut leaves empty files. delta-rs reads one as a commit without actions: it opens the table with too few
+    rows, and without an error.
+    """
+    for number in range(version, -1, -1):
+        path = _commit_path(table, number)
+        try:
+            if os.path.getsize(path) == 0:
+                raise LogDamaged(path, "is empty")
+        except FileNotFoundError as error:
+            raise LogDamaged(path, "is missing") from error
+        if checkpoint_file(table, number).exists():
+            return
+
+
+def last_checkpoint(table: Path) -> int | None:
+    """Return the version that `_last_checkpoint` names, None without a readable one."""
+    try:
+        return int(orjson.loads((table / LOG / "_last_checkpoint").read_bytes())["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def transaction_version(table: Path, app_id: str) -> int | None:
+    """Return the last transaction version of `app_id`, also of a commit that the log no longer has; None for none."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(table)).transaction_version(app_id)
+
+
+def commits_descending(table: Path, last: int | None = None) -> Iterator[Commit]:
+    """Yield the commits from version `last` (default: the newest) down to the first, without listing the log."""
+    version = latest_version(table) if last is None else last
+    while version >= 0 and has_commit(table, version):
+        yield read_commit(table, version)
+        version -= 1
+
+
+def newest_metadata(table: Path, version: int, key: str) -> Mapping[str, Any]:
+    """Return the metadata of the newest commit up to `version` whose metadata has `key`; empty when none has."""
+    found = (commit.metadata for commit in commits_descending(table, version))
+    return next((metadata for metadata in found if metadata is not None and key in metadata), {})
+
+
+def commits_following(table: Path, after: int) -> Iterator[Commit]:
+    """Yield the commits right after version `after` as `commits` does, without listing the log: O(new commits)."""
+    version = after + 1
+    while has_commit(table, version):
+        yield read_commit(table, version)
+        version += 1
+
+
+def read_commit(table: Path, version: int) -> Commit:
+    """Read one version; LogDamaged when its file is empty or cut short, FileNotFoundError when there is none."""
+    return _parsed(_commit_path(table, version), version, commit_content(table, version))
+
+
+def commit_content(table: Path, version: int) -> bytes:
+    """Return the content of a version's commit file, also of one that is in the history only.
+
+    Raises FileNotFoundError, HistoryDamaged.
+    """
+    try:
+        with open(_commit_path(table, version), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        content = historic_commit(table, version)
+        if content is None:
+            raise
+        return content
+
+
+def _commit_path(table: Path, version: int) -> str:
+    return f"{table}/{LOG}/{commit_name(version)}"
+
+
+def _parsed(path: str, version: int, data: bytes) -> Commit:
+    if not data.strip():
+        raise LogDamaged(path, "is empty")
+    try:
+        actions = [orjson.loads(line) for line in data.splitlines() if line.strip()]
+    except orjson.JSONDecodeError as error:
+        raise LogDamaged(path, f"is cut short or no JSON ({error})") from error
+    return _commit(path, version, actions)
+
+
+def _commit(path: str, version: int, actions: list[dict[str, Any]]) -> Commit:
+    info = _only(actions, "commitInfo")
+    if info is None or not isinstance(info.get("timestamp"), int):
+        raise LogDamaged(path, "has no commitInfo with a timestamp")
+    transaction = _only(actions, "txn") or {}
+    metadata = _metadata(info)
+    _refuse_cut(path, metadata, transaction.get("appId"))
+    return Commit(
+        version=version,
+        timestamp_ms=info["timestamp"],
+        metadata=metadata,
+        app_id=transaction.get("appId"),
+        app_version=transaction.get("version"),
+        added=tuple(_added_file(action["add"]) for action in actions if "add" in action),
+        removed=sum("remove" in action for action in actions),
+    )
+
+
+def _added_file(add: dict[str, Any]) -> AddedFile:
+    return AddedFile(add["path"], add["size"], add.get("dataChange", True))
+
+
+def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
+    return next((action[kind] for action in actions if kind in action), None)
+
+
+def _metadata(info: dict[str, Any]) -> dict[str, Any] | None:
+    """The userMetadata of other programs may be any string; it is not an error of the log."""
+    try:
+        parsed = orjson.loads(info.get("userMetadata") or "null")
+    except orjson.JSONDecodeError:
+        return None
+    return parsed if isinstance(parsed, dict) and "app_id" in parsed else None
+
+
+def _refuse_cut(path: str, metadata: dict[str, Any] | None, app_id: str | None) -> None:
+    """The transaction is the last action written, so its absence betrays a file cut at the end of a line."""
+    if metadata and metadata["app_id"] != app_id:
+        raise LogDamaged(path, f"is cut short: it names transaction {metadata['app_id']} and holds {app_id}")

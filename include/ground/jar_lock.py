@@ -1,0 +1,110 @@
+"""The jars that JVMs are started with: the committed lock, and whether the folder matches it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.ground.errors import Terminal
+
+FOLDERS = ("spark", "broker", "flink")
+OPTIONAL = ("flink",)
+"""Folders that set-up leaves out: their jars are for a benchmark only."""
+# Without the settings: an image fetches the jars in a layer that only their lock and these modules change.
+LOCK = Path(__file__).resolve().parents[2] / "infra" / "jars" / "jars.lock"
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One jar: the folder it belongs to (of FOLDERS), `group:artifact:version`, sha256 in hex."""
+
+    folder: str
+    coordinate: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """`artifact-version.jar`."""
+        _, artifact, version = self.coordinate.split(":")
+        return f"{artifact}-{version}.jar"
+
+    def path_in(self, jars: Path) -> Path:
+        """Return the jar's path below the folder of all jars."""
+        return jars / self.folder / self.file_name
+
+
+class JarLockUnreadable(Terminal):
+    """A line of a jar list is malformed; `line` is its number."""
+
+    def __init__(self, path: Path, line: int, text: str) -> None:
+        super().__init__(
+            f"{path}, line {line}: {text!r} is not `folder group:artifact:version [sha256]`; no jar was used"
+        )
+        self.line = line
+
+
+class JarMissing(Terminal):
+    """Jars of a folder are missing; `missing` lists the coordinates."""
+
+    def __init__(self, folder: str, missing: Sequence[str]) -> None:
+        super().__init__(f"{len(missing)} of the {folder} jars are missing, first {missing[0]}", "make setup")
+        self.missing = list(missing)
+
+
+class JarMismatch(Terminal):
+    """A jar's content differs from the lock; `expected` and `found` are sha256 in hex."""
+
+    def __init__(self, coordinate: str, path: Path, expected: str, found: str) -> None:
+        super().__init__(
+            f"jar {coordinate} has the wrong hash and is not used\n"
+            f"  expected {expected}\n  found    {found}\n  at       {path}",
+            f'find out what changed it; then rm "{path}" && make setup   (a new version: make jars-lock)',
+        )
+        self.coordinate, self.expected, self.found = coordinate, expected, found
+
+
+def read_jar_list(path: Path, *, hashed: bool) -> list[Jar]:
+    """Parse a jar list; with `hashed`, lines end in a sha256. Raises JarLockUnreadable for the first bad line."""
+    jars = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        if not is_jar_line(words, hashed):
+            raise JarLockUnreadable(path, number, line)
+        jars.append(Jar(words[0], words[1], words[2] if hashed else ""))
+    return jars
+
+
+def installed_jars() -> list[Jar]:
+    """Return the locked jars that set-up installs. Raises JarLockUnreadable."""
+    return [jar for jar in read_jar_list(LOCK, hashed=True) if jar.folder not in OPTIONAL]
+
+
+def is_jar_line(words: Sequence[str], hashed: bool) -> bool:
+    """Return whether the words of a line are a folder, a coordinate and, when `hashed`, a sha256."""
+    if len(words) != (3 if hashed else 2) or words[0] not in FOLDERS or words[1].count(":") != 2:
+        return False
+    return not hashed or (len(words[2]) == 64 and set(words[2]) <= set("0123456789abcdef"))
+
+
+def sha256_of(path: Path) -> str:
+    """Return the file's sha256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify_jar(jar: Jar, path: Path) -> None:
+    """Raise JarMismatch unless the file at `path` has the jar's hash."""
+    found = sha256_of(path)
+    if found != jar.sha256:
+        raise JarMismatch(jar.coordinate, path, jar.sha256, found)
+
+
+def require_jars(jars: Path, folder: str, locked: Iterable[Jar]) -> None:
+    """Raise JarMissing unless every locked jar of the folder lies below `jars`. Does not hash: set-up and doctor do."""
+    missing = [jar.coordinate for jar in locked if jar.folder == folder and not jar.path_in(jars).is_file()]
+    if missing:
+        raise JarMissing(folder, missing)

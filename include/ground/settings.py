@@ -1,0 +1,390 @@
+"""Settings: environment variables `HEADRACE_*`, validated, each with its meaning and unit."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict, SettingsError
+
+from include.ground.allowed_options import UNSAFE_VALUES, breaks_guarantee, reason_refused
+from include.ground.errors import Terminal
+from include.ground.secret_masking import MASK, mask_secrets, mask_value
+from include.ground.settings_profiles import DEFAULT_PROFILE, Profile, ProfiledSettings
+
+CLONE = Path(__file__).resolve().parents[2]
+PREFIX = "HEADRACE_"
+OUTSIDE_SETTINGS = {
+    "HEADRACE_FAILPOINT": "For tests: kills or stops a driver at a step (spark_jobs/tables/failpoints.py), "
+    "kill:3.bronze-committed or stop:6.published:12 from batch 12 on. Read by drivers and jobs themselves."
+}
+WEB_ADDRESS = r"^(https?://[\w.-]+(:\d{1,5})?)?$"
+# Spark refuses to start below 450 MiB.
+LEAST_HEAP = {"broker_memory": "128m", "driver_memory": "512m", "executor_memory": "512m"}
+# Spark's other masters are local ones: threads of a driver are HEADRACE_DRIVER_CORES.
+HOST_AND_PORT = r"[\w.-]+:\d{1,5}"
+SPARK_MASTER = re.compile(
+    rf"spark://{HOST_AND_PORT}(,{HOST_AND_PORT})*|yarn|k8s://(https?://)?[\w.-]+(:\d{{1,5}})?(/\S*)?"
+)
+
+
+class InvalidSetting(Terminal):
+    """A setting is unknown, has an invalid value, or would break a guarantee. `key` is its variable."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"setting {key}: {why}; nothing was started", "headrace settings   (lists every setting)")
+        self.key = key
+
+
+class Settings(ProfiledSettings):
+    """All settings. Paths may contain spaces; memory is in JVM notation (512m, 3g)."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    profile: Profile = Field(
+        DEFAULT_PROFILE,
+        description="what to optimise: latency, CPU per record, or memory; sets the knobs of headrace settings "
+        "--profiles, unless they are given",
+    )
+    state: Path = Field(CLONE / ".headrace", description="folder of broker, tables, checkpoints and ledger")
+    datasets: Path = Field(CLONE / "include" / "datasets", description="folder of the dataset folders")
+    jars: Path = Field(CLONE / ".jars", description="folder of the verified jars: spark/ and broker/")
+    runner: Literal["own", "service"] = Field(
+        "own", description="who starts and ends the runner: `headrace up` and `down`, or a service such as a container"
+    )
+    ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the state folder")
+    lease_url: str = Field(
+        "",
+        pattern=r"^(postgresql(\+psycopg)?://\S+)?$",
+        description="PostgreSQL that keeps the leases of several hosts; empty: OS locks, for one host",
+    )
+    lease_seconds: float = Field(
+        30.0,
+        ge=5,
+        le=600,
+        description="seconds for which a lease in PostgreSQL lasts without a renewal; then another host takes over",
+    )
+    database_password_file: Path | None = Field(
+        None, description="file whose first line is the password of the databases whose URLs have none"
+    )
+    warehouse: str = Field(
+        "",
+        pattern=r"^(s3://[a-z0-9][a-z0-9.-]+(/[\w=.-]+)*/?)?$",
+        description="object store that has each publication before readers see it, s3://bucket/prefix; empty: the "
+        "state folder alone",
+    )
+    warehouse_endpoint: str = Field("", pattern=WEB_ADDRESS, description="address of that store; empty: Amazon's")
+    warehouse_region: str = Field("us-east-1", pattern=r"^[\w-]+$", description="region of that store")
+    warehouse_key_id: str = Field("", description="access key id of that store; empty: AWS_… variables, or a role")
+    warehouse_secret_file: Path | None = Field(None, description="file whose first line is the secret of that key")
+    airflow_port: int = Field(
+        0, ge=0, le=65535, description="port of Airflow's web server; 0: a free port, reused by later starts"
+    )
+    airflow_database: str = Field(
+        "", description="SQLAlchemy URL of Airflow's database, postgresql+psycopg://…; empty: SQLite"
+    )
+    airflow_url: str = Field(
+        "",
+        pattern=WEB_ADDRESS,
+        description="where other containers reach Airflow's web server; empty: all parts are on this machine",
+    )
+    console: Literal["on", "off"] = Field("on", description="whether headrace up starts the console")
+    metrics: Literal["on", "off"] = Field("off", description="whether headrace up starts the endpoint for Prometheus")
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="port of the metrics endpoint; 0: a free port, reused by later starts"
+    )
+    console_port: int = Field(
+        0, ge=0, le=65535, description="port of the console; 0: a free port, reused by later starts"
+    )
+    console_url: str = Field(
+        "",
+        pattern=WEB_ADDRESS,
+        description="where browsers reach a console that is a service of its own; empty: the runner starts one",
+    )
+    openlineage_url: str = Field(
+        "",
+        pattern=r"^(https?://[^\s/]+\S*)?$",
+        description="receiver that OpenLineage events are posted to; empty: none",
+    )
+    openlineage_file: Path | None = Field(
+        None, description="file that OpenLineage events are appended to instead, one per line"
+    )
+    openlineage_key_file: Path | None = Field(None, description="file whose first line is the receiver's API key")
+    openlineage_namespace: str = Field(
+        "headrace", pattern=r"^\S+$", description="namespace of the jobs in OpenLineage events"
+    )
+    openlineage_seconds: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="interval between two runs that a stream reports as OpenLineage events, seconds",
+    )
+    console_passwords: Path | None = Field(
+        None, description="file of the console's users (headrace console --add-user); empty: the console is read-only"
+    )
+    api_token_file: Path | None = Field(None, description="file whose first line lets an Airflow elsewhere use the API")
+    kafka_port: int = Field(0, ge=0, le=65535, description="port of the broker; 0: a free port, reused by later starts")
+    kafka_bootstrap: str = Field(
+        "",
+        pattern=r"^([\w.-]+:\d{1,5}(,[\w.-]+:\d{1,5})*)?$",
+        description="a Kafka of your own, host:port[,host:port]; empty: the broker that Headrace runs",
+    )
+    kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="security protocol of that Kafka"
+    )
+    kafka_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = Field(
+        "SCRAM-SHA-512", description="SASL mechanism of that Kafka"
+    )
+    kafka_user: str = Field("", description="user of that Kafka, for SASL")
+    kafka_password_file: Path | None = Field(None, description="file whose first line is that user's password")
+    kafka_ca_file: Path | None = Field(None, description="CA certificates (PEM) for TLS to that Kafka")
+    kafka_create_topics: bool = Field(True, description="whether missing topics are created")
+    schema_registry_url: str = Field(
+        "",
+        pattern=r"^(https?://[\w.-]+(:\d{1,5})?(/[\w./-]*)?)?$",
+        description="schema registry with Confluent's REST API, for datasets in Avro; empty: there is none",
+    )
+    schema_registry_user: str = Field("", description="user of that registry; empty: no log-in")
+    schema_registry_password_file: Path | None = Field(
+        None, description="file whose first line is that user's password"
+    )
+    schema_registry_ca_file: Path | None = Field(None, description="CA certificates (PEM) for TLS to that registry")
+    broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
+    driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
+    driver_jvm: str = Field("", description="additional JVM flags of a driver")
+    driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver that has no cluster: local[N]")
+    driver_host: str = Field(
+        "",
+        pattern=r"^[\w.-]*$",
+        description="where executors of a cluster reach a driver; empty: what Spark finds, its first address that is "
+        "not loopback",
+    )
+    driver_bind: str = Field(
+        "", pattern=r"^[\w.:-]*$", description="address that a driver of a cluster listens on; empty: the driver's host"
+    )
+    spark_master: str = Field(
+        "",
+        description="master of a Spark cluster, spark://host:port; empty: drivers compute by themselves, local[N]",
+    )
+    spark_cores: int = Field(
+        2, ge=1, le=4096, description="cores of the cluster that a driver or a plan's job takes at most"
+    )
+    executor_cores: int = Field(1, ge=1, le=64, description="cores of an executor")
+    executor_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="executor JVM heap")
+    executor_python: str = Field(
+        "", description="Python of the executors, a path on the workers; empty: the path of the driver's Python"
+    )
+    durability: Literal["process", "power"] = Field(
+        "process", description="what a committed batch survives: crashes of processes, or also a power cut (fsync)"
+    )
+    batch_records: int = Field(250_000, ge=1, description="maximum Kafka offsets in an ingest batch")
+    batch_bytes: int = Field(256 << 20, ge=1, description="approximate maximum bytes of records in an ingest batch")
+    refine_records: int = Field(
+        500_000,
+        ge=1,
+        description="maximum records in a refine run, one above 1 KB on disk counts as several; a batch is never split",
+    )
+    compaction_files: int = Field(
+        8, ge=0, le=500, description="similar small files that the owner compacts by itself; 0: only headrace maintain"
+    )
+    trigger_seconds: float = Field(
+        0.1,
+        ge=0,
+        le=3600,
+        description="minimum interval between ingest batches that are not full, seconds; refine paces them",
+    )
+    job_trigger_seconds: float = Field(
+        1.0,
+        ge=0,
+        le=3600,
+        description="least interval while a job of a plan, a deep or a derived audit reads the dataset",
+    )
+    restart_seconds: float = Field(
+        1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
+    )
+    restart_tries: int = Field(5, ge=1, description="failures in a row after which a process is not restarted")
+    stall_seconds: float = Field(
+        1800.0,
+        ge=1,
+        le=86_400,
+        description="seconds without progress after which a driver is killed and restarted",
+    )
+    plan_timeout: float = Field(
+        43_200.0, gt=0, description="seconds after which a job of a plan, a maintenance or a repair is ended"
+    )
+    spark_conf: dict[str, str] = Field(
+        default_factory=dict, description="JSON object of Spark settings, from a list of safe ones"
+    )
+    kafka_options: dict[str, str] = Field(
+        default_factory=dict, description="JSON object of Kafka source options, from a list of safe ones"
+    )
+
+    @model_validator(mode="after")
+    def _require_kafka_login(self) -> Self:
+        if self.kafka_security.startswith("SASL") and not (self.kafka_user and self.kafka_password_file):
+            raise InvalidSetting(
+                "HEADRACE_KAFKA_SECURITY", f"{self.kafka_security} needs HEADRACE_KAFKA_USER and _PASSWORD_FILE"
+            )
+        if self.kafka_security != "PLAINTEXT" and not self.kafka_bootstrap:
+            raise InvalidSetting("HEADRACE_KAFKA_SECURITY", "needs HEADRACE_KAFKA_BOOTSTRAP: it is of your own Kafka")
+        return self
+
+    @model_validator(mode="after")
+    def _require_at_most_one_receiver(self) -> Self:
+        if self.openlineage_url and self.openlineage_file:
+            raise InvalidSetting(
+                "HEADRACE_OPENLINEAGE_FILE", "is given together with HEADRACE_OPENLINEAGE_URL; choose one"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _require_whole_key(self) -> Self:
+        if bool(self.warehouse_key_id) != bool(self.warehouse_secret_file):
+            raise InvalidSetting("HEADRACE_WAREHOUSE_KEY_ID", "and HEADRACE_WAREHOUSE_SECRET_FILE need each other")
+        return self
+
+    @model_validator(mode="after")
+    def _require_interval_below_stall(self) -> Self:
+        for setting in ("trigger_seconds", "job_trigger_seconds"):
+            # What nobody has set must not refuse a command; a driver that waits for its default reports in time.
+            is_set = setting in self.model_fields_set
+            if is_set and (interval := getattr(self, setting)) >= self.stall_seconds:
+                why = f"{interval:g} is not below HEADRACE_STALL_SECONDS: a driver that waits would be killed"
+                raise InvalidSetting(f"HEADRACE_{setting.upper()}", why)
+        return self
+
+    @property
+    def sends_openlineage(self) -> bool:
+        """Whether OpenLineage events are sent at all."""
+        return bool(self.openlineage_url or self.openlineage_file)
+
+    @property
+    def is_power_safe(self) -> bool:
+        """Whether files are forced to disk before a batch counts as committed."""
+        return self.durability == "power"
+
+    @field_validator("state", "datasets", "jars", mode="before")
+    @classmethod
+    def _refuse_empty(cls, value: object) -> object:
+        if not str(value).strip():
+            raise ValueError("is empty; name a folder, or unset it for the default")
+        return value
+
+    @field_validator("state", "datasets", "jars")
+    @classmethod
+    def _absolute_path(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @field_validator("spark_master")
+    @classmethod
+    def _require_cluster_master(cls, value: str) -> str:
+        if value and not SPARK_MASTER.fullmatch(value):
+            raise ValueError(
+                "must be spark://host:port[,host:port], yarn or k8s://…; empty is local[HEADRACE_DRIVER_CORES]"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _require_possible_cluster(self) -> Self:
+        if self.spark_master and self.is_power_safe:
+            raise InvalidSetting(
+                "HEADRACE_DURABILITY", "power is not kept with HEADRACE_SPARK_MASTER: other hosts write the files"
+            )
+        if self.lease_url and not (self.kafka_bootstrap and self.runner == "service"):
+            raise InvalidSetting(
+                "HEADRACE_LEASE_URL",
+                "needs HEADRACE_RUNNER=service and HEADRACE_KAFKA_BOOTSTRAP: what `up` starts ends with its host",
+            )
+        if self.spark_master and self.executor_cores > self.spark_cores:
+            raise InvalidSetting(
+                "HEADRACE_EXECUTOR_CORES",
+                f"{self.executor_cores} is more than HEADRACE_SPARK_CORES={self.spark_cores}: no executor would start",
+            )
+        return self
+
+    @field_validator("broker_memory", "driver_memory", "executor_memory")
+    @classmethod
+    def _require_least_heap(cls, value: str, info: ValidationInfo) -> str:
+        least = LEAST_HEAP[info.field_name or ""]
+        if heap_bytes(value) < heap_bytes(least):
+            raise ValueError(f"must be at least {least}: the JVM does not start with less")
+        return value
+
+    @field_validator("spark_conf", "kafka_options")
+    @classmethod
+    def _refuse_unsafe_options(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        field = info.field_name or ""
+        for key, given in value.items():
+            reject_unsafe(key, given)
+            if key.lower() not in UNSAFE_VALUES and (why := reason_refused(field, key)):
+                raise InvalidSetting(f"{PREFIX}{field.upper()}", f"option {key} is refused: {why}")
+        return value
+
+
+def heap_bytes(text: str) -> int:
+    """Return the bytes of a JVM heap size such as 512m or 3g."""
+    return int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]
+
+
+def reject_unsafe(key: str, value: str) -> None:
+    """Raise InvalidSetting if `key=value` would break a guarantee (data loss, duplicates, another time zone)."""
+    if breaks_guarantee(key, value):
+        raise InvalidSetting(
+            key, f"{mask_secrets(value)!r} would break a guarantee (records lost, duplicated or misread)"
+        )
+
+
+def reject_unknown(environ: Mapping[str, str]) -> None:
+    """Raise InvalidSetting for the first `HEADRACE_*` variable that is not a setting."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OUTSIDE_SETTINGS.keys()
+    for key in environ:
+        if key.startswith(PREFIX) and key not in known:
+            raise InvalidSetting(key, "does not exist")
+
+
+def require_folders(settings: Settings) -> None:
+    """Raise InvalidSetting unless `datasets` exists and `state` exists or can be created. Creates neither."""
+    if not settings.datasets.is_dir():
+        raise InvalidSetting("HEADRACE_DATASETS", f"{settings.datasets} does not exist or is not a folder")
+    existing = next(path for path in (settings.state, *settings.state.parents) if path.exists())
+    if not existing.is_dir():
+        raise InvalidSetting("HEADRACE_STATE", f"{existing} is not a folder")
+    if existing != settings.state:
+        try:
+            # Permissions alone do not show it: nobody can create a folder in /proc.
+            os.rmdir(tempfile.mkdtemp(dir=existing))
+        except OSError as error:
+            why = f"{settings.state} cannot be created in {existing}: {error.strerror}"
+            raise InvalidSetting("HEADRACE_STATE", why) from error
+
+
+@lru_cache(maxsize=1)
+def load_settings() -> Settings:
+    """Return the settings of this process, read from the environment once. Raises InvalidSetting."""
+    reject_unknown(os.environ)
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = f"{PREFIX}{'_'.join(str(part) for part in first['loc'][:1]).upper()}"
+        value = MASK if first["loc"][1:] else repr(mask_value(first["input"]))
+        if isinstance(first["input"], dict | list):
+            value = "not shown, it may hold secrets"
+        why = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "string_pattern_mismatch":
+            meaning = Settings.model_fields[str(first["loc"][0])].description
+            why = f"must have the form {first['ctx']['pattern'].strip('^$')}: {meaning}"
+        raise InvalidSetting(key, f"{why} (value: {value})") from None
+    except SettingsError as error:
+        # For a value that is not JSON, the message contains the field's name and nothing else of use.
+        named = re.search(r'field "(\w+)"', str(error))
+        key = f"{PREFIX}{named[1].upper()}" if named else str(error)
+        raise InvalidSetting(key, "is not a JSON object (value: not shown, it may hold secrets)") from None
+    require_folders(settings)
+    return settings

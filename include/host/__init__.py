@@ -1,1 +1,0 @@
-"""The machine: Java, verified jars, TCP ports, and the tether that ends a child with its parent."""

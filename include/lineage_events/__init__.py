@@ -1,1 +1,0 @@
-"""OpenLineage events of streams, plans, analyses and validations, sent once these are durably recorded."""

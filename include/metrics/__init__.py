@@ -1,1 +1,0 @@
-"""Metrics for Prometheus, and alert conditions, evaluated with or without Prometheus."""

@@ -1,0 +1,1 @@
+"""One model of current state, the ledger, metrics, lineage events and the doctor. Never acts."""

@@ -1,0 +1,272 @@
+"""Removes the data of ended plans (tables and snapshots of releases, rows, comparisons) and the files that `headrace
+repair` moved aside, as `retention` declares.
+
+Reads: plans, publication, active releases. Writes: folders of the state, and rows of the ledger.
+Guarantee: kept are releases that are published, active, or named by an open, applied or rolled back plan, and the rows
+that reverting an applied slice needs. Plans and their events are kept. A damaged plan blocks removal for its own
+dataset only.
+After a crash: the next call finishes the removal. Data is moved before it is deleted, so no reader finds a part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from include.declare.derived_dataset import release_retention
+from include.declare.pipeline import Retention
+from include.ground.paths import (
+    patch_path,
+    release_lease_path,
+    release_path,
+    removed_commits_path,
+    removed_data_path,
+    removed_tables_path,
+    snapshots_path,
+)
+from include.ground.settings import Settings
+from include.observe.ledger_rows import delete_release
+from include.observe.ledger_writer import open_writer
+from include.plans.plan import ENDED, RELEASES, PlanRecord
+from include.plans.plan_index import note_without_data
+from include.plans.plan_journal import PLANNING_TIMEOUT, comparison_path, planning_lock
+from include.plans.plan_lookup import plan_of, plans_of_data
+from include.plans.stage_results import Retired, Stage
+from include.read.publication import read_publication
+from include.state.lease import is_lease_free
+from include.state.release_files import active_releases_file
+
+
+@dataclass(frozen=True)
+class EndedData:
+    """A folder or file that the policy `releases`, `plans` or `removed` removes: since when it is unused, its size.
+
+    `path` is relative to the state folder; `release` has a name when it is the folder of a release's tables.
+    """
+
+    policy: str
+    path: str
+    ended: datetime
+    bytes: int
+    release: str = ""
+
+
+def remove_ended(settings: Settings, dataset: str, now: datetime) -> list[EndedData]:
+    """Remove what `ended_data` returns, and return it. Raises what `move_ended` raises."""
+    found = move_ended(settings, dataset, now)
+    delete_moved(settings, dataset)
+    return found
+
+
+def move_ended(settings: Settings, dataset: str, now: datetime, within: float = PLANNING_TIMEOUT) -> list[EndedData]:
+    """Move what `ended_data` returns to where `delete_moved` deletes it, and return it.
+
+    Raises NothingPublished, PlanUnreadable, PlanBusy after `within` seconds, and the errors of the ledger's writer.
+    """
+    # No plan may begin to use a release meanwhile.
+    with planning_lock(settings, within):
+        history = _read_history(settings, dataset)
+        found = _ended_data(settings, history, now)
+        for each in found:
+            if each.release:
+                _move_tables(settings, dataset, each.release)
+            else:
+                _move(settings.state / each.path, removed_data_path(settings, dataset) / each.path.replace("/", "-"))
+        note_without_data(settings, _without_data(settings, history, now))
+    return found
+
+
+def pass_over(settings: Settings, dataset: str, plans: list[str], now: datetime, end: float) -> None:
+    """Take plans from a list until `end` (monotonic), at least one, and mark those without data in the index.
+
+    Raises NothingPublished, PlanUnreadable.
+    """
+    published = read_publication(settings, dataset).release
+    retention, records = release_retention(settings, dataset, published), list[PlanRecord]()
+    while plans:
+        record = plan_of(settings, dataset, plans.pop())
+        records += [] if record is None else [record]
+        if time.monotonic() >= end:
+            break
+    history = _PlanHistory(dataset, published, retention, records)
+    note_without_data(settings, _without_data(settings, history, now))
+
+
+def delete_moved(settings: Settings, dataset: str, end: float = math.inf) -> bool:
+    """Delete what was moved until `end` (monotonic); return whether all of it is deleted."""
+    for moved in _entries(removed_tables_path(settings, dataset)):
+        # After a crash before the ledger's commit, a release has rows there and no tables.
+        if not release_path(settings, dataset, moved.name).exists():
+            _delete_rows(settings, dataset, moved.name)
+        if not _delete_until(moved, end):
+            return False
+    return all(_delete_until(moved, end) for moved in _entries(removed_data_path(settings, dataset)))
+
+
+def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedData]:
+    """Return what ended longer ago than the published release's `retention` says, tables of releases first.
+
+    Raises NothingPublished; PlanUnreadable, since any release of the dataset may be one that such a plan needs.
+    """
+    return _ended_data(settings, _read_history(settings, dataset), now)
+
+
+@dataclass(frozen=True)
+class _PlanHistory:
+    """The publication of a dataset, and its plans that may need or leave data."""
+
+    dataset: str
+    published: str
+    retention: Retention
+    records: Sequence[PlanRecord]
+
+
+def _read_history(settings: Settings, dataset: str) -> _PlanHistory:
+    records = plans_of_data(settings, dataset)
+    published = read_publication(settings, dataset).release
+    return _PlanHistory(dataset, published, release_retention(settings, dataset, published), records)
+
+
+def _ended_data(settings: Settings, history: _PlanHistory, now: datetime) -> list[EndedData]:
+    dataset, retention = history.dataset, history.retention
+    records = [record.of(dataset) for record in history.records]
+    kept = {history.published, *(active_releases_file(settings, dataset).read() or ()), *_needed(records)}
+    releases = _ended_releases(records)
+    found = []
+    for name, ended in sorted(releases.items()):
+        path = release_path(settings, dataset, name)
+        unused = name not in kept and is_lease_free(settings, release_lease_path(settings, dataset, name))
+        if unused and now - ended > retention.releases and path.is_dir():
+            found.append(_ended(settings, "releases", path, ended, name))
+    removed = {each.release for each in found}
+    for path in _entries(snapshots_path(settings, dataset)):
+        ended = releases.get(path.name) or datetime.fromtimestamp(path.stat().st_ctime, UTC)
+        unused = path.name not in kept and (
+            path.name in removed or not release_path(settings, dataset, path.name).exists()
+        )
+        if unused and now - ended > retention.releases:
+            found.append(_ended(settings, "releases", path, ended))
+    for record in records:
+        ended = _ended_at(record)
+        if _is_ended(record) and now - ended > retention.plans:
+            data = [path for path in _data_of(settings, record, removed) if path.exists()]
+            found += [_ended(settings, "plans", path, ended) for path in data]
+    return [*found, *_removed_by_repair(settings, dataset, now - retention.removed)]
+
+
+def _without_data(settings: Settings, history: _PlanHistory, now: datetime) -> Iterator[str]:
+    """Yield the plans without data: they ended before the retention, and have no tables, rows or pages."""
+    retention = max(history.retention.releases, history.retention.plans)
+    for record in history.records:
+        if _is_ended(record) and now - _ended_at(record) > retention:
+            released = [(part.plan.dataset, name) for part in record.parts for name in _released(part)]
+            tables = (release_path(settings, dataset, name) for dataset, name in released)
+            snapshots = (snapshots_path(settings, dataset) / name for dataset, name in released)
+            if not any(path.exists() for path in (*tables, *snapshots, *_data_of(settings, record, ()))):
+                yield record.plan.id
+
+
+def _removed_by_repair(settings: Settings, dataset: str, before: datetime) -> Iterator[EndedData]:
+    """Yield the files that repairs moved aside before a time: lost commits, and bronze's records in them."""
+    others = (removed_tables_path(settings, dataset), removed_data_path(settings, dataset))
+    for path in _entries(removed_commits_path(settings, dataset)):
+        moved = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        if path not in others and moved < before:
+            yield _ended(settings, "removed", path, moved)
+
+
+def _needed(records: Iterable[PlanRecord]) -> Iterator[str]:
+    """Yield the releases of plans that may still be applied or rolled back."""
+    for record in records:
+        if record.is_open or (record.plan.kind in RELEASES and record.stage not in ENDED):
+            yield from (record.plan.base, record.plan.release)
+
+
+def _ended_releases(records: Iterable[PlanRecord]) -> dict[str, datetime]:
+    """Return the releases that were retired, cancelled or rejected, and when last."""
+    found: dict[str, datetime] = {}
+    for record in records:
+        for name in _released(record):
+            found[name] = max(_ended_at(record), found.get(name, _ended_at(record)))
+    return found
+
+
+def _released(record: PlanRecord) -> Sequence[str]:
+    """Return the releases that ended with a plan."""
+    if record.plan.kind not in RELEASES or record.stage not in ENDED:
+        return ()
+    retired = record.find(Retired)
+    return [record.plan.release] if retired is None else retired.releases
+
+
+def _is_ended(record: PlanRecord) -> bool:
+    """Whether nothing can follow: a slice that was rolled back is never applied again."""
+    return record.stage in ENDED or (record.plan.kind not in RELEASES and record.stage == Stage.ROLLED_BACK)
+
+
+def _data_of(settings: Settings, record: PlanRecord, removed: Container[str]) -> Iterator[Path]:
+    """Yield the data of a plan besides its parameters and events; `removed` releases include all their rows."""
+    plan = record.plan
+    if plan.kind not in RELEASES and plan.release not in removed:
+        yield patch_path(settings, plan.dataset, plan.release, plan.id)
+    yield from (comparison_path(settings, plan.id, kind) for kind in ("json", "html"))
+
+
+def _ended_at(record: PlanRecord) -> datetime:
+    return record.events[-1].at if record.events else record.plan.planned_at
+
+
+def _ended(settings: Settings, policy: str, path: Path, ended: datetime, release: str = "") -> EndedData:
+    files = (file for file in (path, *path.rglob("*")) if file.is_file())
+    size = sum(file.stat().st_size for file in files)
+    return EndedData(policy, path.relative_to(settings.state).as_posix(), ended, size, release)
+
+
+def _move_tables(settings: Settings, dataset: str, release: str) -> None:
+    """Move a release's tables out of the warehouse, where no projection is reading them, and delete their rows."""
+    writer = open_writer(settings)
+    try:
+        with writer.transaction(alone=True) as connection:
+            delete_release(connection, dataset, release)
+            _move(release_path(settings, dataset, release), removed_tables_path(settings, dataset) / release)
+    finally:
+        writer.close()
+
+
+def _move(path: Path, moved: Path) -> None:
+    _delete_until(moved, math.inf)
+    moved.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(moved)
+
+
+def _delete_rows(settings: Settings, dataset: str, release: str) -> None:
+    writer = open_writer(settings)
+    try:
+        with writer.transaction(alone=True) as connection:
+            delete_release(connection, dataset, release)
+    finally:
+        writer.close()
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _delete_until(path: Path, end: float) -> bool:
+    """Delete a file or folder, until `end`; return whether it is gone. Another process may be deleting it too."""
+    if path.is_file():
+        path.unlink(missing_ok=True)
+    for root, _, names in os.walk(path, topdown=False):
+        for name in names:
+            if time.monotonic() >= end:
+                return False
+            Path(root, name).unlink(missing_ok=True)
+        with suppress(OSError):
+            os.rmdir(root)
+    return True

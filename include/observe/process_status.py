@@ -1,0 +1,292 @@
+"""Status of the processes, from run files, status files and the process table. Never acts.
+
+Whether a process runs is observed directly; whether it will be started follows from its desired state and the runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from include.declare.derived_dataset import all_dataset_names
+from include.ground.paths import run_path
+from include.ground.ports import is_open
+from include.ground.settings import Settings
+from include.read.plain_values import iso_time
+from include.state.broker_address import broker_state, external_state
+from include.state.desired_streams import desired_stream, desired_streams, last_change
+from include.state.driver_status import DriverStatus, read_reported_status
+from include.state.json_file import StateFileUnreadable
+from include.state.process_states import (
+    AIRFLOW,
+    BROKER,
+    CONSOLE,
+    JOB,
+    METRICS,
+    OPENLINEAGE,
+    RUNNER,
+    ProcessState,
+    ProcessStatus,
+    stream_name,
+)
+from include.state.run_files import (
+    RunFile,
+    is_alive,
+    is_elsewhere,
+    is_suspended,
+    job_processes,
+    job_run_files,
+    job_runs,
+    missing_heartbeat,
+    read_run_file,
+)
+from include.state.runner_record import ProcessRecord, read_process_records
+
+# A driver reports about once a second; a long pause of its JVM stays well below this.
+SILENT_AFTER = 30.0
+SLOW_AFTER = 60.0
+
+
+def observe_processes(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
+    """Return the current status of the runner, the broker and the stream of every known dataset, in that order."""
+    names = all_dataset_names(settings) if datasets is None else datasets
+    runner, records = observe_runner(settings), read_process_records(settings)
+    streams = [_observe_stream(settings, dataset, runner, records) for dataset in names]
+    return [runner, _observe_broker(settings, runner, records), *streams]
+
+
+def observe_airflow(settings: Settings) -> list[ProcessStatus]:
+    """Return Airflow's status, running when its port is open; an empty list when it was not started: it is optional."""
+    airflow = status_by_run_file(settings, AIRFLOW, web_server_status)
+    return [airflow] if is_started(airflow) else []
+
+
+def web_server_status(run: RunFile) -> ProcessStatus:
+    """Return the status of Airflow or of the console from its run file and its port; `detail` is its address."""
+    if not is_alive(run):
+        return gone_status(run)
+    if is_elsewhere(run):
+        return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, f"on {run.host}")
+    ready = is_open(int(run.extra.get("port", 0)))
+    state = ProcessState.RUNNING if ready else ProcessState.STARTING
+    return ProcessStatus(run.name, run.pid, state, str(run.extra.get("page", "")))
+
+
+def observe_console(settings: Settings) -> ProcessStatus:
+    """Return the console's status: running when its port is open; when it is gone, what the runner will do."""
+    return _observe_optional(settings, CONSOLE, settings.console == "on")
+
+
+def observe_metrics(settings: Settings) -> ProcessStatus:
+    """Return the status of the metrics endpoint, as that of the console."""
+    return _observe_optional(settings, METRICS, settings.metrics == "on")
+
+
+def observe_openlineage(settings: Settings) -> ProcessStatus:
+    """Return the status of the process that sends OpenLineage events: running while it lives."""
+    return _observe_optional(settings, OPENLINEAGE, settings.sends_openlineage)
+
+
+def observe_optional(settings: Settings) -> list[ProcessStatus]:
+    """Return the status of the processes that settings switch on: console, metrics endpoint, OpenLineage events."""
+    return [observe_console(settings), observe_metrics(settings), observe_openlineage(settings)]
+
+
+def _observe_optional(settings: Settings, name: str, is_on: bool) -> ProcessStatus:
+    since = _broker_desired_since(settings) if is_on else None
+    records = read_process_records(settings)
+    return supervised_status(unsupervised_status(settings, name), observe_runner(settings), records.get(name), since)
+
+
+def observe_jobs(settings: Settings) -> list[ProcessStatus]:
+    """Return the running jobs of plans, maintenance and repair."""
+    return [job_status(run) for run in job_run_files(settings) if job_runs(run)]
+
+
+def job_status(run: RunFile) -> ProcessStatus:
+    """Return the status of a running job; unknown when its guard was killed and others of its processes run."""
+    since, limit = datetime.fromtimestamp(run.started, UTC), float(run.extra.get("limit_seconds", 0))
+    facts = {"dataset": run.extra.get("dataset"), "plan": run.name.removeprefix(JOB)}
+    facts |= {"started_at": iso_time(since.replace(microsecond=0)), "limit_seconds": limit}
+    detail = f"{run.extra.get('job', '')} since {since:%Y-%m-%d %H:%M:%S} UTC, limit {timedelta(seconds=limit)}"
+    if is_alive(run):
+        return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, detail, facts=facts)
+    left = [process.pid for process in job_processes(run)]
+    return ProcessStatus(run.name, None, ProcessState.UNKNOWN, f"pids {left} are left; headrace down", facts=facts)
+
+
+def observe_runner(settings: Settings) -> ProcessStatus:
+    """Return the runner's status: liveness from the process table, the rest from its own report."""
+    return unsupervised_status(settings, RUNNER)
+
+
+def observe_broker(settings: Settings) -> ProcessStatus:
+    """Return the broker's status: running when its port is open; when it is gone, what the runner will do."""
+    return _observe_broker(settings, observe_runner(settings), read_process_records(settings))
+
+
+def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
+    """Return the status of a dataset's stream: its driver's report, or what the runner will do when it is gone."""
+    return _observe_stream(settings, dataset, observe_runner(settings), read_process_records(settings))
+
+
+def is_started(status: ProcessStatus) -> bool:
+    """Return whether a process was started or is requested; one that is optional is left out otherwise."""
+    return status.state is not ProcessState.STOPPED
+
+
+def is_expected(status: ProcessStatus) -> bool:
+    """Return whether a process runs, or will be started without user action."""
+    return status.pid is not None or status.state is ProcessState.PENDING
+
+
+def _observe_broker(settings: Settings, runner: ProcessStatus, records: Mapping[str, ProcessRecord]) -> ProcessStatus:
+    if settings.kafka_bootstrap:
+        return unsupervised_status(settings, BROKER)
+    return supervised_status(
+        unsupervised_status(settings, BROKER), runner, records.get(BROKER), _broker_desired_since(settings)
+    )
+
+
+def _observe_stream(
+    settings: Settings, dataset: str, runner: ProcessStatus, records: Mapping[str, ProcessRecord]
+) -> ProcessStatus:
+    alone = unsupervised_status(settings, stream_name(dataset))
+    return supervised_status(alone, runner, records.get(alone.name), _desired_since(settings, dataset))
+
+
+def _desired_since(settings: Settings, dataset: str) -> datetime | None:
+    """Return when the stream was requested; None when it is not requested or the request is unreadable."""
+    try:
+        desired = desired_stream(settings, dataset)
+    except StateFileUnreadable:
+        return None
+    return desired.since if desired is not None and desired.desired else None
+
+
+def _broker_desired_since(settings: Settings) -> datetime | None:
+    """Return the time of the request that the broker runs for; None when unreadable."""
+    try:
+        return last_change(desired_streams(settings))
+    except StateFileUnreadable:
+        return None
+
+
+def supervised_status(
+    alone: ProcessStatus, runner: ProcessStatus, record: ProcessRecord | None, desired_since: datetime | None
+) -> ProcessStatus:
+    """Return a process's status from its own status `alone`, the runner and the time of the request (None: none)."""
+    record = record or ProcessRecord()
+    status = replace(alone, restarts=record.restarts, last_error=record.last_error)
+    alive = alone.pid is not None and not alone.state.terminal
+    if alive or desired_since is None or alone.state is ProcessState.UNKNOWN:
+        return status
+    if record.given_up and record.desired_since == desired_since:
+        return replace(status, state=ProcessState.FAILED, detail=given_up_detail(record))
+    if runner.pid is None or runner.state in (ProcessState.UNKNOWN, ProcessState.DRAINING):
+        return status
+    return replace(status, state=ProcessState.PENDING, detail=pending_detail(record), next_try=record.next_try)
+
+
+def pending_detail(record: ProcessRecord) -> str:
+    """Return why a desired process is not running, and the time of the next start."""
+    if record.next_try is None:
+        return record.last_error
+    return f"{record.last_error}; tried again at {record.next_try:%H:%M:%S} UTC"
+
+
+def given_up_detail(record: ProcessRecord) -> str:
+    """Return why the runner gave up."""
+    return f"{record.last_error} ({record.failures} times in a row)" if record.failures > 1 else record.last_error
+
+
+def started_datasets(settings: Settings) -> list[str]:
+    """Return the datasets whose stream has a run file, sorted; the dataset's folder may be gone."""
+    found = run_path(settings, stream_name("*")).parent.glob("stream-*.json")
+    return sorted(path.stem.removeprefix("stream-") for path in found if not path.stem.endswith(".status"))
+
+
+def unsupervised_status(settings: Settings, name: str, now: datetime | None = None) -> ProcessStatus:
+    """Return the status of a process from its run file, the process table and its own report, without the runner's."""
+    if name == BROKER and settings.kafka_bootstrap:
+        return ProcessStatus(BROKER, None, *external_state(settings))
+    if name == BROKER:
+        return status_by_run_file(settings, name, broker_status)
+    if name in (CONSOLE, METRICS):
+        return status_by_run_file(settings, name, web_server_status)
+    if name == OPENLINEAGE:
+        return status_by_run_file(settings, name, lambda run: sender_status(settings, run))
+    moment = now or datetime.now(UTC)
+    return status_by_run_file(settings, name, lambda run: reporting_process_status(settings, run, moment))
+
+
+def status_by_run_file(settings: Settings, name: str, status_of: Callable[[RunFile], ProcessStatus]) -> ProcessStatus:
+    """Return `status_of` the process's run file; stopped without one, unknown when it is unreadable."""
+    try:
+        run = read_run_file(settings, name)
+    except StateFileUnreadable as error:
+        return ProcessStatus(name, None, ProcessState.UNKNOWN, error.what)
+    if run is None:
+        return ProcessStatus(name, None, ProcessState.STOPPED)
+    if is_suspended(run):
+        return ProcessStatus(name, run.pid, ProcessState.UNKNOWN, "suspended by a signal; kill -CONT resumes it")
+    return status_of(run)
+
+
+def sender_status(settings: Settings, run: RunFile) -> ProcessStatus:
+    """Return the status of the process that sends events; `detail`: the receiver, or why it takes none."""
+    if not is_alive(run):
+        return gone_status(run)
+    reported = read_reported_status(settings, run)
+    state = reported.process_state if reported else ProcessState.RUNNING
+    detail = (reported.reason if reported else None) or str(run.extra.get("receiver", ""))
+    return ProcessStatus(run.name, run.pid, state, detail)
+
+
+def broker_status(run: RunFile) -> ProcessStatus:
+    """Return the broker's status from its run file, the process table and its port."""
+    state = broker_state(run)
+    if state in (ProcessState.CRASHED, ProcessState.LOST):
+        return gone_status(run)
+    return ProcessStatus(run.name, run.pid, state, str(run.extra.get("bootstrap", "")))
+
+
+def reporting_process_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
+    """Return the status of a reporting process from its run file and its last report."""
+    # Check liveness first: a dead process has already written its final status.
+    alive, reported = is_alive(run), read_reported_status(settings, run)
+    if not alive:
+        return exited_status(run, reported)
+    stalled = stalled_seconds(run, reported, now)
+    if stalled > settings.stall_seconds:
+        return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no progress for {stalled:.0f} s")
+    if reported is None or reported.at is None:
+        return ProcessStatus(run.name, run.pid, ProcessState.STARTING)
+    silence = (now - reported.at).total_seconds()
+    if silence > SILENT_AFTER:
+        return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no report for {silence:.0f} s")
+    slow = f"no progress for {stalled:.0f} s" if stalled > SLOW_AFTER else ""
+    return ProcessStatus(run.name, run.pid, reported.process_state, reported.reason or slow)
+
+
+def stalled_seconds(run: RunFile, reported: DriverStatus | None, now: datetime) -> float:
+    """Return for how long a process has made no progress; one that has not reported yet began at its start."""
+    if reported is None or reported.at is None:
+        return now.timestamp() - run.started
+    since = reported.progress_at
+    return 0.0 if since is None else (now - since).total_seconds()
+
+
+def exited_status(run: RunFile, reported: DriverStatus | None) -> ProcessStatus:
+    """Return the status of a process that is gone: its last report, else crashed."""
+    if reported is not None and reported.process_state.terminal:
+        return ProcessStatus(run.name, None, reported.process_state, reported.reason or "")
+    return gone_status(run)
+
+
+def gone_status(run: RunFile) -> ProcessStatus:
+    """Return the status of a process that ended without a final report: lost when it was one of another place."""
+    if is_elsewhere(run):
+        return ProcessStatus(run.name, None, ProcessState.LOST, missing_heartbeat(run))
+    return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")

@@ -1,1 +1,0 @@
-"""Airflow operators, triggers and forms: thin adapters over planning, supervision and audit."""

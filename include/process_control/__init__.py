@@ -1,1 +1,0 @@
-"""Starts, restarts and stops the broker, the drivers, the runner and Airflow."""

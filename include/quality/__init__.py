@@ -1,1 +1,0 @@
-"""Contracts against the standard; whole-table rules by Great Expectations; counts of rules."""

@@ -1,0 +1,1 @@
+"""What is published: publications, queries over pinned tables, subscriptions, and the copy in an object store."""

@@ -1,0 +1,205 @@
+"""Replace a dataset's tables in the state folder by those of the object store, and become their owner (adr-0002).
+
+Reads: the store. Writes: the owner in the store, tables, snapshots of releases; moves away what was here.
+Guarantee: the tables are those of the store's publication, and each file has the checksum in its name. The previous
+owner is refused from then on. Commits in the store that no publication names are removed: they were interrupted and
+will be repeated.
+After a crash: call it again; complete files are not fetched twice.
+Does not: read or change the checkpoint of Kafka: it belongs to the replaced tables and is moved away with them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from include.ground.delta_log import LOG
+from include.ground.durable_files import write_atomically
+from include.ground.errors import Terminal, Transient
+from include.ground.file_checksum import file_checksum, named_checksum
+from include.ground.object_store import ObjectStore, find_store, keys_below
+from include.ground.paths import (
+    active_releases_path,
+    checkpoint_path,
+    publication_path,
+    removed_commits_path,
+    restoring_path,
+    snapshots_path,
+    store_owner_path,
+    warehouse,
+)
+from include.ground.settings import Settings
+from include.ground.table_files import current_files
+from include.read.publish_to_store import AT_ONCE, SNAPSHOT
+from include.read.stored_publication import (
+    StoredPublication,
+    new_working_copy,
+    owner_file,
+    read_stored,
+    save_stored,
+    working_copy_file,
+)
+
+LOGGED = re.compile(rf"(?P<table>.+)/{LOG}/(?P<version>\d{{20}})\.(json|checkpoint\.parquet)")
+
+
+class PublicationNotStored(Terminal):
+    """The store has no publication of the dataset, or no store is set."""
+
+    def __init__(self, dataset: str, where: str) -> None:
+        super().__init__(f"{dataset}: {where}; nothing was changed", "headrace settings   (HEADRACE_WAREHOUSE…)")
+        self.dataset = dataset
+
+
+class FetchedFileDiffers(Transient):
+    """A fetched file is not the one that the log names: it is incomplete, or was changed in the store."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key} in the object store {why}; the tables here are unchanged", "headrace restore, again")
+        self.key = key
+
+
+@dataclass(frozen=True)
+class RestoredDataset:
+    """The restored publication: batch and release, versions by table, number and bytes of fetched files.
+
+    `removed`: commits in the store that no publication names. `moved_to`: the folder of the replaced tables.
+    `batch` is -1 if nothing was published: only the ownership was taken over, and the tables here are unchanged.
+    """
+
+    release: str
+    batch: int
+    versions: Mapping[str, int]
+    files: int
+    bytes: int
+    removed: Sequence[str]
+    moved_to: Path | None
+
+
+def store_of(settings: Settings, dataset: str) -> ObjectStore:
+    """Return the object store that has the dataset's tables; PublicationNotStored when none is set."""
+    store = find_store(settings)
+    if store is None:
+        raise PublicationNotStored(dataset, "HEADRACE_WAREHOUSE names no object store")
+    return store
+
+
+def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDataset:
+    """Take a dataset over from the store.
+
+    Raises PublicationNotStored, FetchedFileDiffers, StoreUnavailable, PublishedElsewhere.
+
+    The caller holds the dataset's lease.
+    """
+    store = store_of(settings, dataset)
+    stored = read_stored(store, dataset)
+    if stored is None:
+        raise PublicationNotStored(dataset, f"{store.url} has no publication of it")
+    own = replace(stored, owner=new_working_copy())
+    save_stored(store, dataset, own)
+    objects = keys_below(store.list(dataset))
+    removed = _remove_unpublished(store, objects, stored.versions)
+    if stored.is_empty:
+        owner_file(settings, dataset).write(own.owner)
+        return RestoredDataset("", -1, {}, 0, 0, removed, None)
+    staging = restoring_path(settings, dataset)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        logs = _logs(objects, stored.versions)
+        _fetch_all(store, {key: staging / Path(key).relative_to(dataset) for key in logs}, objects, pool)
+        data = _data_files(staging, dataset, stored.versions)
+        fetched = _fetch_all(store, data, objects, pool)
+        small = {key: _small_file(settings, staging, dataset, key) for key in stored.files}
+        _fetch_all(store, small, {}, pool)
+    # The previous owner may have been sending commits when it lost the dataset.
+    removed += _remove_unpublished(store, keys_below(store.list(dataset)), stored.versions)
+    _write_records(settings, staging, dataset, own)
+    replaced = removed_commits_path(settings, dataset) / f"{now:%Y%m%dT%H%M%SZ}"
+    moved = _replace_tables(settings, dataset, staging, replaced)
+    publication = stored.publication
+    sizes = sum(objects[key] for key in data)
+    return RestoredDataset(
+        publication["release"], publication["batch"], stored.versions, fetched, sizes, removed, moved
+    )
+
+
+def _remove_unpublished(store: ObjectStore, objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
+    """Remove the logs' objects after the published versions, and the hints that may name them; return the keys."""
+    later = [key for key in objects if LOGGED.fullmatch(key) and not _is_published(key, versions)]
+    hints = {f"{key.rpartition('/')[0]}/_last_checkpoint" for key in later}
+    removed = later + sorted(hints & objects.keys())
+    store.delete(removed)
+    return removed
+
+
+def _logs(objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
+    return [key for key in objects if _is_published(key, versions)]
+
+
+def _is_published(key: str, versions: Mapping[str, int]) -> bool:
+    """Return whether an object belongs to a table's log up to its published version."""
+    found = LOGGED.fullmatch(key)
+    return found is not None and int(found["version"]) <= versions.get(found["table"], -1)
+
+
+def _data_files(staging: Path, dataset: str, versions: Mapping[str, int]) -> dict[str, Path]:
+    """Return the local paths, by key, of the files that the fetched logs name."""
+    tables = {table: staging / Path(table).relative_to(dataset) for table in versions}
+    return {f"{table}/{file}": path / file for table, path in tables.items() for file in current_files(path)}
+
+
+def _small_file(settings: Settings, staging: Path, dataset: str, key: str) -> Path:
+    """Return the local path of a small file: in the folder of snapshots, or next to the tables."""
+    parts = Path(key).relative_to(dataset).parts
+    if len(parts) > 2 and parts[1] == SNAPSHOT:
+        return snapshots_path(settings, dataset).joinpath(parts[0], *parts[2:])
+    return staging.joinpath(*parts)
+
+
+def _fetch_all(
+    store: ObjectStore, files: Mapping[str, Path], sizes: Mapping[str, int], pool: ThreadPoolExecutor
+) -> int:
+    """Fetch the files that are missing or of another size; return how many."""
+    missing = {k: path for k, path in files.items() if not path.exists() or path.stat().st_size != sizes.get(k)}
+    list(pool.map(partial(_fetch, store), missing.items()))
+    return len(missing)
+
+
+def _fetch(store: ObjectStore, file: tuple[str, Path]) -> None:
+    key, path = file
+    if not store.download(key, path):
+        raise FetchedFileDiffers(key, "is missing")
+    checksum = named_checksum(path.name)
+    if checksum is not None and file_checksum(path) != checksum:
+        path.unlink()
+        raise FetchedFileDiffers(key, f"has not the checksum {checksum} of its name")
+
+
+def _write_records(settings: Settings, staging: Path, dataset: str, stored: StoredPublication) -> None:
+    """Write owner and publication; drop active releases whose tables the store does not have."""
+    active = staging / active_releases_path(settings, dataset).name
+    if active.exists():
+        known = {path.split("/")[1] for path in stored.versions} | {stored.publication["release"]}
+        names = [name for name in json.loads(active.read_bytes()) if name in known]
+        write_atomically(active, json.dumps(names))
+    working_copy_file(staging / store_owner_path(settings, dataset).name, dataset).write(stored.owner)
+    text = json.dumps(stored.publication, indent=1) + "\n"
+    write_atomically(staging / publication_path(settings, dataset).name, text)
+
+
+def _replace_tables(settings: Settings, dataset: str, staging: Path, moved: Path) -> Path | None:
+    """Move the old tables and checkpoint away and the fetched tables into place; return the folder of the old ones."""
+    tables = warehouse(settings) / dataset
+    old = {"tables": tables, "checkpoint": checkpoint_path(settings, dataset)}
+    found = {name: path for name, path in old.items() if path.exists()}
+    for name, path in found.items():
+        moved.mkdir(parents=True, exist_ok=True)
+        path.rename(moved / name)
+    tables.parent.mkdir(parents=True, exist_ok=True)
+    staging.rename(tables)
+    return moved if found else None

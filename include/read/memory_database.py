@@ -1,0 +1,56 @@
+"""Opens DuckDB, for all modules: in memory, with a memory limit, spilling into a folder of this process.
+
+Writes: `spill/<process>/` in the state folder, while a query needs more memory than its limit.
+After a crash: the next process that opens a database removes the folder (`include/ground/process_folder.py`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from os import getpid
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from include.ground.paths import spill_path
+from include.ground.process_folder import new_process_folder
+from include.ground.settings import load_settings
+
+MEMORY = "2GB"
+
+
+def memory_database(memory: str = MEMORY, *, spills: bool = True) -> Any:
+    """Return a DuckDB connection in memory, in UTC, that never loads anything and sees no Python variable.
+
+    Beyond `memory` it spills to the disk, if it may; what cannot be spilled fails the query.
+    """
+    import duckdb
+
+    connection = duckdb.connect(":memory:")
+    # Global: its cursors have these two as well.
+    connection.execute("set global TimeZone = 'UTC'; set global python_enable_replacements = false")
+    connection.execute("set memory_limit = ?", [memory])
+    # Two connections that spill into one folder take and remove each other's files.
+    folder = str(spill_folder(getpid()) / uuid4().hex[:8]) if spills else ""
+    connection.execute("set temp_directory = ?", [folder])
+    connection.execute("set autoinstall_known_extensions = false; set autoload_known_extensions = false")
+    # It never forgets a file that was read, some 800 bytes each, and keeps no content of local files.
+    connection.execute("set enable_external_file_cache = false")
+    return connection
+
+
+def view_rows(database: Any, name: str, rows: Any) -> None:
+    """Make `name` a view of Arrow rows, also where other rows or an SQL view have the name."""
+    database.execute(f"drop view if exists {name}")
+    database.register(name, rows)
+
+
+@cache
+def spill_folder(process: int) -> Path:
+    """Return this process's folder for temporary files; one that cannot be made fails the query that needs it."""
+    spills = spill_path(load_settings(), "any").parent
+    if spills.parent.is_dir():
+        with suppress(OSError):
+            return new_process_folder(spills)
+    return spills / str(process)

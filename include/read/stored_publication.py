@@ -1,0 +1,178 @@
+"""A dataset's publication in the object store and its owner: one object, replaced by conditional puts only.
+
+`<dataset>/publication.json` has the content of the local file and, under `store`: the working copy that wrote it, the
+version of each table up to which commits and files are in the store, and the checksums of the small files next to them.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from include.ground.delta_log import LOG, commit_content, commit_name
+from include.ground.errors import Terminal
+from include.ground.object_store import ObjectStore
+from include.ground.paths import publication_path, store_owner_path, warehouse
+from include.ground.settings import Settings
+from include.state.json_file import JsonFile
+
+NOTHING: Mapping[str, Any] = {"tables": {}}
+"""The publication of a dataset whose owner has not published yet."""
+
+
+class StoreConflict(Terminal):
+    """The store has content that this working copy did not write: nothing may be published from here."""
+
+    def __init__(self, dataset: str, why: str) -> None:
+        super().__init__(
+            f"{dataset}: {why}; nothing was published, and what is in the store is unchanged",
+            f"end the other owner, if there is one, then: headrace restore {dataset}   (takes what the store has; the"
+            " copy here is moved away)",
+        )
+        self.dataset = dataset
+
+
+class PublishedElsewhere(StoreConflict):
+    """Another working copy, on `host`, has published to the store since, or has taken it over."""
+
+    def __init__(self, dataset: str, url: str, host: str) -> None:
+        super().__init__(dataset, f"{url} belongs to the tables of another state folder, on host {host}")
+        self.host = host
+
+
+class StoreDiffers(StoreConflict):
+    """A table here lacks a commit that the store has, or has another one in its place."""
+
+    def __init__(self, dataset: str, table: str, version: int, url: str) -> None:
+        super().__init__(dataset, f"{url} has another version {version} of {table} than this state folder")
+        self.table, self.version = table, version
+
+
+@dataclass(frozen=True)
+class WorkingCopy:
+    """The tables of a dataset in one state folder: a random name, and the host that created them."""
+
+    name: str
+    host: str
+
+
+@dataclass(frozen=True)
+class StoredPublication:
+    """A dataset's content of the store. `tag`: the object's, for the next conditional put; "" before the first."""
+
+    publication: Mapping[str, Any]
+    owner: WorkingCopy
+    versions: Mapping[str, int]
+    """By path below the warehouse: the version up to which commits and files are in the store."""
+    files: Mapping[str, str]
+    """By key: the checksum of a small file that is in the store."""
+    tag: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the owner has claimed the dataset and not published yet."""
+        return not self.publication["tables"]
+
+    def unpublished(self) -> set[str]:
+        """Return the paths of tables that the publication does not name: of releases that were published before."""
+        return self.versions.keys() - {table["path"] for table in self.publication["tables"].values()}
+
+    def content(self) -> bytes:
+        """Return the object's content."""
+        store = {"owner": asdict(self.owner), "versions": self.versions, "files": self.files}
+        return (json.dumps({**self.publication, "store": store}, indent=1) + "\n").encode()
+
+
+def stored_key(dataset: str) -> str:
+    """Return the key of a dataset's publication."""
+    return f"{dataset}/publication.json"
+
+
+def read_stored(store: ObjectStore, dataset: str) -> StoredPublication | None:
+    """Return what the store has of a dataset, None if it has no owner yet. Raises StoreUnavailable."""
+    found = store.read(stored_key(dataset))
+    if found is None:
+        return None
+    try:
+        publication = json.loads(found.content)
+        own = publication.pop("store")
+        return StoredPublication(publication, WorkingCopy(**own["owner"]), own["versions"], own["files"], found.tag)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{store.url}/{stored_key(dataset)} is not a publication of Headrace ({error}); nothing was done"
+        raise Terminal(what, "choose another prefix: HEADRACE_WAREHOUSE=s3://BUCKET/PREFIX") from error
+
+
+def save_stored(store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
+    """Put the publication in place of the one with its tag. Raises PublishedElsewhere when another was faster."""
+    key, content = stored_key(dataset), stored.content()
+    if store.replace(key, content, stored.tag) if stored.tag else store.create(key, content):
+        return
+    # The second attempt of a repeated request finds the object of the first.
+    found = store.read(key)
+    if found is None or found.content != content:
+        now = read_stored(store, dataset)
+        raise PublishedElsewhere(dataset, store.url, now.owner.host if now else "unknown")
+
+
+def owner_file(settings: Settings, dataset: str) -> JsonFile[WorkingCopy]:
+    """Return the file with the name of this working copy; no file before it has published to a store."""
+    return working_copy_file(store_owner_path(settings, dataset), dataset)
+
+
+def working_copy_file(path: Path, dataset: str) -> JsonFile[WorkingCopy]:
+    """Return the file of a working copy's name at `path`."""
+    return JsonFile(path, WorkingCopy, f"headrace restore {dataset}", "nothing was published")
+
+
+def new_working_copy() -> WorkingCopy:
+    """Return a name that no other working copy has."""
+    return WorkingCopy(uuid4().hex, socket.gethostname())
+
+
+def refuse_conflict(settings: Settings, store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
+    """Raise PublishedElsewhere or StoreDiffers unless this working copy has all that the store has."""
+    own = owner_file(settings, dataset).read()
+    if own is None or own.name != stored.owner.name:
+        raise PublishedElsewhere(dataset, store.url, stored.owner.host)
+    if _local_publication(settings, dataset) == stored.publication:
+        return
+    refuse_other_commits(settings, store, dataset, stored)
+
+
+def refuse_other_commits(settings: Settings, store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
+    """Raise StoreDiffers unless the tables here have the commits that the store has, byte for byte.
+
+    The newest commit of each table is compared: its writer had all earlier ones. Tables of a release that
+    was published before may be gone.
+    """
+    root, unpublished = warehouse(settings), stored.unpublished()
+    for path, version in stored.versions.items():
+        if path in unpublished and not (root / path).is_dir():
+            continue
+        found = store.read(commit_key(path, version))
+        if found is None or found.content != _own_commit(root / path, version):
+            raise StoreDiffers(dataset, path, version, store.url)
+
+
+def commit_key(table: str, version: int) -> str:
+    """Return the key of a commit of the table at a path."""
+    return f"{table}/{LOG}/{commit_name(version)}"
+
+
+def _own_commit(table: Path, version: int) -> bytes | None:
+    try:
+        return commit_content(table, version)
+    except FileNotFoundError:
+        return None
+
+
+def _local_publication(settings: Settings, dataset: str) -> object:
+    try:
+        return json.loads(publication_path(settings, dataset).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None

@@ -1,0 +1,145 @@
+"""Changed rows of a published table, publication by publication, with a token that resumes exactly after the last
+change.
+
+Reads: publications, Delta logs, and the data files in which two published versions differ: the cost of a change depends
+on the change. Writes: nothing; a consumer stores the token together with its own output.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from include.ground.errors import Terminal
+from include.ground.file_changes import FileChanges, file_changes
+from include.ground.record_coordinates import RECORD
+from include.ground.settings import Settings, load_settings
+from include.ground.sql_quoting import sql_identifier
+from include.read.memory_database import memory_database
+from include.read.publication import PublishedTable
+from include.read.published_tables import PublishedVersionGone, open_dataset, pinned
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+POLL_SECONDS = 0.5
+
+
+class TokenUnusable(Terminal):
+    """A token's version of the table cannot be compared with the published one any more."""
+
+    def __init__(self, table: str, why: str) -> None:
+        super().__init__(
+            f"{table}: the changes since the token are unknown: {why}; nothing was returned",
+            f'subscribe again without a token: subscribe("{table}") returns the whole table first',
+        )
+        self.table = table
+
+
+@dataclass(frozen=True)
+class Token:
+    """The published version that a subscriber has; `path` is relative to the state folder."""
+
+    table: str
+    path: str
+    version: int
+    release: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class PublishedChange:
+    """What a publication changed in a table.
+
+    `added` and `removed` are rows (Arrow) with the table's columns except the platform's own (`_…`), of silver and
+    rejected also the record's coordinates; a changed row is in both. `token` resumes after this change.
+    """
+
+    token: str
+    batch: int
+    added: pa.Table
+    removed: pa.Table
+
+
+def subscribe(
+    table: str,
+    token: str | None = None,
+    *,
+    settings: Settings | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[PublishedChange]:
+    """Yield a change for each publication of a table that is new since `token`; without one the whole table first.
+
+    A change may cover several publications that came in quick succession. Ends when `stop` returns true. Raises
+    TableUnknown, TokenUnusable.
+    """
+    chosen = settings or load_settings()
+    last = _parsed(table, token) if token else None
+    while not stop():
+        now = pinned(chosen).table(table)
+        current = Token(table, str(now.path.relative_to(chosen.state)), now.version, now.release, now.batch)
+        if current == last:
+            sleep(POLL_SECONDS)
+            continue
+        added, removed = _changed(chosen, last, now)
+        yield PublishedChange(json.dumps(asdict(current)), now.batch, added, removed)
+        last = current
+
+
+def _parsed(table: str, token: str) -> Token:
+    try:
+        found = Token(**json.loads(token))
+    except (ValueError, TypeError) as error:
+        raise TokenUnusable(table, f"{token!r} is not a token ({error})") from error
+    if found.table != table:
+        raise TokenUnusable(table, f"the token is of {found.table}")
+    return found
+
+
+def _changed(settings: Settings, last: Token | None, now: PublishedTable) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that only the published version has, and those that only the token's has."""
+    if last is None:
+        whole = open_dataset(now)
+        return _difference(whole, whole.schema.empty_table())
+    path = settings.state / last.path
+    try:
+        if path == now.path and last.version <= now.version:
+            return _changed_in_files(now, file_changes(path, last.version, now.version))
+        earlier = replace(now, path=path, version=last.version)
+        return _difference(open_dataset(now), open_dataset(earlier))
+    except (FileNotFoundError, PublishedVersionGone) as error:
+        raise TokenUnusable(now.name, f"version {last.version} was deleted ({error})") from error
+
+
+def _changed_in_files(now: PublishedTable, files: FileChanges) -> tuple[pa.Table, pa.Table]:
+    if missing := next((file for file in files.removed if not (now.path / file).exists()), None):
+        raise FileNotFoundError(now.path / missing)
+    return _difference(_rows_of(now, files.added), _rows_of(now, files.removed))
+
+
+def _rows_of(table: PublishedTable, files: Sequence[str]) -> Any:
+    """Return the rows of some files with the table's columns; partition columns begin with `_` and are not read."""
+    import pyarrow.dataset as pd
+
+    schema = open_dataset(table).schema
+    return pd.dataset([str(table.path / file) for file in files], schema=schema, format="parquet")
+
+
+def _difference(now: Any, before: Any) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that only `now` has, and those that only `before` has; rows may repeat."""
+    names = [sql_identifier(name) for name in now.schema.names if not name.startswith("_") or name in RECORD]
+    columns = ", ".join(names)
+    database = memory_database()
+    try:
+        database.register("now", now)
+        database.register("before", before)
+        only = "select {columns} from {left} except all select {columns} from {right}"
+        sides = (("now", "before"), ("before", "now"))
+        tables = [database.sql(only.format(columns=columns, left=a, right=b)).to_arrow_table() for a, b in sides]
+    finally:
+        database.close()
+    return tables[0], tables[1]

@@ -1,1 +1,0 @@
-"""Renders jinja2 templates as HTML and Markdown; every value is shown literally."""

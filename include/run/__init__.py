@@ -1,0 +1,1 @@
+"""The runner and the processes that it supervises."""

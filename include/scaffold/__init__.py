@@ -1,1 +1,0 @@
-"""A new dataset's folder, inferred from a sample of its records."""

@@ -1,1 +1,0 @@
-"""Schemas of payloads: stored with the records, read, and compared with contracts."""

@@ -1,1 +1,0 @@
-"""One model of current state: processes, progress, lag and health. Reads; never acts."""

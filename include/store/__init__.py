@@ -1,1 +1,0 @@
-"""Each publication is put into an object store, with its tables, before readers see it."""

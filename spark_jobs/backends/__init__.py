@@ -1,0 +1,1 @@
+"""Where rows are computed: the Spark session and the cluster."""

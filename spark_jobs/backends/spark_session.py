@@ -1,0 +1,213 @@
+"""Opens Spark sessions: settings that the guarantees need, and settings whose benefit was measured."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from include.ground.errors import Terminal
+from include.ground.process_folder import new_process_folder
+from include.ground.secret_masking import holds_secret
+from include.ground.settings import CLONE, Settings, reject_unsafe
+from include.ground.spark_master import require_master
+from spark_jobs.backends.java_lookups import remember_lookups
+from spark_jobs.backends.spark_cluster import (
+    code_archive,
+    master_options,
+    prepare_environment,
+    require_executor,
+    spark_master,
+)
+
+# Other values lose, duplicate or misread records, so the running session is verified too.
+GUARDED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.streaming.checkpoint.verifyMetadataExists.enabled": "true",
+}
+LOGGING = CLONE / "infra" / "spark" / "log4j2.properties"
+CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+# A new driver spends more time in the optimising compiler than on records. Twenty times the default thresholds leave
+# only the hottest methods: 4.5 CPU s until the first publication instead of 10 with five times, and 20.4 CPU s of the
+# JVM per million flights of a drain after 500,000 instead of 22.8 (sixty times: 24.9); the year takes the same.
+HOT = 20
+# A damaged record may claim a text of 2 GB, which Avro would allocate before it reads on; records have 1 MB at most.
+AVRO_LIMITS = " ".join(f"-Dorg.apache.avro.limits.{part}.maxLength={2 << 20}" for part in ("string", "bytes"))
+# The default of 21 MB collects all garbage twice while a driver starts: 0.25 s.
+METASPACE = "-XX:MetaspaceSize=256m"
+JVM_FLAGS = (
+    f"{AVRO_LIMITS} -XX:+UseParallelGC {METASPACE} -Duser.timezone=UTC -Djava.net.preferIPv4Stack=true "
+    f"-XX:Tier4InvocationThreshold={HOT * 5000} -XX:Tier4MinInvocationThreshold={HOT * 600} "
+    f"-XX:Tier4CompileThreshold={HOT * 15000} -XX:Tier4BackEdgeThreshold={HOT * 40000}"
+)
+TUNED = {
+    # The JVM never compiles a method of over 8,000 bytes, and the generated code of a contract is larger: split it.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    # A run of flights generates 170 classes; with the default of 100 every run would compile them again.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    # A batch touches many grains; above the default of 128 groups Spark sorts instead of hashing.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "500000",
+    # Hadoop's own classes start a `chmod` process for each folder and twice for each file (pyspark has no native
+    # library): 280 ms of CPU instead of 160 for a write of four partitions. Neither writes checksum files.
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.NakedLocalFileSystem",
+    # Each broadcast table, sort and aggregation allocates a page of the heap: 16 MB by default, for some rows.
+    "spark.buffer.pageSize": "2m",
+    "spark.sql.shuffle.partitions": "2",
+    # A file of gold is sorted in memory when it is cut.
+    "spark.sql.files.maxRecordsPerFile": "1000000",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "snappy",
+    # A task holds one row group in memory, also when it reads: the vectorised batches end with their row group.
+    "spark.hadoop.parquet.block.size": str(32 << 20),
+    # The default of 100 makes pages of at least 100 records: 30 MB if a record has 300 KB, and a page is copied thrice.
+    "spark.hadoop.parquet.page.size.row.check.min": "10",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
+    "spark.sql.streaming.minBatchesToRetain": "100",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
+    # With "true" a Python function directly over files hangs for ever (SPARK-58241).
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.maxMetadataStringLength": "100",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+}
+
+
+class JarsMissing(Terminal):
+    """The folder for Spark's jars is empty."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"no Spark jars in {folder}; Spark was not started", "make setup")
+        self.folder = folder
+
+
+class GuardedSetting(Terminal):
+    """The session runs with a value that breaks a guarantee."""
+
+    def __init__(self, key: str, value: str | None) -> None:
+        super().__init__(
+            f"Spark runs with {key}={value}, and needs {GUARDED[key]}; nothing was read", "headrace doctor"
+        )
+        self.key = key
+
+
+def spark_jars(settings: Settings) -> list[Path]:
+    """Return Spark's jars. Raises JarsMissing."""
+    jars = sorted((settings.jars / "spark").glob("*.jar"))
+    if not jars:
+        raise JarsMissing(settings.jars / "spark")
+    return jars
+
+
+def open_session(settings: Settings, name: str, *, delta: bool = False) -> SparkSession:
+    """Start or return the process's session, local or of a cluster; `delta` adds delta-spark's SQL.
+
+    Raises JarsMissing, GuardedSetting, InvalidSetting, MasterUnreachable, NoExecutors.
+    """
+    require_master(settings)
+    prepare_environment(settings, sys.executable)
+    builder = SparkSession.Builder().appName(name).master(spark_master(settings))
+    jars = spark_jars(settings)
+    options = {
+        **TUNED,
+        **GUARDED,
+        **master_options(settings, jars, JVM_FLAGS),
+        **settings.spark_conf,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
+        "spark.driver.extraJavaOptions": _jvm_flags(settings),
+        "spark.local.dir": str(settings.state / "spark"),
+    }
+    options |= _delta_options() if delta else {}
+    for key, value in options.items():
+        reject_unsafe(key, value)
+    with private_options(settings, options) as public:
+        for key, value in public.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    if settings.spark_master:
+        session.sparkContext.addPyFile(str(code_archive(settings.state / "spark")))
+        require_executor(settings, session)
+    verify_guarded(session)
+    remember_lookups(session._jvm)
+    return session
+
+
+@contextmanager
+def private_options(settings: Settings, options: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the options without a secret; Spark reads the others from a file that exists only meanwhile, mode 0600.
+
+    PySpark passes its configuration on the command line, which every user of the machine can read.
+    """
+    folder = settings.state / "spark"
+    folder.mkdir(parents=True, exist_ok=True)
+    secret = {key: value for key, value in options.items() if holds_secret(key, value)}
+    if not secret:
+        yield dict(options)
+        return
+    file = folder / f"{uuid4().hex}.properties"
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as opened:
+        opened.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in secret.items())
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} {before or 'pyspark-shell'}"
+    try:
+        yield {key: value for key, value in options.items() if key not in secret}
+    finally:
+        file.unlink(missing_ok=True)
+        if before is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _escaped(text: str) -> str:
+    """Return text as java.util.Properties reads it."""
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t", **{sign: f"\\{sign}" for sign in "\\=: #!"}}
+    units = text.encode("utf-16-be")
+    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
+    return "".join(named.get(chr(code), chr(code) if 32 <= code < 127 else f"\\u{code:04x}") for code in codes)
+
+
+def verify_guarded(session: SparkSession) -> None:
+    """Raise GuardedSetting unless the session runs with the values of GUARDED."""
+    for key, required in GUARDED.items():
+        value = session.conf.get(key)
+        if str(value).lower() != required.lower():
+            raise GuardedSetting(key, value)
+
+
+def _jvm_flags(settings: Settings) -> str:
+    logging = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    # Each JVM unpacks native libraries, which a killed one leaves.
+    temporary = f"'-Djava.io.tmpdir={new_process_folder(settings.state / 'spark' / 'temporary')}'"
+    archive = class_archive(settings)
+    shared = [f"'-XX:SharedArchiveFile={archive}'", "-Xlog:cds*=off"] if archive.is_file() else []
+    return " ".join([JVM_FLAGS, logging, temporary, *shared, settings.driver_jvm]).strip()
+
+
+def class_archive(settings: Settings) -> Path:
+    """Return the path of the archive of loaded classes (`class_archive.py`), which halves the start of a JVM."""
+    return settings.jars / "spark.jsa"
+
+
+def _delta_options() -> dict[str, str]:
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }

@@ -1,1 +1,0 @@
-"""The work of the tables' owner: refine, active releases, patches, compaction."""

@@ -1,0 +1,1 @@
+"""History recomputed: slices, patches, rebuilds, and all of it for a deep audit."""

@@ -1,0 +1,290 @@
+"""A patch: the rows in which a slice differs, replaced by the tables' owner (docs/architecture.md §6).
+
+Reads: the plan's folder (rebuild_slice.py), the release's tables at their head.
+Writes: silver, rejected, each gold table that is concerned: one commit each, idempotent by the plan's app id.
+Guarantee: either every row to replace still equals the compared row, or nothing is changed; gold follows from silver.
+After a crash: a call with the same arguments commits what is missing.
+Does not: publish, or remove anything from bronze: what bronze lacked is filled in first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from include.declare.gold_refresh import EVERY_RUN
+from include.ground.app_ids import plan_app_id
+from include.ground.errors import Terminal
+from include.ground.record_coordinates import POSITION
+from include.ground.sql_quoting import sql_identifier
+from include.state.release_files import PatchDirection
+from spark_jobs.history.patched_reference import reference_facts
+from spark_jobs.history.rebuild_gold import patched_rows, refuse_expired_grains
+from spark_jobs.history.rebuild_slice import PlanFolder
+from spark_jobs.layers.bronze_layer import fill_gaps
+from spark_jobs.layers.expired_rows import first_unexpired_batch
+from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
+from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
+from spark_jobs.layers.identified_rows import identity_columns
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL
+from spark_jobs.tables.data_files import DataFile, bounds_of
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder
+from spark_jobs.tables.failpoints import Step, pass_step
+
+
+class PatchOutdated(Terminal):
+    """The table no longer holds the rows that were compared."""
+
+    def __init__(self, table: str, plan: str, why: str) -> None:
+        super().__init__(
+            f"{table}: {why} since plan {plan} was compared; nothing was changed", f"headrace plan compare {plan}"
+        )
+        self.table, self.plan = table, plan
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A plan's folder, compared at batch `built`. Reverting puts back the rows that applying removed.
+
+    `reference`: versions of the reference tables that its rows were joined with, None for those of each batch.
+    """
+
+    plan: str
+    folder: PlanFolder
+    built: int
+    direction: PatchDirection
+    reference: Mapping[str, int] | None = None
+
+    def removed(self, table: Table) -> Path:
+        """Return the folder of the rows to remove from a table."""
+        return self.folder.rows("removed" if self.direction is PatchDirection.APPLY else "added", table.spec.name)
+
+    def added(self, table: Table) -> Path:
+        """Return the folder of the rows to add to a table."""
+        return self.folder.rows("added" if self.direction is PatchDirection.APPLY else "removed", table.spec.name)
+
+    def files(self, table: Table) -> list[Path]:
+        """Return the files of the rows to remove and to add."""
+        return [p for state in ("removed", "added") for p in parquet_files(self.folder.rows(state, table.spec.name))]
+
+    def app_id(self, release: Release) -> str:
+        """The app id of the plan's commits."""
+        return plan_app_id(release.dataset.name, release.dataset.release, self.plan)
+
+
+def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
+    """Patch a release's tables, all at `batch`. Raises PatchOutdated, GrainsExpired; then nothing is changed."""
+    writer, app_id = release.writer, patch.app_id(release)
+    if not is_started(release, patch.plan, patch.direction):
+        refuse_outdated(release, patch, batch)
+    facts = {"dataset": release.dataset.name, "release": release.dataset.release, "epoch": epoch, "batch": batch}
+    facts |= {"plan": patch.plan, "direction": patch.direction, "app_id": app_id}
+    if patch.direction is PatchDirection.APPLY:
+        _fill_bronze(release, patch, facts)
+    pass_step(Step.PATCH_STARTED, batch)
+    month = MONTH_IN_SQL.format(time=sql_identifier(release.dataset.pipeline.event_time))
+    _replace(writer.silver, patch, month, facts | _reference_facts(release, patch))
+    pass_step(Step.PATCH_SILVER_COMMITTED, batch)
+    _replace(writer.rejected, patch, ARRIVAL_MONTH_IN_SQL.format(time="first_seen"), facts)
+    pass_step(Step.PATCH_REJECTED_COMMITTED, batch)
+
+    def patch_gold(target: GoldTable) -> None:
+        _patch_gold(target, writer.silver, patch, facts)
+        pass_step(Step.PATCH_GOLD_COMMITTED, batch)
+
+    with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
+        for _ in pool.map(patch_gold, release.gold):
+            pass
+
+
+def _reference_facts(release: Release, patch: Patch) -> dict[str, Any]:
+    if patch.direction is PatchDirection.REVERT:
+        return {}
+    tables = (release.writer.silver, release.writer.rejected)
+    added = [path for table in tables for path in parquet_files(patch.added(table))]
+    with duckdb_session() as duck:
+        return reference_facts(duck, patch.reference, added)
+
+
+def is_started(release: Release, plan: str, direction: PatchDirection) -> bool:
+    """Whether a commit of a plan's patch was made, so that it must be finished."""
+    app_id = plan_app_id(release.dataset.name, release.dataset.release, plan)
+    filled = direction is PatchDirection.APPLY and release.writer.bronze.committed(app_id) >= PatchDirection.APPLY
+    return filled or release.writer.silver.committed(app_id) >= direction
+
+
+def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:
+    """Add to bronze the records that it lacks; one file holds records of one batch and one partition."""
+    bronze, spark = release.writer.bronze, release.writer.spark
+    folder = patch.folder.rows("added", bronze.spec.name)
+    if not rows_in_folder(folder):
+        return
+    with duckdb_session() as duck:
+        duck.view_folder("missing", folder, bronze.spec.data_schema)
+        places = duck.rows("select distinct _batch_id, partition from missing order by all")
+    missing = read_folder(spark, folder, bronze.spec.data_schema)
+    fill_gaps(bronze, missing, [(batch, part) for batch, part in places], facts["app_id"], facts)
+
+
+def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
+    """Raise PatchOutdated unless the rows to remove exist and no later batch depends on them.
+
+    Raises GrainsExpired when records of its grains have expired since it was built.
+    """
+    writer, plan = release.writer, patch.plan
+    for table in (writer.silver, writer.rejected):
+        with duckdb_session() as duck:
+            _view_patch_rows(duck, table, patch)
+            duck.view_table("current", table, _files_at(table, patch))
+            if duck.count("select * from removed except all select * from current"):
+                raise PatchOutdated(table.spec.name, plan, "rows have changed")
+            if duck.count(NEW_RECORDS):
+                raise PatchOutdated(table.spec.name, plan, "records have arrived")
+    _refuse_second_winner(release, patch)
+    if batch > patch.built:
+        _refuse_later_records(release, patch)
+    for target in release.gold:
+        complete = first_unexpired_batch(writer, "silver")
+        refuse_expired_grains(target, writer.silver, patch.folder, batch, complete)
+
+
+def _refuse_second_winner(release: Release, patch: Patch) -> None:
+    """Another plan may have put a row of the same identity into silver."""
+    writer, identity = release.writer, identity_columns(release.dataset)
+    with duckdb_session() as duck:
+        _view_patch_rows(duck, writer.silver, patch)
+        writer.identities.view_candidates(duck, "silver", parquet_files(patch.added(writer.silver)))
+        if duck.count(SECOND_WINNERS.format(identity=identity)):
+            raise PatchOutdated(writer.silver.spec.name, patch.plan, "another record of the same identity has arrived")
+
+
+def _view_patch_rows(duck: DuckSession, table: Table, patch: Patch) -> None:
+    duck.view_folder("removed", patch.removed(table), table.spec.data_schema)
+    duck.view_folder("added", patch.added(table), table.spec.data_schema)
+
+
+def _refuse_later_records(release: Release, patch: Patch) -> None:
+    """A later record with an identity of the patch may win or lose by it."""
+    writer, identity = release.writer, identity_columns(release.dataset)
+    with duckdb_session() as duck:
+        _view_patch_rows(duck, writer.silver, patch)
+        duck.view_table("silver", writer.silver, _later_files(writer.silver, patch.built))
+        duck.view_table("rejected", writer.rejected, _later_files(writer.rejected, patch.built))
+        facts = {"identity": identity, "built": patch.built}
+        if duck.count(LATER_RECORDS.format(**facts)):
+            raise PatchOutdated(writer.silver.spec.name, patch.plan, "a later record has the same identity")
+        if duck.count(LATER_LOSERS.format(**facts)):
+            raise PatchOutdated(writer.rejected.spec.name, patch.plan, "a later duplicate has lost to a record of it")
+
+
+def _later_files(table: Table, batch: int) -> list[DataFile]:
+    return table.batch_files(batch + 1, sys.maxsize)
+
+
+def _files_at(table: Table, patch: Patch) -> list[DataFile]:
+    """Return the table's files that may hold a record of the patch."""
+    columns = (*POSITION, "_batch_id")
+    spans = [bounds for path in patch.files(table) for bounds in bounds_of(path, columns)]
+    return [
+        file
+        for file in table.files()
+        if any(all(file.overlaps(c, low[c], high[c]) for c in columns if c in low) for low, high in spans)
+    ]
+
+
+def _replace(table: Table, patch: Patch, month: str, facts: dict[str, Any]) -> None:
+    """Replace rows of silver or rejected in one commit; `month` is SQL for the partition."""
+    if table.committed(facts["app_id"]) >= patch.direction:
+        return
+    counts = {
+        "rows_removed": rows_in_folder(patch.removed(table)),
+        "rows_added": rows_in_folder(patch.added(table)),
+    }
+    old, added = _files_at(table, patch), list[DataFile]()
+    if any(counts.values()):
+        with duckdb_session() as duck:
+            _view_patch_rows(duck, table, patch)
+            duck.view_table("current", table, old)
+            added = duck.write(REPLACED.format(month=month), table, f"{patch.plan}-{patch.direction}")
+    else:
+        old = []
+    _validate_rows(table, patch, old, added, counts)
+    metadata = facts | {"table": table.spec.name, "total": _total(table, old, added)} | counts
+    if table.spec.name.startswith("rejected."):
+        metadata |= _changed_counts(table, patch)
+    table.commit(facts["app_id"], patch.direction, metadata, added, old)
+
+
+def _validate_rows(
+    table: Table, patch: Patch, old: Sequence[DataFile], added: Sequence[DataFile], counts: dict[str, int]
+) -> None:
+    expected = sum(file.rows for file in old) - counts["rows_removed"] + counts["rows_added"]
+    written = sum(file.rows for file in added)
+    if written != expected:
+        raise PatchOutdated(
+            table.spec.name,
+            patch.plan,
+            f"{written} rows were to be written instead of {expected}: rows have changed",
+        )
+
+
+def _changed_counts(table: Table, patch: Patch) -> dict[str, Any]:
+    """Return by how much the row count of each disposition and each reason changes."""
+    with duckdb_session() as duck:
+        _view_patch_rows(duck, table, patch)
+        return {kind: dict(duck.rows(CHANGED.format(name=name))) for kind, name in COUNTED.items()}
+
+
+def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str, Any]) -> None:
+    table, folder = target.table, patch.folder.rows("grains", target.table.spec.name)
+    if table.committed(facts["app_id"]) >= patch.direction or not rows_in_folder(folder):
+        return
+    rows, old = patched_rows(target, silver, patch.folder, facts["batch"])
+    added, _ = write_gold(target, rows, f"{patch.plan}-{patch.direction}", old, facts["batch"])
+    metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(folder), "total": _total(table, old, added)}
+    if target.gold.refresh != EVERY_RUN:
+        # A row of the patch may have changed where an open session begins.
+        metadata |= GoldUpdate(refreshed=replace(refresh_state(target), since=None)).metadata
+    table.commit(facts["app_id"], patch.direction, metadata, added, old)
+
+
+def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> int:
+    return table.rows - sum(f.rows for f in old) + sum(f.rows for f in added)
+
+
+REPLACED = """
+select *, {month} as _month from (
+    select * from current anti join removed using (_partition, _offset) union all select * from added
+)
+"""
+NEW_RECORDS = """
+select * from current
+semi join (select * from added anti join removed using (_partition, _offset)) using (_partition, _offset)
+"""
+SECOND_WINNERS = """
+select * from silver
+anti join removed using (_partition, _offset)
+where ({identity}) in (select ({identity}) from added)
+"""
+LATER_RECORDS = """
+select * from silver
+where _batch_id > {built} and ({identity}) in (select ({identity}) from (from removed union all from added))
+"""
+LATER_LOSERS = """
+select * from rejected
+where _batch_id > {built} and disposition = 'duplicate'
+and reasons[1].detail in (select concat_ws('/', _batch_id, _partition, _offset) from removed)
+"""
+COUNTED = {"dispositions": "disposition", "reasons": "unnest(list_distinct([r.rule for r in reasons]))"}
+CHANGED = """
+select name, sum(sign)::bigint as change
+from (select {name} as name, -1 as sign from removed union all select {name}, 1 from added)
+group by name having change <> 0 order by name
+"""

@@ -1,0 +1,233 @@
+"""Rebuild of gold grains from silver, for every kind of table: for slices and for patches.
+
+A grain is a window and keys, or (latest) the keys. All silver rows of a grain are read; of sessions, whose grain is the
+keys, those in reach of the slice (`session_reach.py`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.declare.pipeline import Gold, grain_columns, row_columns
+from include.ground.errors import Terminal
+from include.ground.record_coordinates import POSITION
+from include.ground.sql_quoting import same_sql
+from spark_jobs.history.rebuild_slice import PlanFolder
+from spark_jobs.history.session_reach import SessionReach, current_reach, plan_reach, planned_reach, silver_to_read
+from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
+from spark_jobs.layers.gold_rows import first_batches, rows_of_grains, touched_grains
+from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
+from spark_jobs.layers.row_provenance import with_grains_replaced
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import (
+    DuckSession,
+    duckdb_session,
+    parquet_files,
+    read_folder,
+    rows_in_folder,
+    write_folder,
+)
+
+
+def grains_schema(target: GoldTable) -> StructType:
+    """Return the columns that name a grain of a table."""
+    return StructType([target.table.spec.schema[name] for name in grain_columns(target.gold)])
+
+
+def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
+    """Return silver's files that may hold a row of the grains in these files."""
+    return silver_within(gold, silver, grain_spans(gold, written)[1])
+
+
+def visible(schema: StructType) -> StructType:
+    """Return the columns for readers: without the platform's own."""
+    return StructType([field for field in schema.fields if not field.name.startswith("_")])
+
+
+class GrainsExpired(Terminal):
+    """Rows of gold would be recomputed without records that have expired from silver; `row` is one of them."""
+
+    def __init__(self, table: str, rows: int, row: str) -> None:
+        super().__init__(
+            f"{table}: {rows:,} rows that the slice touches were computed from records that have expired"
+            f" (retention.silver), one is {row}; they cannot be recomputed, so nothing was changed",
+            "plan a range without records of these rows",
+        )
+        self.table, self.rows, self.row = table, rows, row
+
+
+@dataclass(frozen=True)
+class _SliceGold:
+    """A gold table, and the slice in `folder` whose rows of `silver` touch its grains."""
+
+    target: GoldTable
+    silver: Table
+    folder: PlanFolder
+
+    def silver_rows(self, state: str) -> DataFrame:
+        """Return the slice's rows of silver in one of the states before, after, removed and added."""
+        spec = self.silver.spec
+        return read_folder(self.target.spark, self.folder.rows(state, spec.name), spec.data_schema)
+
+    def staging(self, kind: str) -> Path:
+        """Return the folder of the table's grains of a kind: touched, moved or differing."""
+        return self.folder.staging(kind) / self.target.table.spec.name
+
+    def rows(self, state: str) -> Path:
+        """Return the folder of the table's own rows before or after the slice, or of its grains to correct."""
+        return self.folder.rows(state, self.target.table.spec.name)
+
+
+def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int = 0) -> int:
+    """Compute the grains that the slice's silver rows touch again; write them before and after, and which to correct.
+
+    Only from rows up to the table's last refresh. `silver` and the target are pinned at `batch`; the slice's
+    silver is in `folder`. `complete`: the first batch of which silver has all rows. Returns how many grains differ.
+    Raises GrainsExpired.
+    """
+    gold = _SliceGold(target, silver, folder)
+    _stage_touched_grains(gold)
+    _write_rows_after(gold, batch)
+    with duckdb_session() as duck:
+        _save_rows_before(duck, gold, complete)
+        _save_grains_to_correct(duck, gold)
+    return rows_in_folder(gold.staging("differing"))
+
+
+def _stage_touched_grains(gold: _SliceGold) -> None:
+    """Write the grains of all of the slice's rows as `touched`, and those of rows removed or added as `moved`.
+
+    Most slices remove and add none: then there is no folder, and one job less.
+    """
+    for kind, states in (("touched", ("before", "after")), ("moved", ("removed", "added"))):
+        shutil.rmtree(gold.staging(kind), ignore_errors=True)
+        if not any(rows_in_folder(gold.folder.rows(state, gold.silver.spec.name)) for state in states):
+            continue
+        rows = gold.silver_rows(states[0]).unionByName(gold.silver_rows(states[1]))
+        write_folder(touched_grains(gold.target.gold, rows), gold.staging(kind))
+        if kind == "touched":
+            plan_reach(gold.target, gold.folder, rows, gold.staging(kind))
+
+
+def _write_rows_after(gold: _SliceGold, batch: int) -> None:
+    """Write the touched grains as computed from the slice's rows after it and silver's rows outside of it."""
+    target, before, after = gold.target, gold.silver_rows("before"), gold.silver_rows("after")
+    touched = gold.staging("touched")
+    grains = read_folder(target.spark, touched, grains_schema(target))
+    places = before.select(*POSITION).unionByName(after.select(*POSITION)).distinct()
+    refreshed = refresh_state(target)
+
+    def read(files: Sequence[DataFile]) -> DataFrame:
+        outside = gold.silver.read(target.spark, files).join(places, list(POSITION), "left_anti")
+        return refreshed_silver(target.gold, refreshed, outside.unionByName(after))
+
+    files = silver_of_grains(target.gold, gold.silver, parquet_files(touched))
+    merged, _ = silver_to_read(planned_reach(target, gold.folder), files, read)
+    fresh = refreshed_rows(target.gold, refreshed, rows_of_grains(target.gold, merged, grains, batch))
+    write_folder(fresh.select(*visible(target.table.spec.data_schema).fieldNames()), gold.rows("after"))
+
+
+def _save_rows_before(duck: DuckSession, gold: _SliceGold, complete: int) -> None:
+    """Write the published rows of the touched grains. Raises GrainsExpired."""
+    target, touched = gold.target, gold.staging("touched")
+    duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
+    duck.view_folder("touched", touched, grains_schema(target))
+    rows = _touched_rows(duck, target, planned_reach(target, gold.folder))
+    _refuse_expired(duck, target, rows, complete)
+    names = ", ".join(f'"{column}"' for column in visible(target.table.spec.data_schema).fieldNames())
+    duck.save(f"select {names} from {rows}", gold.rows("before"))
+
+
+def _save_grains_to_correct(duck: DuckSession, gold: _SliceGold) -> None:
+    """Write the grains whose rows differ as `differing`, and those and the moved ones as the grains to correct."""
+    schema = grains_schema(gold.target)
+    for state in ("before", "after"):
+        duck.view_folder(state, gold.rows(state), visible(gold.target.table.spec.data_schema))
+    duck.view_folder("moved", gold.staging("moved"), schema)
+    columns = ", ".join(f'"{column}"' for column in grain_columns(gold.target.gold))
+    duck.save(DIFFERING.format(columns=columns), gold.staging("differing"))
+    duck.view_folder("differing", gold.staging("differing"), schema)
+    duck.save("select * from differing union select * from moved", gold.rows("grains"))
+
+
+def refuse_expired_grains(target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int) -> None:
+    """Raise GrainsExpired when rows that `patched_rows` would replace have records of batches before `complete`."""
+    written = parquet_files(folder.rows("grains", target.table.spec.name))
+    if not complete or not written:
+        return
+    _, reach = _silver_to_correct(target, silver, folder, batch)
+    with duckdb_session() as duck:
+        duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, written)))
+        duck.view_files("touched", written, grains_schema(target))
+        _refuse_expired(duck, target, _touched_rows(duck, target, reach), complete)
+
+
+def _touched_rows(duck: DuckSession, target: GoldTable, reach: SessionReach | None) -> str:
+    """Return the rows of the view `published` of the grains in the view `touched`, of sessions those in reach."""
+    rows = f"published semi join touched on {same_sql(grain_columns(target.gold), 'published', 'touched')}"
+    return rows if reach is None else f"(from {rows}) as published semi join reach on {reach.condition(duck)}"
+
+
+def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: int) -> None:
+    """Raise GrainsExpired when rows of gold have records of batches before `complete`."""
+    old = f"from {rows} where _first_batch < {complete}"
+    if complete and (count := duck.count(f"select 1 {old}")):
+        columns = row_columns(target.gold)
+        named = ", ".join(f'"{column}"' for column in columns)
+        values = duck.rows(f"select {named} {old} order by all limit 1")[0]
+        shown = ", ".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
+        raise GrainsExpired(target.table.spec.name, count, shown)
+
+
+# Grains with a row whose number differs before and after; a third of the time of EXCEPT ALL both ways.
+DIFFERING = """
+select distinct {columns}
+from (
+    select * exclude (_sign)
+    from (select *, 1 as _sign from before union all select *, -1 from after)
+    group by all having sum(_sign) <> 0
+)
+"""
+
+
+def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: int) -> tuple[DataFrame, list[DataFile]]:
+    """Return the recomputed rows of the grains to correct, from all of silver up to the table's last refresh.
+
+    Also return the files of the table that they replace.
+    """
+    spark, gold, table = target.spark, target.gold, target.table
+    place = folder.rows("grains", table.spec.name)
+    grains, written = read_folder(spark, place, grains_schema(target)), parquet_files(place)
+    refreshed = refresh_state(target)
+    whole, reach = _silver_to_correct(target, silver, folder, batch)
+    merged = refreshed_silver(gold, refreshed, whole)
+    fresh = refreshed_rows(gold, refreshed, rows_of_grains(gold, merged, grains, batch))
+    begun, old = first_batches(gold, whole, grains), touched_files(target, grains_in(gold, written))
+    rows = table.read(spark, old)
+    if reach is None:
+        return with_grains_replaced(grain_columns(gold), rows, fresh, grains, batch, begun), old
+    rows, kept = reach.divided(rows, grains)
+    replaced = with_grains_replaced(grain_columns(gold), rows, fresh, grains, batch, begun)
+    return replaced.unionByName(kept.select(*replaced.columns)), old
+
+
+def _silver_to_correct(
+    target: GoldTable, silver: Table, folder: PlanFolder, batch: int
+) -> tuple[DataFrame, SessionReach | None]:
+    """Return the rows of silver from which the grains to correct are recomputed, of sessions with their reach."""
+    place = folder.rows("grains", target.table.spec.name)
+    grains = read_folder(target.spark, place, grains_schema(target))
+
+    def read(files: Sequence[DataFile]) -> DataFrame:
+        return silver.read(target.spark, files).where(F.col("_batch_id") <= batch)
+
+    files = silver_of_grains(target.gold, silver, parquet_files(place))
+    return silver_to_read(current_reach(target, folder, place, grains), files, read)

@@ -1,0 +1,175 @@
+"""The next run of a release: the unfinished one with the same bounds, else the next bronze batches.
+
+A release's progress is the transaction version in its own tables; there is no second checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from include.ground.errors import Terminal
+from spark_jobs.layers.idle_set import last_before_waking
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.tables.batch_rows import batch_rows, first_batch
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.table_commits import commit_of, metadata_of
+
+ROW_BYTES = 512
+"""Estimated bytes of a record in bronze's files, where zstd leaves a tenth to a third of a JSON text."""
+FOOTER_BYTES = 4096
+"""Estimated bytes of the footer of a file with few rows."""
+SHARE_AHEAD = 10
+"""A smaller run is mostly its fixed cost: with the records that arrive meanwhile it costs hardly more."""
+SHARE_IN_BACKLOG = 2
+"""In a backlog the rest of a larger run is in bronze soon, and each record costs less in one."""
+
+
+@dataclass(frozen=True)
+class BronzeEnd:
+    """The last batch of bronze, -1 so that no further run begins.
+
+    With a backlog, Kafka probably has more records than the next batch takes. `woken`: the last batch with which an
+    idle partition woke, None if bronze's commits must be read.
+    """
+
+    batch: int
+    has_backlog: bool = False
+    woken: int | None = None
+
+
+class CommitsLost(Terminal):
+    """The tables are more than one run apart: commits were lost. `batches`: each table's last batch."""
+
+    def __init__(self, dataset: str, batches: dict[str, int]) -> None:
+        shown = ", ".join(f"{table} at batch {batch}" for table, batch in batches.items())
+        super().__init__(
+            f"{dataset}: commits of some tables are lost, as after a power cut ({shown}); nothing was written",
+            f"headrace repair {dataset}   (rolls the tables back to the last batch that all of them have)",
+        )
+        self.dataset, self.batches = dataset, batches
+
+
+def committed_batches(release: Release) -> dict[str, int]:
+    """Return the last batch of each of the release's tables by name, -1 for none."""
+    writer = release.writer
+    return {
+        writer.silver.spec.name: writer.silver.committed(writer.app_id("silver")),
+        writer.rejected.spec.name: writer.rejected.committed(writer.app_id("rejected")),
+        **{target.table.spec.name: target.table.committed(target.app_id) for target in release.gold},
+    }
+
+
+def refined_batch(release: Release) -> int:
+    """Return the last batch that all of the release's tables have, -1 for none."""
+    return min(committed_batches(release).values())
+
+
+def are_one_run_apart(run: tuple[int, int], batches: Iterable[int]) -> bool:
+    """Whether each table either has silver's last run or lacks only that one; a crash leaves them so."""
+    first, last = run
+    return all(batch in (first - 1, last) for batch in batches)
+
+
+def next_run(
+    release: Release, last: int, most_rows: int, validated: tuple[int, int] | None = None
+) -> tuple[int, int] | None:
+    """Return the bounds of the next run up to bronze batch `last`; None when the release has that batch.
+
+    A run takes as many batches as have `most_rows` rows together, at least one; or those that are `validated` already.
+    """
+    unfinished = unfinished_run(release)
+    if unfinished is not None:
+        return unfinished
+    first = refined_batch(release) + 1
+    if validated is not None and validated[0] == first and validated[1] <= last:
+        return validated
+    return run_from(release, first, last, most_rows)
+
+
+def run_from(
+    release: Release, first: int, last: int, most_rows: int, woken: int | None = None
+) -> tuple[int, int] | None:
+    """Return the bounds of the run that begins with batch `first`; None when bronze, up to `last`, does not have it.
+
+    `woken`: the last batch up to `last` with which an idle partition woke, None if bronze's commits must be read.
+    """
+    if last < first:
+        return None
+    inheritance = release.writer.inheritance
+    if inheritance is not None and first < inheritance.until:
+        last = min(last, inheritance.until - 1)
+    bronze = release.writer.bronze
+    bound = last_of_run(bronze, first, last, most_rows)
+    return first, bound if woken is not None and woken <= first else last_before_waking(bronze, first, bound)
+
+
+def large_run(release: Release, first: int, end: BronzeEnd, most_rows: int) -> tuple[int, int] | None:
+    """Return the bounds of the run that begins with batch `first`, if it is large enough to be validated ahead."""
+    bounds = run_from(release, first, end.batch, most_rows, end.woken)
+    if bounds is None:
+        return None
+    least = least_ahead(most_rows, has_backlog=end.has_backlog)
+    is_large = bounds[1] < end.batch or sum(_next_rows(release.writer.bronze, *bounds, most_rows).values()) >= least
+    return bounds if is_large else None
+
+
+def least_ahead(most_rows: int, *, has_backlog: bool = False) -> int:
+    """Return the rows from which on a run is validated ahead, when a run has at most `most_rows`."""
+    return -(-most_rows // (SHARE_IN_BACKLOG if has_backlog else SHARE_AHEAD))
+
+
+def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:
+    """Return the last batch up to `last` with which the batches from `first` on have at most `most_rows` rows."""
+    rows = _next_rows(bronze, first, last, most_rows)
+    total, bound = rows.get(first, 0), first
+    while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
+        bound += 1
+        total += rows.get(bound, 0)
+    return bound
+
+
+def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[int]:
+    """Return the rows of each batch from `first` on, up to `last` or until the batches exceed `most_rows` together.
+
+    A row of more than ROW_BYTES on disk counts as several: a run holds its records in memory.
+    """
+    rows: Counter[int] = Counter()
+    unsettled: dict[int, int] = {}
+    settled = 0
+    for file in sorted(bronze.batch_files(first, last), key=first_batch):
+        # No later file has rows of a batch before this file's first.
+        for batch in [batch for batch in unsettled if batch < first_batch(file)]:
+            settled += unsettled.pop(batch)
+        if settled > most_rows:
+            break
+        weight = max(1, (file.size - FOOTER_BYTES) // (file.rows * ROW_BYTES)) if file.rows else 1
+        found = {batch: weight * count for batch, count in batch_rows(bronze, [file], first, last).items()}
+        rows.update(found)
+        for batch, count in found.items():
+            unsettled[batch] = unsettled.get(batch, 0) + count
+    return rows
+
+
+def last_epoch(release: Release) -> int:
+    """Return the epoch of the release's last commit to silver, 0 for none."""
+    silver, app_id = release.writer.silver, release.writer.app_id("silver")
+    batch = silver.committed(app_id)
+    return int(metadata_of(commit_of(silver, app_id, batch))["epoch"]) if batch >= 0 else 0
+
+
+def unfinished_run(release: Release) -> tuple[int, int] | None:
+    """Return the bounds of the run that silver has committed and another table lacks; None without one.
+
+    Raises CommitsLost: the run alone would leave the batches before it out of a table, or add them twice.
+    """
+    silver, app_id = release.writer.silver, release.writer.app_id("silver")
+    batches = committed_batches(release)
+    last = silver.committed(app_id)
+    if set(batches.values()) == {last}:
+        return None
+    first, last = metadata_of(commit_of(silver, app_id, last))["batches"] if last >= 0 else (-1, -1)
+    if not are_one_run_apart((first, last), batches.values()):
+        raise CommitsLost(release.dataset.name, batches)
+    return first, last

@@ -1,1 +1,0 @@
-"""Delta tables, data files, checkpoints and DuckDB sessions, independent of layers and datasets."""

@@ -1,0 +1,1 @@
+"""What the owner of a dataset's tables does: ingest, refine, requests, upkeep."""

@@ -1,0 +1,346 @@
+"""Active releases of a dataset: the published one, and shadow releases that advance with bronze, unpublished.
+
+Reads: bronze. Writes: the tables of each active release, the publication, `active_releases.json`.
+Guarantee: readers see one release whole, at the same batch as before or a later one. A shadow release stays current
+until it is retired, so a rollback takes one run at most.
+After a crash: the publication names the published release, `active_releases.json` the shadow releases.
+Does not: build a release from its start (`shadow_job.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+
+from include.declare.dataset import Dataset, released_dataset
+from include.ground.errors import HeadraceError, Terminal
+from include.ground.paths import release_lease_path
+from include.ground.settings import Settings
+from include.read.publication import publish
+from include.state.json_file import StateFileUnreadable
+from include.state.lease import Lease, take_lease
+from include.state.release_files import active_releases_file
+from spark_jobs.layers.expired_rows import first_complete_batch
+from spark_jobs.layers.next_run import BronzeEnd, large_run, last_epoch, next_run, refined_batch
+from spark_jobs.layers.release_tables import Release, open_release, release_paths
+from spark_jobs.layers.validate_records import begin_full_validation
+from spark_jobs.layers.validated_run import NextRun, ValidatedRun, Validations
+from spark_jobs.stream.interval_refresh import refresh_due, refresh_up_to
+from spark_jobs.stream.patch_in_progress import finish_patch, has_patch_in_progress
+from spark_jobs.stream.refine import RunReport, refine
+from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.batch_rows import count_rows
+from spark_jobs.tables.claim_tables import take_over_tables
+from spark_jobs.tables.delta_table import OwnershipLost, Table
+from spark_jobs.tables.log_lines import log_line
+
+SHADOW_RETRY_SECONDS = 30.0
+CHECK_SECONDS = 0.2
+
+
+class ShadowBehind(Terminal):
+    """A release cannot be published: after catching up it is at `batch`, and `published` is already published."""
+
+    def __init__(self, release: str, batch: int, published: int) -> None:
+        super().__init__(
+            f"release {release} is at batch {batch}, batch {published} is published; the publication is unchanged",
+            "headrace audit",
+        )
+        self.release, self.batch, self.published = release, batch, published
+
+
+class ReleaseIncomplete(Terminal):
+    """A gap in bronze was filled after the release was built: it lacks those records."""
+
+    def __init__(self, release: str, rows: int, expected: int) -> None:
+        super().__init__(
+            f"release {release} has {rows} of {expected} records: a gap in bronze was filled after it was built;"
+            " the publication is unchanged",
+            "change the dataset's folder (a comment is enough), then headrace release plan",
+        )
+        self.release, self.rows, self.expected = release, rows, expected
+
+
+class RequestWithdrawn(Terminal):
+    """The requester withdrew the request while it was prepared."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"the request for {subject} was withdrawn; nothing was changed", "headrace plan list")
+
+
+@dataclass
+class ActiveRelease:
+    """A release that this process owns; `not_before` (monotonic seconds): no retry of a failed shadow before that."""
+
+    release: Release
+    lease: Lease
+    not_before: float = 0.0
+    check_at: float = 0.0
+    """When (monotonic seconds) gold tables with an interval are checked again."""
+    validated: ValidatedRun | None = None
+    """The next run's records, validated during the last run."""
+    has_failed: bool = False
+    """Whether the last run failed: its retry validates no other run, which may need what is lacking, as disk space."""
+    is_unpublished: bool = False
+    """Whether a run or a refresh failed after some tables were committed, so that the publication is behind them."""
+
+    @property
+    def name(self) -> str:
+        """The release's name."""
+        return self.release.dataset.release
+
+    def refine_next(
+        self,
+        settings: Settings,
+        last: int,
+        *,
+        publishing: bool,
+        refreshing: bool = True,
+        bronze_end: Callable[[], BronzeEnd] | None = None,
+        validations: Validations | None = None,
+    ) -> RunReport | None:
+        """Execute the next run up to bronze batch `last`; return None when there is none.
+
+        Without `refreshing` gold tables with an interval stay as they are. `bronze_end` returns bronze's end:
+        with it, the records of the run after this one are validated meanwhile if they are many (layers/adr-0015), but
+        not while a run that failed is retried. `validations` is notified of them.
+        """
+        most = settings.refine_records
+        bounds = next_run(self.release, last, most, self.validated.batches if self.validated else None)
+        if bounds is None:
+            return None
+        following = None
+        if bronze_end is not None and not self.has_failed:
+            following = self._following(most, bronze_end, validations)
+        now = time.time() if refreshing else None
+        self.has_failed = True
+        try:
+            report = refine(
+                settings, self.release, *bounds, self.lease.epoch, publishing=publishing, now=now, following=following
+            )
+        except Exception:
+            self.is_unpublished = True
+            raise
+        finally:
+            self.validated = following.validated if following is not None else None
+        self.has_failed = False
+        if publishing:
+            self.is_unpublished = False
+        return report
+
+    def _following(
+        self, most_rows: int, bronze_end: Callable[[], BronzeEnd], validations: Validations | None
+    ) -> NextRun:
+        def bounds_after(batch: int) -> tuple[int, int] | None:
+            return large_run(self.release, batch + 1, bronze_end(), most_rows)
+
+        return NextRun(self.release.writer, self.validated, bounds_after, validations)
+
+    def refresh(self, settings: Settings, *, publishing: bool) -> bool:
+        """Refresh gold tables whose interval is over; publish them, and commits of a failed run. Return whether there
+        were any.
+        """
+        if time.monotonic() < self.check_at:
+            return False
+        self.check_at = time.monotonic() + CHECK_SECONDS
+        try:
+            done = refresh_due(self.release, self.lease.epoch, time.time())
+        except Exception:
+            self.is_unpublished = True
+            raise
+        self.is_unpublished |= done
+        last = refined_batch(self.release)
+        if self.is_unpublished and publishing and last >= 0:
+            publish(settings, publication_of(settings, self.release, last))
+            self.is_unpublished, done = False, True
+        return done
+
+
+@dataclass
+class ActiveReleases:
+    """The releases that an owner advances: the `published` one and its `shadows`."""
+
+    settings: Settings
+    spark: SparkSession
+    bronze: Table
+    published: ActiveRelease
+    shadows: list[ActiveRelease] = field(default_factory=list)
+    unavailable: list[str] = field(default_factory=list)
+    """Shadow releases that could not be opened; they stay recorded for the next owner."""
+
+    @property
+    def all_releases(self) -> Sequence[ActiveRelease]:
+        """The published release, then its shadows."""
+        return (self.published, *self.shadows)
+
+    @property
+    def dataset(self) -> str:
+        """The dataset's name."""
+        return self.published.release.dataset.name
+
+    @property
+    def shadow_names(self) -> list[str]:
+        """Names of the shadow releases, also of those that could not be opened."""
+        return [*(shadow.name for shadow in self.shadows), *self.unavailable]
+
+    @property
+    def is_patching(self) -> bool:
+        """Whether a patch was begun and is not finished."""
+        return has_patch_in_progress(self.settings, self.published.release)
+
+    def finish_patch(self) -> None:
+        """Finish a patch that was begun; until then no run may begin."""
+        finish_patch(self.settings, self.published.release, self.published.lease.epoch, self.shadow_names)
+
+    def advance_shadow(self) -> bool:
+        """Advance one shadow release by one run towards the published batch; return whether there was work.
+
+        A failure is logged and retried after SHADOW_RETRY_SECONDS: a shadow has no readers.
+        """
+        last = refined_batch(self.published.release)
+        for shadow in list(self.shadows):
+            if time.monotonic() < shadow.not_before:
+                continue
+            try:
+                ran = shadow.refine_next(self.settings, last, publishing=False) is not None
+                if ran or shadow.refresh(self.settings, publishing=False):
+                    return True
+            except OwnershipLost as error:
+                self.shadows.remove(shadow)
+                log_line(f"shadow release {shadow.name} has another owner, this driver drops it: {error.what}")
+            except Exception as error:  # noqa: BLE001  (whatever it is, the published release continues)
+                shadow.not_before = time.monotonic() + SHADOW_RETRY_SECONDS
+                log_line(f"shadow release {shadow.name} failed; retry in {SHADOW_RETRY_SECONDS:.0f} s", error)
+        return False
+
+    def promote(self, name: str, is_pending: Callable[[], bool] = lambda: True) -> None:
+        """Publish release `name` at the published batch or a later one; the release published before becomes a shadow.
+
+        `is_pending` is evaluated last. Raises RequestWithdrawn, ShadowBehind, ReleaseIncomplete, LeaseHeld.
+        """
+        if name == self.published.name:
+            return
+        shadow = next((shadow for shadow in self.shadows if shadow.name == name), None)
+        promoted = shadow or self._open(name)
+        try:
+            catch_up_release(self.settings, promoted, self.published.release)
+            if not is_pending():
+                raise RequestWithdrawn(f"release {name}")
+            others = [other for other in self.shadows if other is not promoted]
+            # Recorded first: after a crash in between, the release published before is still advanced.
+            self._record([promoted, self.published, *others])
+            publish(self.settings, publication_of(self.settings, promoted.release, refined_batch(promoted.release)))
+        except BaseException:
+            if shadow is None:
+                promoted.lease.release()
+            raise
+        self.shadows, self.published = [self.published, *others], promoted
+
+    def retire(self, name: str) -> None:
+        """Stop advancing the shadow release `name`; its tables stay."""
+        if name == self.published.name:
+            raise Terminal(f"release {name} is published and cannot be retired", "headrace plan rollback PLAN")
+        for shadow in [shadow for shadow in self.shadows if shadow.name == name]:
+            self.shadows.remove(shadow)
+            shadow.lease.release()
+        self.unavailable = [other for other in self.unavailable if other != name]
+        self._record([self.published, *self.shadows])
+
+    def open_shadow(self, name: str) -> None:
+        """Open the shadow release `name`; one that cannot be opened is logged and stays recorded."""
+        try:
+            self.shadows.append(self._open(name))
+        except Exception as error:  # noqa: BLE001  (an unpublished release must not keep production down)
+            self.unavailable.append(name)
+            log_line(f"shadow release {name} cannot be opened; it is not advanced until the driver restarts", error)
+
+    def _record(self, active: list[ActiveRelease]) -> None:
+        names = [*(release.name for release in active), *self.unavailable]
+        active_releases_file(self.settings, self.dataset).write(list(dict.fromkeys(names)))
+
+    def _open(self, name: str) -> ActiveRelease:
+        dataset = released_dataset(self.settings, self.dataset, name)
+        return open_active_release(self.spark, self.settings, dataset, self.bronze)
+
+
+def catch_up_release(settings: Settings, shadow: ActiveRelease, published: Release) -> None:
+    """Refine `shadow` up to the published batch, all of its gold tables. Raises ShadowBehind, ReleaseIncomplete."""
+    last = refined_batch(published)
+    while shadow.refine_next(settings, last, publishing=False) is not None:
+        pass
+    if refined_batch(shadow.release) < last:
+        raise ShadowBehind(shadow.name, refined_batch(shadow.release), last)
+    refuse_incomplete(shadow.release, last)
+    refresh_up_to(shadow.release, shadow.lease.epoch, {}, time.time())
+
+
+def refuse_incomplete(release: Release, last: int) -> None:
+    """Raise ReleaseIncomplete unless silver and rejected have as many records as bronze up to batch `last`.
+
+    Only batches that have expired from none of the tables count.
+    """
+    writer = release.writer
+    first = first_complete_batch(writer)
+    rows = sum(count_rows(table, first, last) for table in (writer.silver, writer.rejected))
+    expected = count_rows(writer.bronze, first, last)
+    if rows != expected:
+        raise ReleaseIncomplete(release.dataset.release, rows, expected)
+
+
+def open_active_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveRelease:
+    """Take the release's lease and open its tables. Raises LeaseHeld when another process owns them."""
+    lease = take_lease(
+        settings,
+        release_lease_path(settings, dataset.name, dataset.release),
+        f"release {dataset.release} of {dataset.name}",
+        datetime.now(UTC),
+    )
+    try:
+        take_over_tables(release_paths(settings, dataset), lease.epoch, leases_expire=bool(settings.lease_url))
+        # One thread plans all that a release needs to open, for seconds; this is built by another meanwhile.
+        begun = begin_full_validation(spark, settings, dataset)
+        release = open_release(spark, settings, dataset, bronze)
+        release.writer.prepared.expect(begun)
+        if settings.is_power_safe:
+            # New tables, and what a process that crashed, or ran without `power`, has committed.
+            os.sync()
+        return ActiveRelease(release, lease.with_minimum_epoch(last_epoch(release) + 1))
+    except BaseException:
+        lease.release()
+        raise
+
+
+def open_active_releases(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveReleases:
+    """Open and return the published release, its patch finished if one was begun, and the recorded shadow releases."""
+    active = ActiveReleases(settings, spark, bronze, open_active_release(spark, settings, dataset, bronze))
+    _resume_patch(active)
+    for name in recorded_releases(settings, dataset.name):
+        if name != dataset.release:
+            active.open_shadow(name)
+    return active
+
+
+def _resume_patch(active: ActiveReleases) -> None:
+    """Finish a patch in progress; drop one without a commit that cannot be applied, raise for one with a commit."""
+    try:
+        active.finish_patch()
+    except HeadraceError as error:
+        if active.is_patching:
+            raise
+        log_line(f"patch dropped before its first commit: {error.what}")
+
+
+def recorded_releases(settings: Settings, dataset: str) -> list[str]:
+    """Return the names of the active releases, the published one first; none before the first plan."""
+    try:
+        return active_releases_file(settings, dataset).read() or []
+    except StateFileUnreadable as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        log_line(f"{error.what}; none is advanced", error)
+        return []

@@ -1,0 +1,61 @@
+"""The pause before failed work is tried again: it doubles with each failure in a row. Which failures end a driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from include.read.publication import PublicationAhead
+from include.read.stored_publication import StoreConflict
+from include.state.lease_errors import LeaseLost
+from spark_jobs.tables.delta_table import OwnershipLost
+from spark_jobs.tables.jvm_end import jvm_end
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+Result = TypeVar("Result")
+NOT_RETRIED = (LeaseLost, OwnershipLost, PublicationAhead, StoreConflict)
+"""Errors that end a driver: another process owns the tables now, here or in the object store."""
+
+
+def attempt(
+    work: Callable[[], Result], after_failure: Callable[[Exception], Result], *ending: type[Exception]
+) -> Result:
+    """Return what the work returns, or what `after_failure` returns for its error.
+
+    Raises what NOT_RETRIED names, errors of `ending`, and JvmEnded: no later attempt has a JVM.
+    """
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001  (whatever it is, the driver's other work continues)
+        if isinstance(error, (*NOT_RETRIED, *ending)):
+            raise
+        if (ended := jvm_end(error)) is not None:
+            raise ended from error
+        return after_failure(error)
+
+
+@dataclass
+class BackOff:
+    """The pause of one kind of work (seconds of `clock`): 0 while it succeeds; it ends at `ends_at`."""
+
+    clock: Callable[[], float] = time.monotonic
+    pause: float = 0.0
+    ends_at: float = 0.0
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether the work must wait."""
+        return self.clock() < self.ends_at
+
+    def lengthen(self) -> float:
+        """Begin the pause after a failure; return its seconds."""
+        self.pause = min(max(self.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        self.ends_at = self.clock() + self.pause
+        return self.pause
+
+    def end(self) -> bool:
+        """Forget the failures; return whether there were any."""
+        failed, self.pause, self.ends_at = self.pause > 0, 0.0, 0.0
+        return failed

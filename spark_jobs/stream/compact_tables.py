@@ -1,0 +1,260 @@
+"""Compacts small files of every layer, and removes obsolete files (adr-0003).
+
+Reads / Writes: bronze, and silver, rejected and gold of each active release.
+Guarantee: the rows stay the same, in the order of batches, and of coordinates unless row groups are copied; versions
+stay readable as `obsolete_files.py` says. The stream waits meanwhile: no group is begun after `seconds`.
+After a crash: uncommitted files are removed when they are older than the retention; the next call does the rest.
+Does not: compact batches that a release may still repeat, touch retired releases, or publish: the next publication
+makes compacted files visible.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import quote
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from include.declare.pipeline import row_columns
+from include.ground.errors import Terminal
+from include.ground.file_checksum import is_whole, named_checksum
+from include.ground.paths import warehouse
+from include.ground.settings import Settings
+from include.ground.sql_quoting import sql_identifier, sql_literal
+from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable, old_neighbours
+from spark_jobs.layers.next_run import refined_batch, unfinished_run
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.stream.compaction_groups import (
+    ON_REQUEST,
+    SPLIT_BY_DAY,
+    CompactionPolicy,
+    GroupKey,
+    are_of_one_day,
+    compaction_groups,
+    event_day_of,
+    kafka_partition_of,
+    partition_of,
+)
+from spark_jobs.stream.obsolete_files import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
+from spark_jobs.tables.batch_rows import first_batch, last_batch
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.duckdb_session import DuckSession, DuckSessions, duckdb_session
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.log_lines import log_line
+from spark_jobs.tables.row_group_copy import copy_row_groups, have_same_columns
+
+LEAST_SECONDS = 1.0
+LEAST_COPIED = 512 << 10
+"""Files that are smaller in the mean have few rows in a row group: their rows are written again, in larger ones."""
+SILVER_ORDER = ("_batch_id", "_partition", "_offset")
+
+
+class FilesDamaged(Terminal):
+    """Files of a table do not have the bytes of their checksums; they were not compacted."""
+
+    def __init__(self, table: str, names: Sequence[str]) -> None:
+        super().__init__(
+            f"{table}: {', '.join(names)} do not have the bytes of their checksums; they were not compacted",
+            "headrace audit",
+        )
+        self.table, self.names = table, tuple(names)
+
+
+@dataclass(frozen=True)
+class CompactedTable:
+    """A table and how it is compacted.
+
+    `group_key`: files with one key may become one file. `group_keys`: the keys by path, in the order in which files
+    become one; other files are not compacted. `order`: columns that rows are sorted by when they are written again.
+    `day`: column whose days get a file each, when there are enough rows. `before`: only files of batches before this
+    one; None for all. `spark`: copies row groups of larger files that follow one another by batch, instead of writing
+    each row again; None: never. `most_rows`: of a compacted file.
+    """
+
+    table: Table
+    group_key: GroupKey = partition_of
+    order: tuple[str, ...] = ()
+    day: str = ""
+    before: int | None = None
+    group_keys: Callable[[], Mapping[str, Hashable]] | None = None
+    spark: SparkSession | None = None
+    most_rows: int = sys.maxsize
+
+    def groups(self, policy: CompactionPolicy) -> list[list[DataFile]]:
+        """Return the groups of files to compact now, smallest first."""
+        files, policy = self.table.files(), replace(policy, rows=min(policy.rows, self.most_rows))
+        if self.group_keys is not None:
+            found, by_path = self.group_keys(), {file.path: file for file in files}
+            return compaction_groups([by_path[path] for path in found], policy, lambda file: found[file.path])
+        if self.before is not None:
+            files = [file for file in files if last_batch(file) < self.before]
+        return compaction_groups(files, policy, self.group_key, in_order=policy.tiered and self.spark is not None)
+
+
+def compact_tables(
+    settings: Settings,
+    releases: Sequence[Release],
+    seconds: float,
+    policy: CompactionPolicy = ON_REQUEST,
+    is_owner: Callable[[], bool] = lambda: True,
+) -> dict[str, dict[str, int]]:
+    """Compact small files and remove obsolete ones; return by table `files` before, `now`, `removed` and `left`.
+
+    `releases`: the published one, then its shadows. `left`: groups that were not compacted within `seconds`. Stops when
+    this process is not the owner any more.
+    """
+    compactable, retained = compactable_tables(releases), retained_tables(settings, releases)
+    return compact_and_delete(warehouse(settings), compactable, retained, seconds, policy, is_owner)
+
+
+def compact_and_delete(
+    root: Path,
+    tables: Iterable[CompactedTable],
+    retained: RetainedTables,
+    seconds: float,
+    policy: CompactionPolicy,
+    is_owner: Callable[[], bool] = lambda: True,
+) -> dict[str, dict[str, int]]:
+    """Compact `tables` and remove obsolete files of the `retained` ones; return what `compact_tables` does."""
+    end, compactable = time.monotonic() + seconds, {each.table.spec.path: each for each in tables}
+    done: dict[str, dict[str, int]] = {}
+    for table in retained.tables:
+        path, before = table.spec.path, len(table.files())
+        left = _compact_until(end, compactable[path], policy, is_owner) if path in compactable else 0
+        obsolete = files_to_delete(retained, table, sweep=True) if is_owner() else []
+        # However long compaction took, deletion has LEAST_SECONDS.
+        removed = delete_obsolete_files(table, obsolete, max(end, time.monotonic() + LEAST_SECONDS))
+        facts = {"files": before, "now": table.file_count, "removed": removed, "left": left}
+        done[str(path.relative_to(root))] = facts
+    return done
+
+
+def _compact_until(
+    end: float, compacted: CompactedTable, policy: CompactionPolicy, is_owner: Callable[[], bool]
+) -> int:
+    """Compact the groups of a table until `end` (monotonic); return how many are left, those with damage included."""
+    groups, damaged = compacted.groups(policy), 0
+    while groups and time.monotonic() < end and is_owner():
+        try:
+            compact_group(compacted, groups.pop(0))
+        except FilesDamaged as error:
+            log_line(str(error))
+            damaged += 1
+    return len(groups) + damaged
+
+
+def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
+    """Yield the tables whose files may be compacted: not those of a release while one of its runs is unfinished.
+
+    The last batch of bronze and silver stays as it is: a restart may need its files.
+    """
+    for release in releases:
+        if unfinished_run(release) is not None:
+            continue
+        writer, batch, time_column = release.writer, refined_batch(release), release.dataset.pipeline.event_time
+        yield CompactedTable(writer.rejected, order=SILVER_ORDER)
+        by_day = event_day_of(time_column)
+        yield CompactedTable(writer.silver, by_day, SILVER_ORDER, time_column, batch, spark=writer.spark)
+        for target in release.gold:
+            yield compacted_gold(target, row_columns(target.gold), batch)
+    batch = refined_batch(releases[0])
+    bronze, order = releases[0].writer.bronze, ("_batch_id", "partition", "offset")
+    yield CompactedTable(bronze, kafka_partition_of, order, before=batch, spark=releases[0].writer.spark)
+
+
+def compacted_gold(target: GoldTable, order: tuple[str, ...], batch: int) -> CompactedTable:
+    """Return how a table of gold is compacted at `batch`."""
+    neighbours = partial(old_neighbours, target, batch)
+    return CompactedTable(target.table, order=order, group_keys=neighbours, most_rows=MOST_COMPACTED)
+
+
+def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:
+    """Compact files of one group."""
+    commit_group(compacted.table, write_group(compacted, group), group)
+
+
+def write_group(
+    compacted: CompactedTable, group: Sequence[DataFile], session: DuckSessions = duckdb_session
+) -> list[DataFile]:
+    """Write the rows of a group into new files; return them, invisible to readers until `commit_group`.
+
+    Raises FilesDamaged, and duckdb.Error for a damaged file without a checksum.
+    """
+    table, value = compacted.table, partition_of(group[0])
+    refuse_damaged(table, group)
+    attempt = table.attempt_folder(f"compacted-{table.version}-{uuid4().hex[:6]}")
+    folder = attempt / f"{table.spec.partition}={quote(value, safe='')}"
+    folder.mkdir(parents=True)
+    try:
+        if compacted.spark is not None and _can_be_copied(compacted, group):
+            paths = [table.spec.path / file.path for file in group]
+            copy_row_groups(compacted.spark, paths, folder / "part-0.parquet")
+        else:
+            _write_rows(compacted, group, folder, session)
+        return table.written_files(attempt)
+    except BaseException:
+        # A group that fails is tried again later: what it wrote would fill the disk.
+        shutil.rmtree(attempt, ignore_errors=True)
+        raise
+
+
+def refuse_damaged(table: Table, files: Sequence[DataFile]) -> None:
+    """Raise FilesDamaged unless each file has the bytes of its checksum: the new file's would hide the damage."""
+    paths = [table.spec.path / file.path for file in files if named_checksum(file.path) is not None]
+    if damaged := [path.name for path in paths if not is_whole(path)]:
+        raise FilesDamaged(table.spec.name, damaged)
+
+
+def _can_be_copied(compacted: CompactedTable, group: Sequence[DataFile]) -> bool:
+    """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day."""
+    if any("_batch_id" not in file.high for file in group):
+        return False
+    if sum(file.size for file in group) < LEAST_COPIED * len(group):
+        return False
+    if any(named_checksum(file.path) is None for file in group):
+        # Reading it in full shows whether it is damaged.
+        return False
+    is_in_order = all(last_batch(file) < first_batch(following) for file, following in pairwise(group))
+    if not is_in_order or (compacted.day and not are_of_one_day(group, compacted.day)):
+        return False
+    return have_same_columns([compacted.table.spec.path / file.path for file in group])
+
+
+def _write_rows(compacted: CompactedTable, group: Sequence[DataFile], folder: Path, session: DuckSessions) -> None:
+    """Write the rows of a group in the table's order, a file for each day if the table is divided so."""
+    with session() as duck:
+        duck.view_table("small", compacted.table, group)
+        column = compacted.day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
+        for number, condition in enumerate(_days(duck, column)):
+            ordered = f" order by {', '.join(map(sql_identifier, compacted.order))}" if compacted.order else ""
+            duck.save_file(f"select * from small{condition}{ordered}", folder / f"part-{number}.parquet")
+
+
+def commit_group(table: Table, added: Sequence[DataFile], group: Sequence[DataFile]) -> None:
+    """Replace the files of a group. `dataChange=false`: change-feed readers see no rows."""
+    pass_step(Step.COMPACTION_WRITTEN)
+    table.compact(added, group)
+
+
+def discard_files(table: Table, files: Sequence[DataFile]) -> None:
+    """Delete files that were written and never committed."""
+    for file in files:
+        (table.spec.path / file.path).unlink(missing_ok=True)
+
+
+def _days(duck: DuckSession, column: str) -> list[str]:
+    """Return a condition for each day that the rows of `small` have; one that holds for all without a column."""
+    if not column:
+        return [""]
+    day = f"date_trunc('day', {sql_identifier(column)})"
+    days = duck.rows(f"select distinct {day}::varchar from small order by all")
+    return [f" where {day}::varchar is not distinct from {sql_literal(d) if d else 'null'}" for (d,) in days]

@@ -1,0 +1,357 @@
+"""A run of a derived dataset: from the published versions of its sources to its own publication (layers/adr-0010).
+
+Reads: publications, the sources' tables. Writes: each gold table, `run.json` of the release, the publication.
+Guarantee: each table gets run n once; readers see n when all tables have it, over one version of each source.
+After a crash: `run.json` names the versions; the same run is repeated with them. When files of those versions are gone,
+everything is recomputed from the current ones, by a run of its own.
+After a failure: if no table is ahead of the publication, the run is forgotten, since its sources may be the reason; the
+next one is over the current versions. Else it is repeated once, then replaced as if its versions were gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from include.declare.derived_dataset import DerivedDataset
+from include.ground.app_ids import release_app_id
+from include.ground.delta_log import LOG
+from include.ground.file_changes import FileChanges
+from include.ground.paths import derived_run_path, gold_path, release_path, warehouse
+from include.ground.settings import Settings
+from include.plans.awaited_moves import awaited_moves, can_come
+from include.plans.source_choice import Versions, readable_versions, refuse_lacking
+from include.read.publication import (
+    Publication,
+    PublishedTable,
+    SourceVersion,
+    TableVersion,
+    find_publication,
+    find_shadow_publication,
+    publish,
+    published_tables,
+    read_publication,
+    save_shadow_publication,
+)
+from include.read.published_tables import PublishedVersionGone
+from include.state.json_file import JsonFile
+from include.state.owner_requests import pending_request
+from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
+from spark_jobs.layers.derived_sources import SourcesGone, changes_since, open_sources, source_version
+from spark_jobs.stream.back_off import NOT_RETRIED
+from spark_jobs.tables.claim_tables import take_over_tables
+from spark_jobs.tables.failpoints import Step, pass_step
+
+
+@dataclass(frozen=True)
+class DerivedRun:
+    """A run that was begun: its number, the sources by the name in queries, and whether everything is computed.
+
+    `failures`: how often it failed while a table was ahead of the publication.
+    """
+
+    number: int
+    sources: Mapping[str, SourceVersion]
+    whole: bool = False
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """The last run that was published, the greatest that a table has, and the one that was begun; -1: none."""
+
+    published: int
+    committed: int
+    begun: int = -1
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a table has rows of a run that was not published, which another run must replace."""
+        return self.committed > self.published
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether tables may differ from what was published."""
+        return max(self.committed, self.begun) > self.published
+
+    @property
+    def next(self) -> int:
+        """A number that no table skips: each run of this number is new to all of them."""
+        return max(self.published, self.committed, self.begun) + 1
+
+
+@dataclass
+class DerivedRelease:
+    """A release of a derived dataset with its open tables.
+
+    `is_published`: its runs move the publication; runs of a shadow release store theirs in a separate file. `followed`:
+    the published sources without rows for another run.
+    """
+
+    settings: Settings
+    derived: DerivedDataset
+    spark: SparkSession
+    epoch: int
+    is_published: bool = True
+    tables: tuple[DerivedTable, ...] = ()
+    followed: Mapping[str, PublishedTable] = field(default_factory=dict)
+    awaited: str = ""
+    """The moves of its sources that it waits for, in words."""
+
+    def missing_sources(self) -> list[str]:
+        """Return the sources that nothing has published yet."""
+        published = published_tables(self.settings)
+        return [table for table in self.derived.pipeline.sources.values() if table not in published]
+
+    def build(self, versions: Mapping[str, SourceVersion]) -> Publication:
+        """Compute everything over these versions of the sources, by full name, unless that is done.
+
+        Return what the release would publish. Raises SourcesGone.
+        """
+        names = self.derived.pipeline.sources
+        current = {name: versions.get(table) or self.current_sources()[name] for name, table in names.items()}
+        last = self._last_publication()
+        if last is not None and last.sources == {names[name]: each for name, each in current.items()}:
+            return last
+        run = DerivedRun(self._numbers().next, current, whole=True)
+        if not self._is_readable(run):
+            raise SourcesGone(self.derived.name)
+        self.execute(run)
+        built = self._last_publication()
+        assert built is not None
+        return built
+
+    def next_run(self) -> DerivedRun | None:
+        """Return the run to execute now: the unfinished one, or one over sources that have changed; None: none.
+
+        Sources with new versions of the same rows are entered into the publication, without a run.
+        """
+        self.awaited, unfinished, published = "", self._unfinished(), published_tables(self.settings)
+        if unfinished is not None and not self._is_superseded(unfinished) and self._is_readable(unfinished):
+            return unfinished
+        sources = {table: published[table] for table in self.derived.pipeline.sources.values()}
+        if unfinished is None and sources == self.followed:
+            return None
+        last, now = self._last_publication(), self.current_sources()
+        if self.is_published and last is not None and self._is_moving(last, sources):
+            return None
+        self._refuse_lacking(last, now)
+        numbers = self._numbers()
+        if not numbers.is_begun and last is not None and not self._has_changed(last, now):
+            self._note_sources(last, now)
+            self.followed = sources
+            return None
+        return DerivedRun(numbers.next, now, whole=last is None or numbers.is_begun)
+
+    def _is_moving(self, last: Publication, sources: Mapping[str, PublishedTable]) -> bool:
+        """Return whether a plan has moved a source and has another release follow it, by a request that is pending."""
+        used = {table: last.sources[table].release for table in sources if table in last.sources}
+        moved = any(sources[table].release != release for table, release in used.items())
+        request = pending_request(self.settings, self.derived.name) if moved else None
+        if request is None or not request.after or not can_come(self.settings, request):
+            return False
+        self.awaited = awaited_moves(self.settings, request)
+        return True
+
+    def _refuse_lacking(self, last: Publication | None, now: Mapping[str, SourceVersion]) -> None:
+        """Raise SourcesLackColumns when a source was replaced by a release without columns that the queries read."""
+        if last is not None:
+            names = self.derived.pipeline.sources
+            current = {names[name]: each for name, each in now.items()}
+            refuse_lacking(self.settings, self.derived, last.sources, current)
+
+    def readable_versions(self, used: Mapping[str, SourceVersion], new: Mapping[str, SourceVersion]) -> Versions:
+        """Return the versions of the sources to compute over: `new` tables, and the used ones or the published ones.
+
+        Raises SourcesLackColumns.
+        """
+        names = self.derived.pipeline.sources
+        current = {names[name]: each for name, each in self.current_sources().items()} | dict(new)
+        own = {table: used.get(table) or current[table] for table in names.values()} | dict(new)
+        own, current = ({table: each[table] for table in names.values()} for each in (own, current))
+        return readable_versions(self.settings, self.derived, own, current)
+
+    def execute(self, run: DerivedRun) -> None:
+        """Commit a run to all tables and publish it. Raises OwnershipLost, GoldFailed, DeclarationRefused."""
+        self._file.write(run)
+        try:
+            self._commit(run)
+        except NOT_RETRIED:
+            # The file belongs to the other owner.
+            raise
+        except Exception:
+            self._note_failure(run)
+            raise
+        self._file.remove()
+
+    def _commit(self, run: DerivedRun) -> None:
+        sources = self._opened(run.sources)
+        if not self.tables:
+            self.tables = self._open_tables(sources)
+        changes = None if run.whole else self._changes(run)
+        given = DerivedInput(run.number, sources, changes)
+        for table in self.tables:
+            commit_derived(table, given, self._facts(run), self._staging / table.declared.name)
+        pass_step(Step.ALL_GOLD_COMMITTED, run.number)
+        self._publish(self._publication(run))
+        pass_step(Step.PUBLISHED, run.number)
+
+    def _note_failure(self, run: DerivedRun) -> None:
+        """Forget a run if the next one can have its number, else count the failure."""
+        if self._numbers().is_ahead:
+            self._file.write(replace(run, failures=run.failures + 1))
+        else:
+            self._file.remove()
+
+    def _numbers(self) -> RunNumbers:
+        unfinished = self._unfinished()
+        return RunNumbers(self.published_run, self._committed(), unfinished.number if unfinished else -1)
+
+    def has_commit(self, version: int, app_id: str) -> bool:
+        """Return whether a table has the commit of this version of an app id."""
+        return self._committed(app_id) >= version
+
+    def _committed(self, app_id: str | None = None) -> int:
+        """Return the greatest run that a table has, or version of another app id; -1: none.
+
+        The logs say it: tables cannot be opened over sources that do not fit.
+        """
+        settings, name, release, greatest = self.settings, self.derived.name, self.derived.release, -1
+        for gold in self.derived.pipeline.gold:
+            path = gold_path(settings, name, release, gold.name)
+            wanted = app_id or release_app_id(name, release, f"gold/{gold.name}")
+            found = DeltaTable(str(path)).transaction_version(wanted) if (path / LOG).is_dir() else None
+            greatest = max(greatest, -1 if found is None else found)
+        return greatest
+
+    def _is_superseded(self, run: DerivedRun) -> bool:
+        """Return whether a run failed again while a table was ahead, and its sources have other versions now."""
+        return run.failures > 1 and run.sources != self.current_sources()
+
+    @property
+    def published_run(self) -> int:
+        """The number of the last run that this release has published, or would publish; -1 before the first."""
+        last = self._last_publication()
+        return last.batch if last else -1
+
+    def published_input(self) -> DerivedInput:
+        """Return the published run and its sources, to compute grains of it again. Raises SourcesGone."""
+        run = self._published_run()
+        if not self._is_readable(run):
+            raise SourcesGone(self.derived.name)
+        return DerivedInput(run.number, self._opened(run.sources), {})
+
+    def finish_run(self) -> None:
+        """Execute the run that was begun and not published, if there is one."""
+        if self._numbers().is_begun and (run := self.next_run()) is not None:
+            self.execute(run)
+
+    def republish(self) -> None:
+        """Publish the tables as they are now, over the sources of the published run."""
+        self._publish(self._publication(self._published_run()))
+
+    def _published_run(self) -> DerivedRun:
+        last = read_publication(self.settings, self.derived.name)
+        return DerivedRun(last.batch, {name: last.sources[t] for name, t in self.derived.pipeline.sources.items()})
+
+    def open_tables(self) -> tuple[DerivedTable, ...]:
+        """Open the tables over the sources that are published now, once, and return them."""
+        self.tables = self.tables or self._open_tables(self._opened(self.current_sources()))
+        return self.tables
+
+    @property
+    def _file(self) -> JsonFile[DerivedRun]:
+        path = derived_run_path(self.settings, self.derived.name, self.derived.release)
+        return JsonFile(path, DerivedRun, remedy=f'rm "{path}"   (everything is recomputed)')
+
+    @property
+    def _staging(self) -> Path:
+        return release_path(self.settings, self.derived.name, self.derived.release) / "staging"
+
+    def _last_publication(self) -> Publication | None:
+        """Return the publication of this release, or its shadow publication; None before its first run."""
+        found = find_publication(self.settings, self.derived.name)
+        if found is not None and found.release == self.derived.release:
+            return found
+        return find_shadow_publication(self.settings, self.derived.name, self.derived.release)
+
+    def _publish(self, publication: Publication) -> None:
+        if self.is_published:
+            publish(self.settings, publication)
+        else:
+            save_shadow_publication(self.settings, publication)
+
+    def _unfinished(self) -> DerivedRun | None:
+        run, last = self._file.read(), self._last_publication()
+        return None if run is None or (last is not None and last.batch >= run.number) else run
+
+    def current_sources(self) -> dict[str, SourceVersion]:
+        """Return the published versions of the sources, by the name in queries."""
+        tables, root = published_tables(self.settings), warehouse(self.settings)
+        return {name: source_version(tables[table], root) for name, table in self.derived.pipeline.sources.items()}
+
+    def _is_readable(self, run: DerivedRun) -> bool:
+        """Return whether all files of the sources' versions are still there."""
+        try:
+            sources = self._opened(run.sources)
+        except PublishedVersionGone:
+            return False
+        return all(each.is_whole for each in sources.values())
+
+    def _has_changed(self, last: Publication, now: Mapping[str, SourceVersion]) -> bool:
+        """Return whether rows of the sources differ from those that the publication was computed from."""
+        root, sources = warehouse(self.settings), self.derived.pipeline.sources
+        found = [changes_since(root, last.sources.get(sources[name]), now[name]) for name in now]
+        return any(files is None or files.added or files.removed for files in found)
+
+    def _note_sources(self, last: Publication, now: Mapping[str, SourceVersion]) -> None:
+        names = self.derived.pipeline.sources
+        sources = {names[name]: each for name, each in now.items()}
+        if sources != last.sources:
+            self._publish(replace(last, sources=sources))
+
+    def _changes(self, run: DerivedRun) -> dict[str, FileChanges] | None:
+        """Return what changed in each source since the last run; None when that of one is not known."""
+        root, last = warehouse(self.settings), self._last_publication()
+        known = dict[str, FileChanges]()
+        for name, table in self.derived.pipeline.sources.items():
+            files = changes_since(root, last.sources.get(table) if last else None, run.sources[name])
+            if files is None:
+                return None
+            known[name] = files
+        return known
+
+    def _opened(self, versions: Mapping[str, SourceVersion]) -> Sources:
+        names = self.derived.pipeline.sources
+        return open_sources(self.settings, names, {names[name]: each for name, each in versions.items()})
+
+    def _open_tables(self, sources: Sources) -> tuple[DerivedTable, ...]:
+        declared, derived = self.derived.pipeline.gold, self.derived
+        paths = (gold_path(self.settings, derived.name, derived.release, gold.name) for gold in declared)
+        take_over_tables(paths, self.epoch, leases_expire=bool(self.settings.lease_url))
+        return tuple(open_derived_table(self.spark, self.settings, self.derived, gold, sources) for gold in declared)
+
+    def _facts(self, run: DerivedRun) -> dict[str, Any]:
+        release, names = self.derived.release, self.derived.pipeline.sources
+        used = {names[name]: [each.release, each.batch, each.version] for name, each in run.sources.items()}
+        facts = {"dataset": self.derived.name, "release": release, "code": release, "epoch": self.epoch}
+        return {**facts, "batches": [run.number, run.number], "sources": used}
+
+    def _publication(self, run: DerivedRun) -> Publication:
+        root, names = warehouse(self.settings), self.derived.pipeline.sources
+        tables = [each.target.table for each in self.tables]
+        return Publication(
+            dataset=self.derived.name,
+            release=self.derived.release,
+            batch=run.number,
+            published_at=datetime.now(UTC),
+            offsets={},
+            tables={t.spec.name: TableVersion(str(t.spec.path.relative_to(root)), t.version) for t in tables},
+            sources={names[name]: version for name, version in run.sources.items()},
+        )

@@ -1,0 +1,237 @@
+"""Removes old batches from bronze, and from silver and rejected, as `retention` of pipeline.yaml declares (adr-0007).
+
+Reads: bronze's commits. Writes: one commit per table, which names the batches, offsets and counts of what expired.
+Guarantee: only batches before the last refined one, all of whose records are older than declared, and none while a plan
+is open; silver and rejected lose whole runs, so that a gold row of later batches has no expired record.
+After a crash: a commit is made or not; the next check expires what is left.
+Does not: change gold, publish, or delete files: the next publication shows it, `obsolete_files.py` deletes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from include.ground.delta_log import Commit, commits_descending, commits_following
+from include.ground.kafka_times import arrivals
+from include.ground.settings import Settings
+from include.ground.sql_quoting import sql_identifier
+from include.plans.plan_lookup import open_plans
+from spark_jobs.layers.expired_rows import expiry_ids, first_unexpired_batch
+from spark_jobs.layers.next_run import refined_batch, unfinished_run
+from spark_jobs.layers.release_tables import Release
+from spark_jobs.stream.compaction_groups import partition_of
+from spark_jobs.tables.batch_rows import last_batch
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.table_commits import batch_commit, metadata_of
+
+MOST_BATCHES = 10_000
+"""Batches that expire at once: their commits are read."""
+
+
+@dataclass(frozen=True)
+class Expired:
+    """What one commit removed from a table: `rows` of batches [first, before)."""
+
+    table: str
+    first: int
+    before: int
+    rows: int
+
+    @property
+    def report(self) -> str:
+        """A line of the log."""
+        return f"{self.table}: batches {self.first} to {self.before - 1} expired (retention), {self.rows:,} rows"
+
+
+@dataclass(frozen=True)
+class _ExpiringTable:
+    """A table whose batches before `before` expire; columns of the Kafka partition and of the order of its rows."""
+
+    table: Table
+    app_id: str
+    first: int
+    before: int
+    partition: str
+    offset: str
+
+
+def expire_batches(
+    settings: Settings, releases: Sequence[Release], now: datetime, is_owner: Callable[[], bool] = lambda: True
+) -> list[Expired]:
+    """Expire what the published release's `retention` names; return the commits made.
+
+    `releases`: the published one, then its shadows; all keep the same ages. Nothing expires while a plan is open or a
+    run is unfinished.
+    """
+    name = releases[0].dataset.name
+    has_plan = any(name in each.plan.datasets for each in open_plans(settings))
+    if has_plan or any(unfinished_run(each) for each in releases):
+        return []
+    done = []
+    for each in _expiring(releases, now):
+        if is_owner() and each.before > each.first:
+            done.append(_expire(each, releases[0]))
+            pass_step(Step.BATCHES_EXPIRED, each.before)
+    if any(each.table.startswith("silver.") for each in done):
+        for release in releases:
+            writer = release.writer
+            writer.identities.drop_expired(_ends(writer.bronze, first_unexpired_batch(writer, "silver")))
+    return done
+
+
+def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringTable]:
+    """Yield the tables with the bounds of what expires."""
+    last, retention = min(refined_batch(each) for each in releases), releases[0].dataset.pipeline.retention
+    if last < 0:
+        return
+    if retention.silver is not None:
+        yield from _expiring_silver(releases, last, now, retention.silver)
+    if retention.bronze is not None:
+        bronze = releases[0].writer.bronze
+        first = first_unexpired_batch(releases[0].writer, "bronze")
+        before = _first_younger(bronze, first, last, now, now - retention.bronze)
+        yield _ExpiringTable(bronze, expiry_ids(releases[0].writer)["bronze"], first, before, "partition", "offset")
+
+
+def _expiring_silver(releases: Sequence[Release], last: int, now: datetime, age: timedelta) -> Iterator[_ExpiringTable]:
+    """Yield silver and rejected of each release; their age is counted from the newest records' arrival.
+
+    Future records arrive after them, also when the stream is behind.
+    """
+    bronze = releases[0].writer.bronze
+    arrived = _arrival(bronze, last, now)
+    if arrived is None:
+        return
+    for release in releases:
+        writer, bound = release.writer, min(now, arrived) - age
+        first = max(first_unexpired_batch(writer, "silver"), 0)
+        before = _run_start(writer.silver, _first_younger(bronze, first, last, now, bound), first)
+        for table in (writer.silver, writer.rejected):
+            layer = table.spec.name.partition(".")[0]
+            begun = first_unexpired_batch(writer, layer)
+            yield _ExpiringTable(table, expiry_ids(writer)[layer], begun, before, "_partition", "_offset")
+
+
+def _arrival(bronze: Table, batch: int, now: datetime) -> datetime | None:
+    """Return when the earliest record of the last batch up to `batch` that has records arrived in Kafka, if one has."""
+    upto = commits_descending(bronze.spec.path, batch_commit(bronze, batch).version)
+    found = next(filter(None, (_arrivals(commit, now) for commit in upto)), None)
+    return datetime.fromtimestamp(found[0] / 1000, UTC) if found else None
+
+
+def _arrivals(commit: Commit, now: datetime) -> tuple[int, int] | None:
+    """Return when the first and the last record of a commit's batch arrived, None if there is none."""
+    times = metadata_of(commit).get("timestamps")
+    return arrivals(times, commit.timestamp_ms, now.timestamp() * 1000) if times else None
+
+
+def _first_younger(bronze: Table, first: int, last: int, now: datetime, bound: datetime) -> int:
+    """Return the first batch from `first` on with a record that arrived at `bound` or later, `last` at most."""
+    before = first
+    for commit in _batches(bronze, first):
+        batch, found = metadata_of(commit)["batches"][0], _arrivals(commit, now)
+        young = found is not None and found[1] >= bound.timestamp() * 1000
+        if young or batch >= last or batch - first >= MOST_BATCHES:
+            return min(max(before, first), last)
+        before = batch + 1
+    return min(before, max(first, last))
+
+
+def _batches(bronze: Table, first: int) -> Iterator[Commit]:
+    """Yield the commits of bronze's batches from `first` on."""
+    version = batch_commit(bronze, first).version - 1 if first > 0 else -1
+    for commit in commits_following(bronze.spec.path, version):
+        metadata = metadata_of(commit)
+        if "offsets" in metadata and metadata["batches"][0] >= first:
+            yield commit
+
+
+def _run_start(silver: Table, batch: int, first: int) -> int:
+    """Return the first batch of the run that has `batch`, not before `first`."""
+    return max(first, int(metadata_of(batch_commit(silver, batch))["batches"][0]))
+
+
+def _ends(bronze: Table, before: int) -> dict[int, int]:
+    """Return by partition the offset before which all records are of batches before `before`."""
+    if before <= 0:
+        return {}
+    return {int(p): int(span[0]) for p, span in metadata_of(batch_commit(bronze, before))["offsets"].items()}
+
+
+def _expire(each: _ExpiringTable, release: Release) -> Expired:
+    table, files = each.table, each.table.batch_files(0, each.before - 1)
+    kept = [file for file in files if last_batch(file) >= each.before]
+    attempt = table.attempt_folder(f"expired-{each.before}-{table.version}")
+    shutil.rmtree(attempt, ignore_errors=True)
+    with duckdb_session() as duck:
+        duck.view_table("old", table, files)
+        counts = _counts(duck, each)
+        for number, file in enumerate(kept):
+            _write_kept(duck, each, file, attempt / f"{number}")
+    added = table.written_files(attempt) if kept else []
+    rows = sum(counts["rows_by_partition"].values())
+    if sum(file.rows for file in files) - sum(file.rows for file in added) != rows:
+        raise RowsUnaccounted(table.spec.name, (0, each.before - 1), "files of expired batches do not add up")
+    metadata = {
+        "dataset": release.dataset.name,
+        "table": table.spec.name,
+        "app_id": each.app_id,
+        "expired": [each.first, each.before],
+        "offsets_expired": _offsets(release.writer.bronze, each.first, each.before),
+        "rows_removed": rows,
+        "total": table.rows - rows,
+        **counts,
+    }
+    table.commit(each.app_id, each.before, metadata, added, files)
+    return Expired(table.spec.name, each.first, each.before, rows)
+
+
+def _counts(duck: DuckSession, each: _ExpiringTable) -> dict[str, dict[str, int]]:
+    """Return the rows that expire by partition, and of rejected also by disposition and reason."""
+    duck.view_query("expiring", f"select * from old where _batch_id < {each.before}")
+    partition = sql_identifier(each.partition)
+    queries = {"rows_by_partition": f"select {partition}::varchar, count(*) from expiring group by all"}
+    if each.table.spec.name.startswith("rejected."):
+        queries["dispositions"] = "select disposition, count(*) from expiring group by all"
+        queries["reasons"] = REASONS
+    return {name: dict(duck.rows(f"{sql} order by all")) for name, sql in queries.items()}
+
+
+# Each reason once a record, as a run counts them.
+REASONS = """
+select rule, count(*)
+from (select unnest(list_distinct(list_transform(reasons, lambda reason: reason.rule))) as rule from expiring)
+group by all
+"""
+
+
+def _write_kept(duck: DuckSession, each: _ExpiringTable, file: DataFile, folder: Any) -> None:
+    """Write the rows of a file that do not expire."""
+    spec, view = each.table.spec, f"kept_{folder.name}"
+    path = folder / f"{spec.partition}={quote(partition_of(file), safe='')}"
+    path.mkdir(parents=True)
+    duck.view_table(view, each.table, [file])
+    order = ", ".join(map(sql_identifier, ("_batch_id", each.partition, each.offset)))
+    duck.save_file(f"select * from {view} where _batch_id >= {each.before} order by {order}", path / "part.parquet")
+
+
+def _offsets(bronze: Table, first: int, before: int) -> dict[str, list[int]]:
+    """Return by partition the offsets [start, end) of batches [first, before)."""
+    found: dict[str, list[int]] = {}
+    for metadata in map(metadata_of, _batches(bronze, first)):
+        if metadata["batches"][0] >= before:
+            break
+        for partition, (start, end) in metadata["offsets"].items():
+            if start == end:
+                continue
+            span = found.setdefault(partition, [start, end])
+            found[partition] = [min(span[0], start), max(span[1], end)]
+    return found

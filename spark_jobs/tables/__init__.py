@@ -1,0 +1,1 @@
+"""Delta tables, commits, checkpoints, identities and files; knows no layer."""

@@ -1,0 +1,88 @@
+"""Checkpoint generations: the start offsets of an ingest query, and the bronze batch of its batch 0.
+
+Spark counts a query's batches from 0. With the old app id, the batches of a new checkpoint would count as committed
+and be skipped. A new generation therefore has a new app id, starts at the offsets where bronze ends, and continues
+bronze's batch numbers. `headrace repair` creates one; a driver does so only after a power cut lost files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from include.ground.app_ids import bronze_app_id
+from include.ground.durable_files import write_atomically
+from include.ground.errors import Terminal
+
+
+class CheckpointUnusable(Terminal):
+    """An ingest query cannot resume from its checkpoint; `headrace repair` creates a new generation."""
+
+    def __init__(self, what: str, dataset: str) -> None:
+        super().__init__(what, f"headrace repair {dataset}")
+        self.dataset = dataset
+
+
+class GenerationDamaged(CheckpointUnusable):
+    """The generation file cannot be read."""
+
+    def __init__(self, path: Path, dataset: str, why: str) -> None:
+        super().__init__(f"{path} {why}; nothing was started", dataset)
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Generation:
+    """`number` of the generation; bronze batch = `base` + Spark's batch + quiet batches before it, which Spark does not
+    plan; `start` are its first offsets.
+
+    `lost`: offsets [bronze's end, start) by partition that Kafka had expired, accepted by `headrace repair`.
+    """
+
+    number: int
+    base: int
+    start: Mapping[int, int]
+    topic: str
+    topic_id: str
+    bronze_id: str
+    lost: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def lost_ranges(self) -> str:
+        """The lost offsets as text, "" for none."""
+        return ", ".join(f"partition {p} offsets [{first}, {end})" for p, (first, end) in sorted(self.lost.items()))
+
+    def app_id(self, dataset: str) -> str:
+        """The app id of this generation's bronze commits."""
+        return bronze_app_id(dataset, self.number)
+
+    def checkpoint(self, folder: Path) -> Path:
+        """Spark's checkpoint of this generation, below the dataset's checkpoint folder."""
+        return folder / str(self.number)
+
+
+def read_generation(folder: Path, dataset: str) -> Generation | None:
+    """Return the dataset's generation, None before its first start. Raises GenerationDamaged when it is unreadable."""
+    path = folder / "generation.json"
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        start = {int(partition): int(offset) for partition, offset in found.pop("start").items()}
+        lost = {int(partition): (int(first), int(end)) for partition, (first, end) in found.pop("lost", {}).items()}
+        return Generation(start=start, lost=lost, **found)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise GenerationDamaged(path, dataset, f"is not a generation file ({error})") from error
+
+
+def write_generation(folder: Path, generation: Generation) -> None:
+    """Write the dataset's generation, atomically and durably."""
+    write_atomically(folder / "generation.json", json.dumps(asdict(generation)))
+
+
+def ensure_generation(folder: Path, generation: Generation) -> None:
+    """Write `generation` unless the folder has one."""
+    if not (folder / "generation.json").exists():
+        write_generation(folder, generation)

@@ -1,0 +1,209 @@
+"""A table's Parquet files: their bounds from the log or the footers, and their actions in a commit.
+
+*Reads:* a table's log, the footers of files. Writes nothing: `delta_table` writes files and commits.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql.types import StructType
+
+from include.ground.table_files import add_actions
+from spark_jobs.tables.log_commit import Action
+from spark_jobs.tables.parquet_writer import ParquetWriting
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+LAST_TIME = datetime.max.replace(tzinfo=UTC)
+Bound = int | str | datetime | date | Decimal
+Bounds = Mapping[str, Bound]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One Parquet file of a table: path relative to it, rows, bounds and numbers of nulls of the declared columns."""
+
+    path: str
+    partition: str
+    rows: int
+    size: int
+    low: Mapping[str, Bound] = field(default_factory=dict)
+    high: Mapping[str, Bound] = field(default_factory=dict)
+    nulls: Mapping[str, int] = field(default_factory=dict)
+
+    def overlaps(self, column: str, low: Bound, high: Bound) -> bool:
+        """Whether the file may have rows with `column` in [low, high]; true when its bounds are unknown."""
+        if column not in self.low or column not in self.high:
+            return True
+        return bool(self.low[column] <= high and self.high[column] >= low)  # type: ignore[operator]
+
+    def lies_within(self, column: str, low: Bound, high: Bound) -> bool:
+        """Whether every row has `column` in [low, high]; false when its bounds are unknown."""
+        if column not in self.low or column not in self.high:
+            return False
+        return bool(self.low[column] >= low and self.high[column] <= high)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table's display name, folder, columns (the partition column last) and columns with bounds.
+
+    `durable`: commits, and the files that they name, are forced to disk.
+    """
+
+    name: str
+    path: Path
+    schema: StructType
+    partition: str
+    bounded: tuple[str, ...]
+    durable: bool = False
+    writing: ParquetWriting = ParquetWriting()
+
+    @property
+    def data_schema(self) -> StructType:
+        """The columns in the files: all but the partition column."""
+        return StructType([f for f in self.schema.fields if f.name != self.partition])
+
+
+def files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
+    """Return the current files of a table, from its log."""
+    return [_known_file(row, spec) for row in add_actions(delta).to_pylist()]
+
+
+def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
+    low = {c: row[f"min.{c}"] for c in spec.bounded if row.get(f"min.{c}") is not None}
+    high = {c: row[f"max.{c}"] for c in spec.bounded if row.get(f"max.{c}") is not None}
+    nulls = {c: row[f"null_count.{c}"] for c in spec.bounded if row.get(f"null_count.{c}") is not None}
+    path, partition = unquote(row["path"]), row[f"partition.{spec.partition}"]
+    return DataFile(path, partition, row["num_records"], row["size_bytes"], low, high, nulls)
+
+
+def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
+    """Return the lower and upper bounds of `columns` for each row group of a Parquet file, from its footer."""
+    footer = pq.read_metadata(path)
+    at = _column_numbers(footer, columns)
+    return [_bounds([footer.row_group(group)], at) for group in range(footer.num_row_groups)]
+
+
+def may_have_nulls(path: Path, column: str) -> bool:
+    """Return whether a Parquet file may have a null in a column, by its footer."""
+    footer = pq.read_metadata(path)
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    return bool(groups) and dict(_nulls(groups, _column_numbers(footer, (column,)))).get(column) != 0
+
+
+def written_file(spec: TableSpec, path: Path) -> DataFile:
+    """Return a newly written file with its rows and bounds, from its footer."""
+    footer = pq.read_metadata(path)
+    value = unquote(path.parent.name.partition("=")[2])
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    columns = _column_numbers(footer, spec.bounded)
+    low, high = _bounds(groups, columns)
+    nulls = dict(_nulls(groups, columns)) if groups else {}
+    return DataFile(str(path.relative_to(spec.path)), value, footer.num_rows, path.stat().st_size, low, high, nulls)
+
+
+def chunks_by_rows(files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
+    """Yield the files in order, in lists of at most `most` rows; a file that has more rows is alone in its list."""
+    chunk: list[DataFile] = []
+    for file in files:
+        if chunk and sum(each.rows for each in chunk) + file.rows > most:
+            yield chunk
+            chunk = []
+        chunk.append(file)
+    if chunk:
+        yield chunk
+
+
+def _column_numbers(footer: Any, columns: Sequence[str]) -> list[int]:
+    return [n for n in range(footer.num_columns) if footer.schema.column(n).path in columns]
+
+
+def _bounds(groups: Sequence[Any], columns: Sequence[int]) -> tuple[dict[str, Bound], dict[str, Bound]]:
+    """Return the bounds over all groups; none for a column without bounds in one group (for a very long text).
+
+    Python has no time after the year 9999, so the bounds of such a column are unknown too.
+    """
+    low: dict[str, Bound] = {}
+    high: dict[str, Bound] = {}
+    unknown: set[str] = set()
+    for group in groups:
+        for number in columns:
+            column = group.column(number)
+            name, statistics = column.path_in_schema, column.statistics
+            if statistics is None or not statistics.has_min_max:
+                unknown.add(name)
+                continue
+            try:
+                least, greatest = statistics.min, statistics.max
+            except (OverflowError, ValueError):
+                unknown.add(name)
+                continue
+            low[name], high[name] = min(low.get(name, least), least), max(high.get(name, greatest), greatest)
+    for name in unknown:
+        low.pop(name, None)
+        high.pop(name, None)
+    return low, high
+
+
+def _nulls(groups: Sequence[Any], columns: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Yield the number of nulls of each column of which all groups have it."""
+    for number in columns:
+        found = [group.column(number).statistics for group in groups]
+        if all(statistics is not None and statistics.has_null_count for statistics in found):
+            yield groups[0].column(number).path_in_schema, sum(statistics.null_count for statistics in found)
+
+
+def actions(
+    spec: TableSpec, added: Sequence[DataFile], removed: Sequence[DataFile], *, data_change: bool = True
+) -> list[Action]:
+    """Return the actions of a commit. `data_change=False`: the added files hold the rows of the removed ones."""
+    now = int(time.time() * 1000)
+    new = [_add(spec, file, now, data_change) for file in added]
+    return [*new, *(_remove(spec, file, now, data_change) for file in removed)]
+
+
+def _add(spec: TableSpec, file: DataFile, now: int, data_change: bool) -> Action:
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": _stats(file.low, timedelta()),
+        "maxValues": _stats(file.high, timedelta(microseconds=999)),
+        "nullCount": dict(file.nulls),
+    }
+    named = _named(spec, file) | {"modificationTime": now, "dataChange": data_change}
+    return {"add": named | {"stats": json.dumps(statistics)}}
+
+
+def _remove(spec: TableSpec, file: DataFile, now: int, data_change: bool) -> Action:
+    named = _named(spec, file) | {"deletionTimestamp": now, "dataChange": data_change}
+    return {"remove": named | {"extendedFileMetadata": True}}
+
+
+def _named(spec: TableSpec, file: DataFile) -> dict[str, Any]:
+    partition = None if file.partition == HIVE_NULL else file.partition
+    path = quote(file.path, safe="/=")
+    return {"path": path, "partitionValues": {spec.partition: partition}, "size": file.size}
+
+
+def _stats(bounds: Mapping[str, Bound], round_up: timedelta) -> dict[str, int | str]:
+    """Return the bounds as a commit names them; none of decimals, which JSON's numbers would round inwards."""
+    return {name: _stat(value, round_up) for name, value in bounds.items() if not isinstance(value, Decimal)}
+
+
+def _stat(value: int | str | datetime | date, round_up: timedelta) -> int | str:
+    """Format a bound. Delta stores milliseconds: times are rounded outwards, so that a bound never excludes a row."""
+    if isinstance(value, datetime):
+        rounded = min(value.astimezone(UTC), LAST_TIME - round_up) + round_up
+        # `strftime` writes the year 1 as `1`.
+        return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return value.isoformat() if isinstance(value, date) else value

@@ -1,0 +1,229 @@
+"""DuckDB sessions over files that Spark wrote: queries and writes in this process, without a Spark job.
+
+Only for queries without a dataset's own code (layers/adr-0002). Folders hold one or more files.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from warnings import filterwarnings
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from include.ground.sql_quoting import sql_literal
+from include.read.memory_database import memory_database
+from spark_jobs.tables.arrow_files import SUFFIX, read_arrow
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import Table, read_files
+from spark_jobs.tables.parquet_writer import ROWS_PER_GROUP, ParquetWriting, write_parquet
+from spark_jobs.tables.spark_files import rows_in_files, stage_files, write_files
+
+# Of each of the two databases for runs, in addition to the JVM's heap; DuckDB spills beyond it what it can. Small runs
+# have no lower limit, since few rows may be large.
+MEMORY = "2GB"
+# Of the background sessions, apart from those above; none before the first large group is compacted.
+BACKGROUND_MEMORY = "1GB"
+SMALL_RUN = 20_000
+# DuckDB's threads write row groups side by side. Compressed by zstd once, a file needs not be written again when it is
+# compacted.
+STAYING = f"format parquet, compression zstd, row_group_size {ROWS_PER_GROUP}"
+# DuckDB's own writer makes row groups of at least a vector's rows: 600 MB if a record has 300 KB.
+VECTOR = 2_048
+
+
+class DuckSession:
+    """A DuckDB connection with its views."""
+
+    def __init__(self, database: Any, is_small: bool = False) -> None:
+        self._database = database.cursor()
+        self._is_small = is_small
+
+    def view_files(self, name: str, files: Sequence[Path], schema: StructType) -> None:
+        """Create a view of these files with the columns of `schema`; an empty one without files."""
+        if not files:
+            self._database.register(name, to_arrow_schema(schema, timezone="UTC").empty_table())
+            return
+        self.view_columns(name, files, schema.fieldNames())
+
+    def view_columns(self, name: str, files: Sequence[Path], names: Sequence[str]) -> None:
+        """Create a view of these columns of one or more files, Parquet or Arrow."""
+        columns, sources = ", ".join(f'"{column}"' for column in names), list[str]()
+        if parquet := [sql_literal(str(path)) for path in files if path.suffix != SUFFIX]:
+            sources.append(f"read_parquet([{', '.join(parquet)}], hive_partitioning = false, union_by_name = true)")
+        if arrow := [path for path in files if path.suffix == SUFFIX]:
+            self.view_arrow(f"{name}_in_arrow", read_arrow(arrow, names))
+            sources.append(f'"{name}_in_arrow"')
+        self.view_query(name, " union all ".join(f"select {columns} from {source}" for source in sources))
+
+    def view_folder(self, name: str, folder: Path, schema: StructType) -> None:
+        """Create a view of a folder's files."""
+        self.view_files(name, stage_files(folder), schema)
+
+    def view_table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
+        """Create a view of some of a table's files."""
+        self.view_files(name, [table.spec.path / file.path for file in files], table.spec.data_schema)
+
+    def view_arrow(self, name: str, rows: pa.Table) -> None:
+        """Create a view of rows in memory."""
+        self._database.register(name, rows)
+
+    def arrays(self, sql: str) -> dict[str, Any]:
+        """Return the columns of a query without nulls as numpy arrays."""
+        found: dict[str, Any] = self._database.execute(sql).fetchnumpy()
+        return found
+
+    def save(self, sql: str, folder: Path) -> None:
+        """Write the rows of a query into a folder, replacing its content."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.save_plain(sql, folder / "part-0.parquet")
+
+    def save_plain(self, sql: str, path: Path) -> None:
+        """Write the rows of a query into one new file, to be read once."""
+        self._database.execute(f"copy ({sql}) to {sql_literal(str(path))} (format parquet)")
+
+    def save_records(self, sql: str, folder: Path) -> None:
+        """As `save`, for records with payloads: Spark holds a row group in memory, so each has about GROUP_BYTES."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        rows = self._database.sql(sql).to_arrow_reader(VECTOR)
+        write_parquet(rows, rows.schema, folder / "part-0.parquet", ParquetWriting(distinct=tuple(rows.schema.names)))
+
+    def save_file(self, sql: str, path: Path) -> None:
+        """Write the rows of a query into one new file, compressed for rows that stay."""
+        self._database.execute(f"copy ({sql}) to {sql_literal(str(path))} ({STAYING})")
+
+    def write(self, sql: str, table: Table, folder: str) -> list[DataFile]:
+        """Write the rows of a query with the table's columns, as `Table.write` does with Spark's; return the files."""
+        path, parted = table.attempt_folder(folder), table.spec.partition
+        shutil.rmtree(path, ignore_errors=True)
+        columns = ", ".join(f'"{name}"' for name in table.spec.data_schema.fieldNames())
+        values = self.rows(f'select distinct "{parted}" from ({sql}) limit 2')
+        if len(values) == 1 and values[0][0]:
+            # To divide the rows takes half as much again as to write them.
+            part = path / f"{parted}={quote(values[0][0], safe='')}"
+            part.mkdir(parents=True)
+            self.save_file(f"select {columns} from ({sql})", part / "part-0.parquet")
+        else:
+            form = f'{STAYING}, partition_by ("{parted}")'
+            self._database.execute(
+                f'copy (select {columns}, "{parted}" from ({sql})) to {sql_literal(str(path))} ({form})'
+            )
+        return table.written_files(path)
+
+    def view_query(self, name: str, sql: str) -> None:
+        """Create a view of a query."""
+        self._database.execute(f'create temp view "{name}" as {sql}')
+
+    def create_table(self, name: str, sql: str) -> None:
+        """Create a temporary table from a query."""
+        self._database.execute(f'create temp table "{name}" as {sql}')
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return all rows of a query with a small result."""
+        found: list[tuple[Any, ...]] = self._database.execute(sql).fetchall()
+        return found
+
+    def columns(self, view: str) -> list[str]:
+        """Return the columns of a view or table."""
+        return [name for name, _ in self.column_types(view)]
+
+    def column_types(self, view: str) -> list[tuple[str, str]]:
+        """Return the columns of a view or table, each with its type in DuckDB's SQL."""
+        return [(str(name), str(kind)) for name, kind, *_ in self.rows(f'describe "{view}"')]
+
+    def arrow(self, sql: str) -> pa.Table:
+        """Return the rows of a query in memory."""
+        if self._is_small:
+            # `sql` plans a query once for its columns and again for its rows; a copy of few rows takes less.
+            return self._database.execute(sql).to_arrow_table()
+        return self._database.sql(sql).to_arrow_table()
+
+    def count(self, sql: str) -> int:
+        """Return the row count of a query."""
+        return int(self.rows(f"select count(*) from ({sql})")[0][0])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+
+@cache
+def _database() -> Any:
+    """Return the database for many rows. Opening one takes longer than most queries of a run; views are per session."""
+    return memory_database(MEMORY)
+
+
+def _single_threaded(memory: str) -> Any:
+    """Return a database whose queries use the calling thread only."""
+    database = memory_database(memory)
+    database.execute("set threads = 1")
+    return database
+
+
+@cache
+def _small_database() -> Any:
+    """Return the database for queries over few rows: a second thread costs more CPU than it saves (layers/adr-0012)."""
+    filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
+    return _single_threaded(MEMORY)
+
+
+@cache
+def _background_database() -> Any:
+    """Return the database for work that runs do not wait for."""
+    return _single_threaded(BACKGROUND_MEMORY)
+
+
+@contextmanager
+def duckdb_session() -> Iterator[DuckSession]:
+    """Open a session and close it at exit."""
+    with closing(DuckSession(_database())) as duck:
+        yield duck
+
+
+@contextmanager
+def session_for(rows: int) -> Iterator[DuckSession]:
+    """Open a session for queries over a run of this many rows, and close it at exit."""
+    is_small = rows <= SMALL_RUN
+    with closing(DuckSession(_small_database() if is_small else _database(), is_small)) as duck:
+        yield duck
+
+
+@contextmanager
+def background_session() -> Iterator[DuckSession]:
+    """Open a session for work that no run waits for, and close it at exit."""
+    with closing(DuckSession(_background_database())) as duck:
+        yield duck
+
+
+DuckSessions = Callable[[], AbstractContextManager[DuckSession]]
+"""Opens a session: `duckdb_session` or `background_session`."""
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def rows_in_folder(folder: Path) -> int:
+    """Return the row count of a folder, from the footers."""
+    return rows_in_files(stage_files(folder))
+
+
+def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
+    """Return the rows of a folder of Parquet files as a Spark frame."""
+    return read_files(spark, schema, parquet_files(folder))
+
+
+def write_folder(rows: DataFrame, folder: Path) -> None:
+    """Write rows into a folder with Spark, replacing its content."""
+    write_files(rows, folder, "overwrite")
