@@ -1,1 +1,1 @@
-"""Where rows are computed: the Spark session and the cluster."""
+"""What touches rows, behind one protocol: Spark's session and its executors, or the driver's process."""
