@@ -47,7 +47,7 @@ from spark_jobs.stream.power_cut_recovery import roll_back_tables, usable_genera
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_lost_bronze
 from spark_jobs.stream.publication_recovery import last_active_release, republish
 from spark_jobs.stream.status_reporter import StatusReporter
-from spark_jobs.tables.checkpoint_generation import Generation, ensure_generation
+from spark_jobs.tables.checkpoint import Generation, ensure_generation
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import INGEST_STEPS, Step, pass_step, step_listeners
 from spark_jobs.tables.log_lines import error_reason, log_line

@@ -39,7 +39,7 @@ from spark_jobs.stream.preflight import (
 )
 from spark_jobs.stream.publication_recovery import last_active_release
 from spark_jobs.stream.table_rollback import planned_rollback, release_names
-from spark_jobs.tables.checkpoint_generation import CheckpointUnusable, Generation, write_generation
+from spark_jobs.tables.checkpoint import CheckpointUnusable, Generation, write_generation
 from spark_jobs.tables.delta_table import Table
 
 REPAIRED, REFUSED, DECLINED = 0, 2, 1

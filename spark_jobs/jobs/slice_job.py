@@ -46,11 +46,11 @@ from spark_jobs.layers.release_tables import Release, pinned_release
 from spark_jobs.stream.batch_limit import BatchLimit, newest_files, size_in_bronze
 from spark_jobs.stream.job_progress import report
 from spark_jobs.tables.arrow_files import read_arrow
+from spark_jobs.tables.data_files import write_parquet
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.kafka_ranges import KafkaRanges
-from spark_jobs.tables.parquet_writer import write_parquet
 
 ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
 DIFFERING = f"""

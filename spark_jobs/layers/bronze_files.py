@@ -17,9 +17,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.ground.kafka_times import FIRST_DATE, LAST_DATE
 from spark_jobs.tables.arrow_files import read_arrow
-from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.data_files import DataFile, write_parquet
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.parquet_writer import write_parquet
 
 ArrowRecords = Callable[[Path], list[Path]]
 """Adds records to a folder as Arrow files with the columns of Spark's Kafka source; returns these files."""

@@ -37,10 +37,9 @@ from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
 from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.tables.arrow_files import write_arrow
-from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.data_files import DataFile, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.parquet_writer import ParquetWriting
 from spark_jobs.tables.prepared_query import ScratchFolder
 from spark_jobs.tables.spark_files import computes_here
 

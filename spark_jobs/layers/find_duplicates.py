@@ -9,7 +9,7 @@ from include.declare.dataset import Dataset
 from include.ground.record_coordinates import COORDINATES, RANK
 from spark_jobs.layers.identified_rows import identity_columns
 from spark_jobs.tables.duckdb_session import DuckSession
-from spark_jobs.tables.record_places import Words
+from spark_jobs.tables.identity_index import Words
 
 
 def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> None:

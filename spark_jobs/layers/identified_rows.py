@@ -19,8 +19,7 @@ from include.declare.dataset import Dataset
 from include.ground.record_coordinates import COORDINATES
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import DuckSession, session_for
-from spark_jobs.tables.identity_index import Identities
-from spark_jobs.tables.record_places import Words, are_in, packed_places
+from spark_jobs.tables.identity_index import Identities, Words, are_in, packed_places
 
 PLACE_SQL = "_partition::bigint as _place_partition, _offset as _place_offset"
 """A contract has no column whose name begins with an underscore."""

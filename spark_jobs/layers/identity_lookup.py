@@ -43,6 +43,8 @@ from spark_jobs.tables.identity_index import (
     IndexDamaged,
     IndexRecord,
     Segment,
+    SegmentMerges,
+    Words,
     boot_id,
     find_places,
     index_file,
@@ -52,8 +54,6 @@ from spark_jobs.tables.identity_index import (
     with_segment,
     without_expired,
 )
-from spark_jobs.tables.record_places import Words
-from spark_jobs.tables.segment_merges import SegmentMerges
 
 ROWS_AT_ONCE = 2_000_000
 """Rows of silver that are indexed at once when the index is built."""

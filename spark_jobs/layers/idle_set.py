@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from include.declare.watermark import IDLE
+from spark_jobs.tables.batches import batch_commit, metadata_of
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.table_commits import batch_commit, metadata_of
 
 WOKEN = "woken"
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from include.ground.errors import Terminal
 from spark_jobs.layers.idle_set import last_before_waking
 from spark_jobs.layers.release_tables import Release
-from spark_jobs.tables.batch_rows import batch_rows, first_batch
+from spark_jobs.tables.batches import batch_rows, commit_of, first_batch, metadata_of
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.table_commits import commit_of, metadata_of
 
 ROW_BYTES = 512
 """Estimated bytes of a record in bronze's files, where zstd leaves a tenth to a third of a JSON text."""

@@ -19,8 +19,8 @@ from spark_jobs.layers.identified_rows import PLACE_SQL
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import DuckSession
+from spark_jobs.tables.identity_index import Words, are_in, packed_places, places_in
 from spark_jobs.tables.partitioned_files import write_partitioned
-from spark_jobs.tables.record_places import Words, are_in, packed_places, places_in
 from spark_jobs.tables.spark_files import batches_in_files, no_rows_of_file
 
 

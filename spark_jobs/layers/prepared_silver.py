@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_jobs.tables.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
-from spark_jobs.tables.row_projection import RowProjection, row_projection
+from spark_jobs.tables.prepared_query import PreparedQuery, RowProjection, ScratchFolder, Slot, SlotFull, row_projection
 from spark_jobs.tables.spark_files import computes_here, rows_in_files
 
 if TYPE_CHECKING:

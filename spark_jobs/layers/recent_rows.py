@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_jobs.tables.record_places import Words
+from spark_jobs.tables.identity_index import Words
 
 RECENT_BYTES = 64_000_000
 """Of all rows together, with their places; more than that at once leave none."""

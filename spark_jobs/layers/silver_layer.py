@@ -35,7 +35,7 @@ from spark_jobs.layers.silver_tables import FIRST_MONTH, LAST_MONTH, MONTH, Inhe
 from spark_jobs.layers.transform_errors import failure_of
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun, validate_run
-from spark_jobs.tables.batch_rows import count_rows
+from spark_jobs.tables.batches import batch_commit, commit_of, count_rows, metadata_of
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.duckdb_session import (
@@ -45,9 +45,8 @@ from spark_jobs.tables.duckdb_session import (
     write_folder,
 )
 from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.identity_index import Words
 from spark_jobs.tables.partitioned_files import write_partitioned
-from spark_jobs.tables.record_places import Words
-from spark_jobs.tables.table_commits import batch_commit, commit_of, metadata_of
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ from spark_jobs.layers.prepared_silver import PreparedSilver
 from spark_jobs.layers.record_decisions import RecordDecisions
 from spark_jobs.layers.reference_versions import ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation, stored_columns
-from spark_jobs.tables.data_files import TableSpec
+from spark_jobs.tables.data_files import ROWS_PER_GROUP, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import Table, partitioned_schema
-from spark_jobs.tables.parquet_writer import ROWS_PER_GROUP, ParquetWriting
 
 QUERIES = "_queries"
 MONTH = "_month"

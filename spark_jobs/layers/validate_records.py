@@ -44,6 +44,7 @@ from spark_jobs.tables.duckdb_session import (
     read_folder,
     rows_in_folder,
 )
+from spark_jobs.tables.identity_index import Words, are_in, places_in, unpacked_places
 from spark_jobs.tables.prepared_query import (
     SLOT_BYTES,
     PreparedQuery,
@@ -52,7 +53,6 @@ from spark_jobs.tables.prepared_query import (
     save_by,
     uncompressed_bytes,
 )
-from spark_jobs.tables.record_places import Words, are_in, places_in, unpacked_places
 from spark_jobs.tables.spark_files import batches_in_files, rows_in_files, stage_files
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"

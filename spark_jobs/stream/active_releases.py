@@ -34,8 +34,8 @@ from spark_jobs.stream.interval_refresh import refresh_due, refresh_up_to
 from spark_jobs.stream.patch_in_progress import finish_patch, has_patch_in_progress
 from spark_jobs.stream.refine import RunReport, refine
 from spark_jobs.stream.release_publication import publication_of
-from spark_jobs.tables.batch_rows import count_rows
-from spark_jobs.tables.claim_tables import take_over_tables
+from spark_jobs.tables.batches import count_rows
+from spark_jobs.tables.commit_log import take_over_tables
 from spark_jobs.tables.delta_table import OwnershipLost, Table
 from spark_jobs.tables.log_lines import log_line
 

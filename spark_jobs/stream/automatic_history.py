@@ -17,9 +17,8 @@ from include.state.file_locks import is_free
 from spark_jobs.layers.release_tables import Release, tables_of
 from spark_jobs.stream.automatic_step import AutomaticStep
 from spark_jobs.stream.obsolete_files import protected_versions
+from spark_jobs.tables.commit_log import OPENING, is_due, move_range
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.log_checkpoints import OPENING
-from spark_jobs.tables.log_history import is_due, move_range
 
 CHECK_EVERY = 10.0
 

@@ -11,7 +11,7 @@ from include.read.publication import PublicationAhead
 from include.read.stored_publication import StoreConflict
 from include.state.lease_errors import LeaseLost
 from spark_jobs.tables.delta_table import OwnershipLost
-from spark_jobs.tables.jvm_end import jvm_end
+from spark_jobs.tables.log_lines import jvm_end
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 Result = TypeVar("Result")

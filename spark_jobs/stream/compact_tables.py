@@ -44,7 +44,7 @@ from spark_jobs.stream.compaction_groups import (
     partition_of,
 )
 from spark_jobs.stream.obsolete_files import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
-from spark_jobs.tables.batch_rows import first_batch, last_batch
+from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import DuckSession, DuckSessions, duckdb_session

@@ -18,10 +18,9 @@ from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.refine import RunReport
 from spark_jobs.stream.status_reporter import StatusReporter
+from spark_jobs.tables.batches import batch_commit
 from spark_jobs.tables.data_files import DataFile
-from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.file_index import BATCH
-from spark_jobs.tables.table_commits import batch_commit
+from spark_jobs.tables.delta_table import BATCH, Table
 
 READABLE_AFTER = 30.0
 """Seconds without a batch after which the driver checks whether an open transaction holds the records back."""

@@ -25,12 +25,11 @@ from spark_jobs.layers.expired_rows import expiry_ids, first_unexpired_batch
 from spark_jobs.layers.next_run import refined_batch, unfinished_run
 from spark_jobs.layers.release_tables import Release
 from spark_jobs.stream.compaction_groups import partition_of
-from spark_jobs.tables.batch_rows import last_batch
+from spark_jobs.tables.batches import batch_commit, last_batch, metadata_of
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.table_commits import batch_commit, metadata_of
 
 MOST_BATCHES = 10_000
 """Batches that expire at once: their commits are read."""

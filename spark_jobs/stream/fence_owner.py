@@ -5,7 +5,7 @@ from __future__ import annotations
 from include.ground.paths import bronze_path
 from include.ground.settings import Settings
 from include.read.publication import fence_publication
-from spark_jobs.tables.claim_tables import take_over_tables
+from spark_jobs.tables.commit_log import take_over_tables
 
 
 def fence_earlier_owner(settings: Settings, dataset: str, epoch: int) -> None:

@@ -41,11 +41,10 @@ from spark_jobs.stream.batch_limit import BatchLimit, BatchLimitChanged, newest_
 from spark_jobs.stream.bronze_pacing import FULL, BronzePacing, CommittedBatch
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_replaced_topic
 from spark_jobs.stream.quiet_partitions import QuietPartitions
-from spark_jobs.tables.checkpoint_generation import Generation
+from spark_jobs.tables.checkpoint import Generation, planned_ranges
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.kafka_ranges import KafkaRanges
-from spark_jobs.tables.offset_log import planned_ranges
 from spark_jobs.tables.spark_files import computes_here
 
 DRAINED = "drained at the batch boundary"

@@ -11,7 +11,7 @@ from pathlib import Path
 from include.declare.dataset import Dataset
 from include.ground.kafka import log_start_offsets, topic_id
 from spark_jobs.stream.preflight import BronzeHead, OffsetsExpired
-from spark_jobs.tables.checkpoint_generation import CheckpointUnusable, Generation, read_generation
+from spark_jobs.tables.checkpoint import CheckpointUnusable, Generation, read_generation
 from spark_jobs.tables.delta_table import Table
 
 

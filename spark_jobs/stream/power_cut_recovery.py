@@ -31,12 +31,10 @@ from spark_jobs.stream.preflight import (
     validated_generation,
 )
 from spark_jobs.stream.table_rollback import planned_rollback, release_names, table_end
-from spark_jobs.tables.checkpoint_generation import Generation, write_generation
+from spark_jobs.tables.checkpoint import Generation, OffsetLogDamaged, write_generation
+from spark_jobs.tables.commit_log import CHECKED, oldest_version
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.log_history import oldest_version
 from spark_jobs.tables.log_lines import log_line
-from spark_jobs.tables.log_tail import CHECKED
-from spark_jobs.tables.offset_log import OffsetLogDamaged
 
 AT_START = 100
 """Commits of each table that every start checks: those of the last minute, at more than one a second."""

@@ -27,9 +27,16 @@ from include.ground.settings import Settings
 from spark_jobs.layers.bronze_layer import FOLLOWS
 from spark_jobs.layers.idle_set import IdleSet, read_idle_set
 from spark_jobs.stream.bronze_tail import last_records
-from spark_jobs.tables.checkpoint_generation import CheckpointUnusable, Generation, read_generation
+from spark_jobs.tables.checkpoint import (
+    CheckpointUnusable,
+    Generation,
+    OffsetLogDamaged,
+    logged_batches,
+    planned_ends,
+    read_generation,
+    validate_log,
+)
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.offset_log import OffsetLogDamaged, logged_batches, planned_ends, validate_log
 
 
 class CheckpointMissing(CheckpointUnusable):

@@ -20,9 +20,9 @@ from spark_jobs.layers.release_tables import Release
 from spark_jobs.stream.active_releases import recorded_releases
 from spark_jobs.stream.interval_refresh import interval_tables
 from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.tables.batches import last_run
+from spark_jobs.tables.commit_log import log_tail
 from spark_jobs.tables.identity_index import index_file
-from spark_jobs.tables.log_tail import log_tail
-from spark_jobs.tables.table_commits import last_run
 
 
 class ReleaseAmbiguous(Terminal):

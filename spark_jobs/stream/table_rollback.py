@@ -27,9 +27,9 @@ from spark_jobs.layers.next_run import are_one_run_apart
 from spark_jobs.layers.release_tables import release_paths
 from spark_jobs.stream.active_releases import recorded_releases
 from spark_jobs.stream.publication_recovery import last_active_release
+from spark_jobs.tables.batches import last_run
+from spark_jobs.tables.commit_log import CHECKED, LogTail, log_tail, move_files, obsolete_files
 from spark_jobs.tables.identity_index import index_file
-from spark_jobs.tables.log_tail import CHECKED, LogTail, log_tail, move_files, obsolete_files
-from spark_jobs.tables.table_commits import last_run
 
 
 class PatchBlocksRollback(Terminal):

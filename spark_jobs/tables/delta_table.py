@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,12 +31,54 @@ from include.ground.delta_log import LOG, checkpoint_file, refuse_lost_commits
 from include.ground.durable_files import sync_files
 from include.ground.errors import Terminal
 from include.ground.file_checksum import name_by_checksum
+from spark_jobs.tables.commit_log import Action, SupersededCheckpoints, VersionTaken, put_commit
 from spark_jobs.tables.data_files import DataFile, TableSpec, actions, files_of, written_file
-from spark_jobs.tables.file_index import FileIndex
-from spark_jobs.tables.log_checkpoints import SupersededCheckpoints
-from spark_jobs.tables.log_commit import Action, VersionTaken, put_commit
 from spark_jobs.tables.log_lines import error_reason, log_line
 from spark_jobs.tables.spark_files import finished_files, write_files
+
+BATCH = "_batch_id"
+
+
+class FileIndex:
+    """Files by path; `rows` is the number of their rows."""
+
+    def __init__(self, files: Iterable[DataFile]) -> None:
+        self._files = {file.path: file for file in files}
+        self._order = sorted(map(_key, self._files.values()))
+        self.rows = sum(file.rows for file in self._files.values())
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[DataFile]:
+        return iter(self._files.values())
+
+    def add(self, file: DataFile) -> None:
+        """Add a file, or replace the one of the same path."""
+        self.remove(file.path)
+        self._files[file.path] = file
+        self.rows += file.rows
+        insort(self._order, _key(file))
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if the table has it."""
+        file = self._files.pop(path, None)
+        if file is not None:
+            self.rows -= file.rows
+            del self._order[bisect_left(self._order, _key(file))]
+
+    def of_batches(self, first: int, last: int) -> list[DataFile]:
+        """Return the files that may have rows of batches [first, last]; skips those that end before them."""
+        start = bisect_left(self._order, (first, ""))
+        files = (self._files[path] for _, path in islice(self._order, start, None))
+        return [file for file in files if file.overlaps(BATCH, first, last)]
+
+
+def _key(file: DataFile) -> tuple[int, str]:
+    """Return the file's last batch and path; a file without bounds sorts last, since it may have any batch."""
+    known = BATCH in file.low and BATCH in file.high
+    return (int(str(file.high[BATCH])) if known else sys.maxsize, file.path)
+
 
 # delta-rs never cleans the log (adr-0002). The owner deletes old files as `retention` of pipeline.yaml says; a log
 # checkpoint names them for this long, and a writer of another kind must leave them meanwhile.

@@ -22,9 +22,8 @@ from pyspark.sql.types import StructType
 from include.ground.sql_quoting import sql_literal
 from include.read.memory_database import memory_database
 from spark_jobs.tables.arrow_files import SUFFIX, read_arrow
-from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.data_files import ROWS_PER_GROUP, DataFile, ParquetWriting, write_parquet
 from spark_jobs.tables.delta_table import Table, read_files
-from spark_jobs.tables.parquet_writer import ROWS_PER_GROUP, ParquetWriting, write_parquet
 from spark_jobs.tables.spark_files import rows_in_files, stage_files, write_files
 
 # Of each of the two databases for runs, in addition to the JVM's heap; DuckDB spills beyond it what it can. Small runs

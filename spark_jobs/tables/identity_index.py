@@ -11,6 +11,7 @@ A place that silver has no longer costs one comparison and nothing else; segment
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
@@ -18,10 +19,43 @@ from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from include.state.json_file import JsonFile
-from spark_jobs.tables.record_places import Words, are_in, packed_places
+
+Words = NDArray[np.uint64]
+OFFSET_BITS = 48
+PARTITIONS = (1 << 64 - OFFSET_BITS) - 1
+NOWHERE = np.uint64(2**64 - 1)
+"""The place of a row whose partition or offset is null or beyond any of Kafka's: no record is there."""
+
+
+def packed_places(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> Words:
+    """Return the places of partitions below PARTITIONS and offsets of at most OFFSET_BITS bits."""
+    return (partitions.astype(np.uint64) << np.uint64(OFFSET_BITS)) | offsets.astype(np.uint64)
+
+
+def unpacked_places(places: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return partitions and offsets of places."""
+    offsets = places & np.uint64((1 << OFFSET_BITS) - 1)
+    return (places >> np.uint64(OFFSET_BITS)).astype(np.int64), offsets.astype(np.int64)
+
+
+def places_in(batch: pa.RecordBatch, names: Sequence[str]) -> Words:
+    """Return the places of rows; `names` are their columns of partition and offset."""
+    partitions, offsets = (pc.fill_null(batch[name], -1).to_numpy() for name in names)
+    is_somewhere = (partitions >= 0) & (partitions < PARTITIONS) & (offsets >= 0) & (offsets < 1 << OFFSET_BITS)
+    return np.where(is_somewhere, packed_places(partitions, offsets), NOWHERE)
+
+
+def are_in(values: Words, in_order: Words) -> NDArray[np.bool_]:
+    """Return which of the values are among those `in_order`."""
+    if not len(in_order):
+        return np.zeros(len(values), bool)
+    return np.asarray(in_order.take(np.searchsorted(in_order, values), mode="clip") == values)
+
 
 FACTOR = 8
 SMALLEST = 4096
@@ -295,3 +329,47 @@ def remove_other_segments(folder: Path, names: Collection[str]) -> None:
     for path in folder.iterdir():
         if path.suffix in {".hashes", ".places"} and path.stem not in names:
             path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """A merge of `parts` into the segment `name`, which is complete when `whole` is done."""
+
+    name: str
+    parts: tuple[Segment, ...]
+    whole: Future[Segment]
+
+
+class SegmentMerges:
+    """Merges the segments of an index, one tier at a time, for the process that owns it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: _Merge | None = None
+
+    @property
+    def unfinished(self) -> set[str]:
+        """The name of the segment that is being written; nothing else names its files."""
+        return {self._running.name} if self._running is not None else set()
+
+    def begin(self, segments: Sequence[Segment]) -> None:
+        """Begin the merge that is due, unless one is running."""
+        parts = due_for_merge(segments) if self._running is None else []
+        if parts:
+            name = uuid4().hex
+            pool = ThreadPoolExecutor(1, "segment-merge")
+            self._running = _Merge(name, tuple(parts), pool.submit(merged, self._folder, parts, name))
+            pool.shutdown(wait=False)
+
+    def applied(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments with a merged one instead of its parts, once it is complete. Raises what merging raised.
+
+        A merge of segments that are no longer there is given up.
+        """
+        done = self._running
+        if done is None or not done.whole.done():
+            return list(segments)
+        self._running, names = None, {segment.record.name for segment in segments}
+        if not all(part.record.name in names for part in done.parts):
+            return list(segments)
+        return with_merged(segments, done.parts, done.whole.result())

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec
+from spark_jobs.tables.data_files import HIVE_NULL, DataFile, ParquetFile, TableSpec
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.parquet_writer import ParquetFile
 
 MOST_OPEN = 64
 """Files that are open at once: a producer's times may be of any month."""

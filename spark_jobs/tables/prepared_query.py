@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property
 from io import BytesIO
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,8 +26,81 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.ground.process_folder import new_process_folder
-from spark_jobs.tables.repeatable_plan import is_repeatable, scanned_columns
+from spark_jobs.contract.java_class import new_instance
+from spark_jobs.tables.arrow_files import SUFFIX, read_arrow
 from spark_jobs.tables.spark_files import write_files, write_stage
+
+SCAN = "FileSourceScanExec"
+CONSTANTS = frozenset({"LocalTableScanExec", "RDDScanExec", "RangeExec", "OneRowRelationExec"})
+"""Leaves with the same rows in each execution, such as a reference table's."""
+KNOWN_LEAVES = frozenset({SCAN, *CONSTANTS, "ReusedExchangeExec", "ReusedSubqueryExec"})
+"""Leaves that read no column of a file, except a scan; what is reused is in the plan once more."""
+STATELESS = frozenset(
+    {
+        *(SCAN, "ColumnarToRowExec", "InputAdapter", "WholeStageCodegenExec", "CoalesceExec"),
+        *("ProjectExec", "FilterExec", "GenerateExec", "ExpandExec", "UnionExec", "CollectMetricsExec"),
+        *("BatchEvalPythonExec", "ArrowEvalPythonExec", "BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec"),
+        *("SortExec", "WindowExec", "WindowGroupLimitExec"),
+        *("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"),
+    }
+)
+"""Operators that keep nothing of their input."""
+
+
+class Rows(Enum):
+    """What an operator returns when its plan is executed again."""
+
+    CONSTANT = auto()
+    """The same rows, whatever the files have."""
+    FRESH = auto()
+    """The rows of the files as they are."""
+    KEPT = auto()
+    """Perhaps the rows of the first execution."""
+
+
+def is_repeatable(query: DataFrame) -> bool:
+    """Whether another execution of a frame's physical plan reads its files again, and no operator returns kept rows."""
+    plan = query._jdf.queryExecution().executedPlan()
+    return plan.subqueriesAll().size() == 0 and _rows(plan) is not Rows.KEPT
+
+
+def scanned_columns(query: DataFrame) -> frozenset[str] | None:
+    """Return the names of the columns that the execution of a frame reads from files, also in its subqueries.
+
+    None when that is unknown: adaptive execution hides its plan in a leaf.
+    """
+    plan = query._jdf.queryExecution().executedPlan()
+    leaves = [leaf for each in (plan, *_all(plan.subqueriesAll())) for leaf in _all(each.collectLeaves())]
+    if not all(_name(leaf) in KNOWN_LEAVES for leaf in leaves):
+        return None
+    scans = [leaf for leaf in leaves if _name(leaf) == SCAN]
+    return frozenset(name for scan in scans for name in scan.requiredSchema().fieldNames())
+
+
+def _rows(node: Any) -> Rows:
+    """Return what an operator returns. Each is visited once: a visit is several calls into the JVM."""
+    name = _name(node)
+    below = [_rows(child) for child in _children(node, name)]
+    if all(rows is Rows.CONSTANT for rows in below) and (below or name in CONSTANTS):
+        return Rows.CONSTANT
+    return Rows.FRESH if name in STATELESS and Rows.KEPT not in below else Rows.KEPT
+
+
+def _children(node: Any, name: str) -> Iterator[Any]:
+    if name == "ReusedExchangeExec":
+        yield node.child()
+        return
+    yield from _all(node.children())
+
+
+def _all(sequence: Any) -> Iterator[Any]:
+    for number in range(sequence.size()):
+        yield sequence.apply(number)
+
+
+def _name(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
 
 SLOT_BYTES = 48 << 20
 """The greatest size of the rows as Arrow that this process divides among a slot's files."""
@@ -231,3 +306,42 @@ def uncompressed_bytes(file: Path) -> int:
     """
     footer = pq.read_metadata(file)
     return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+
+
+SOURCE = Path(__file__).with_name("RowProjection.java")
+BATCH_ROWS = 1_024
+
+
+class RowProjection:
+    """The rows that a query makes of others; used by one thread at a time."""
+
+    def __init__(self, prepared: Any, schema: pa.Schema, folder: Path) -> None:
+        self._prepared, self._schema, self._folder = prepared, schema, folder
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Return what the query returns for these rows, in their order."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        source, target = (self._folder / f"{uuid4().hex}{SUFFIX}" for _ in range(2))
+        try:
+            with pa.ipc.new_file(source, self._schema) as file:
+                file.write_table(rows.select(self._schema.names).cast(self._schema), BATCH_ROWS)
+            self._prepared.write(str(source), str(target))
+            return read_arrow([target])
+        finally:
+            # The rows that were read stay mapped.
+            source.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
+
+
+def row_projection(
+    spark: SparkSession, schema: StructType, query: Callable[[DataFrame], DataFrame], folder: Path
+) -> RowProjection | None:
+    """Return the projection that `query` makes of rows of a schema; None if it does anything else, or calls Python.
+
+    `folder`: for the rows on their way to the JVM and back.
+    """
+    nothing = spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
+    prepared = new_instance(spark, SOURCE)
+    if not prepared.prepare(query(nothing)._jdf.queryExecution()):
+        return None
+    return RowProjection(prepared, to_arrow_schema(schema, timezone="UTC"), folder)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from include.ground.errors import Transient
 from spark_jobs.tables.arrow_files import SUFFIX, arrow_rows, read_arrow, write_arrow
-from spark_jobs.tables.parquet_writer import ROWS_PER_GROUP
+from spark_jobs.tables.data_files import ROWS_PER_GROUP
 
 UNFINISHED = "_temporary"
 """Spark's folder for what tasks have not committed; a task that lost its driver may leave files there."""

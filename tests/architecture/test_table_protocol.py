@@ -22,8 +22,10 @@ from include.ground import commit_history
 from include.ground.delta_log import log_versions
 from include.ground.settings import Settings
 from include.read.publication import PublishedTable, published_tables
-from spark_jobs.tables import delta_table, log_checkpoints, log_history
-from spark_jobs.tables.log_history import move_range
+from spark_jobs.tables import commit_log as log_checkpoints
+from spark_jobs.tables import commit_log as log_history
+from spark_jobs.tables import delta_table
+from spark_jobs.tables.commit_log import move_range
 
 # Any of these shuts out a reader (MECHANICS, FACTS): the log then needs a protocol that not all four speak.
 BANNED_PROPERTIES = {

@@ -48,7 +48,7 @@ from spark_jobs.stream.compaction_groups import (
     CompactionPolicy,
 )
 from spark_jobs.stream.refine import refine
-from spark_jobs.tables.batch_rows import count_rows, first_batch, last_batch
+from spark_jobs.tables.batches import count_rows, first_batch, last_batch
 from spark_jobs.tables.delta_table import CompactedRowsDiffer
 from spark_jobs.tables.failpoints import Step
 

@@ -21,7 +21,7 @@ from include.ground.settings import Settings
 from spark_jobs.layers import bronze_layer
 from spark_jobs.stream import ingest, preflight
 from spark_jobs.tables.arrow_files import write_arrow
-from spark_jobs.tables.checkpoint_generation import Generation
+from spark_jobs.tables.checkpoint import Generation
 from spark_jobs.tables.delta_table import RowsUnaccounted
 
 GOOD = flight_event("scheduled", 1)

@@ -17,8 +17,7 @@ from spark_jobs.layers.prepared_silver import PreparedQueries
 from spark_jobs.tables import prepared_query
 from spark_jobs.tables.arrow_files import read_arrow
 from spark_jobs.tables.duckdb_session import parquet_files
-from spark_jobs.tables.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
-from spark_jobs.tables.repeatable_plan import is_repeatable
+from spark_jobs.tables.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull, is_repeatable
 from spark_jobs.tables.spark_files import rows_in_files, stage_files
 
 REPEATABLE: dict[str, Callable[[DataFrame], DataFrame]] = {

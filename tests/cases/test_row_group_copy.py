@@ -18,10 +18,9 @@ from small_release import SmallRelease
 from spark_jobs.stream import compact_tables as compact_tables_module
 from spark_jobs.stream.compact_tables import CompactedTable, FilesDamaged, compact_tables, compactable_tables
 from spark_jobs.stream.compaction_groups import are_of_one_day
-from spark_jobs.tables.batch_rows import first_batch, last_batch
-from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.batches import first_batch, last_batch
+from spark_jobs.tables.data_files import DataFile, ParquetWriting, write_parquet
 from spark_jobs.tables.duckdb_session import duckdb_session
-from spark_jobs.tables.parquet_writer import ParquetWriting, write_parquet
 from spark_jobs.tables.partitioned_files import write_partitioned
 from spark_jobs.tables.row_group_copy import copy_row_groups, have_same_columns
 

@@ -15,8 +15,8 @@ from include.ground.delta_log import LOG
 from include.ground.settings import Settings
 from spark_jobs.layers.release_tables import tables_of
 from spark_jobs.stream.active_releases import open_active_release
+from spark_jobs.tables.commit_log import UNFINISHED
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.log_commit import UNFINISHED
 
 site = derived_site
 

@@ -25,7 +25,7 @@ from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
 from spark_jobs.tables import failpoints
-from spark_jobs.tables.batch_rows import count_rows
+from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.failpoints import Step
 
 GOLD = """

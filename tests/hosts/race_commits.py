@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from spark_jobs.tables.log_commit import VersionTaken, put_commit
+from spark_jobs.tables.commit_log import VersionTaken, put_commit
 
 
 def is_committed(table: Path, version: int) -> bool:

@@ -38,7 +38,7 @@ from include.read.memory_database import memory_database
 from spark_jobs.contract.plain_form import plain_values
 from spark_jobs.contract.spark_types import SPARK_TYPES
 from spark_jobs.contract.validator import compiled_validator
-from spark_jobs.tables.row_projection import row_projection
+from spark_jobs.tables.prepared_query import row_projection
 
 RANDOM_TOKENS = int(os.environ.get("HEADRACE_TYPE_TOKENS", "60"))
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

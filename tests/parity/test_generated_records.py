@@ -30,7 +30,7 @@ from include.declare.payload_format import JSON_SCHEMA
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import REASONS, compiled_validator
 from spark_jobs.layers.validate_records import RECORD
-from spark_jobs.tables.row_projection import row_projection
+from spark_jobs.tables.prepared_query import row_projection
 
 RECORDS = int(os.environ.get("HEADRACE_RECORDS", "0"))
 FEW, AT_A_TIME = 300, 10_000

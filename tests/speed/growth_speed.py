@@ -29,7 +29,7 @@ from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
 from include.observe.stream_progress import observe_progress
 from include.run.driver_process import driver_environment
-from spark_jobs.tables import log_checkpoints
+from spark_jobs.tables import commit_log as log_checkpoints
 
 GOAL = 1.2
 WINDOW = 50

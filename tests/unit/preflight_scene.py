@@ -23,7 +23,7 @@ from spark_jobs.jobs import repair_job
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.stream import next_generation, preflight
 from spark_jobs.stream.preflight import bronze_head, refuse_lost_bronze, validated_generation
-from spark_jobs.tables.checkpoint_generation import Generation, read_generation, write_generation
+from spark_jobs.tables.checkpoint import Generation, read_generation, write_generation
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 

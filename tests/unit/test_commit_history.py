@@ -44,14 +44,22 @@ from include.read.bronze_ranges import batch_offsets
 from include.state.file_locks import shared_lock
 from spark_jobs.layers.release_tables import tables_of
 from spark_jobs.stream.automatic_history import CHECK_EVERY, AutomaticHistory
-from spark_jobs.tables import delta_table, log_checkpoints, log_history
+from spark_jobs.tables import commit_log as log_checkpoints
+from spark_jobs.tables import commit_log as log_history
+from spark_jobs.tables import delta_table
+from spark_jobs.tables.batches import batch_commit, commit_of
+from spark_jobs.tables.commit_log import (
+    LogTail,
+    RollbackTooFar,
+    checkpoint_versions,
+    is_due,
+    move_range,
+    obsolete_files,
+    oldest_version,
+)
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step
-from spark_jobs.tables.log_checkpoints import checkpoint_versions
-from spark_jobs.tables.log_history import is_due, move_range, oldest_version
-from spark_jobs.tables.log_tail import LogTail, RollbackTooFar, obsolete_files
-from spark_jobs.tables.table_commits import batch_commit, commit_of
 
 COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 STEPS = [step for step in Step if step.value.startswith("history.")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.tables import parquet_writer as module
+from spark_jobs.tables import data_files as module
 from spark_jobs.tables.duckdb_session import duckdb_session
 
 ROWS = "select range as n, repeat('x', {size}) as payload from range({rows}) order by n"

@@ -13,10 +13,9 @@ import pytest
 from include.ground.settings import Settings
 from spark_jobs.layers.bronze_layer import bronze_spec
 from spark_jobs.stream.driver_progress import lag_seconds
+from spark_jobs.tables.batches import batch_commit
 from spark_jobs.tables.data_files import Bounds, DataFile
-from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.file_index import BATCH, FileIndex
-from spark_jobs.tables.table_commits import batch_commit
+from spark_jobs.tables.delta_table import BATCH, FileIndex, Table
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FUTURE = datetime(9999, 12, 30, tzinfo=UTC)

@@ -18,9 +18,10 @@ from spark_jobs.tables.identity_index import (
     Segment,
     find_places,
     open_segment,
+    packed_places,
+    unpacked_places,
     with_identities,
 )
-from spark_jobs.tables.record_places import packed_places, unpacked_places
 
 DAY = 86_400_000_000
 ENTRY = st.tuples(st.integers(0, 12), st.integers(-3, 3), st.integers(0, 40))

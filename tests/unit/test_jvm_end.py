@@ -16,9 +16,8 @@ from pyspark import SparkContext
 
 from include.ground import process_end
 from spark_jobs.stream.back_off import attempt
-from spark_jobs.tables import jvm_end
-from spark_jobs.tables.jvm_end import JvmEnded
-from spark_jobs.tables.log_lines import error_reason
+from spark_jobs.tables import log_lines as jvm_end
+from spark_jobs.tables.log_lines import JvmEnded, error_reason
 
 OUT_OF_MEMORY = "java.lang.OutOfMemoryError: Java heap space"
 REFUSED = ConnectionRefusedError(111, "Connection refused")
@@ -118,7 +117,7 @@ def test_words_that_were_written_long_before_the_end_are_not_its_reason(
 
 
 def test_log_is_the_file_of_the_processs_standard_error(tmp_path: Path) -> None:
-    code = "from spark_jobs.tables.jvm_end import _own_log; print(_own_log())"
+    code = "from spark_jobs.tables.log_lines import _own_log; print(_own_log())"
     found = []
     for error in ((tmp_path / "log").open("wb"), subprocess.PIPE):
         found.append(

@@ -15,11 +15,12 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from include.ground.delta_log import latest_version
 from spark_jobs.stream.preflight import bronze_head
-from spark_jobs.tables import delta_table, log_checkpoints
+from spark_jobs.tables import commit_log as log_checkpoints
+from spark_jobs.tables import delta_table
+from spark_jobs.tables.batches import CommitMissing, batch_commit, commit_of, metadata_of
+from spark_jobs.tables.commit_log import checkpoint_file, checkpoint_versions
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.log_checkpoints import checkpoint_file, checkpoint_versions
-from spark_jobs.tables.table_commits import CommitMissing, batch_commit, commit_of, metadata_of
 
 INTERVAL = 5
 COLUMNS = StructType().add("n", LongType()).add("_month", StringType())

@@ -17,10 +17,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.layers.original_rows import originals_in_memory, write_originals
 from spark_jobs.tables import partitioned_files
-from spark_jobs.tables.data_files import HIVE_NULL, TableSpec
+from spark_jobs.tables.data_files import HIVE_NULL, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.parquet_writer import ParquetWriting
-from spark_jobs.tables.record_places import Words, packed_places
+from spark_jobs.tables.identity_index import Words, packed_places
 from spark_jobs.tables.spark_files import batches_in_files
 
 NOON = datetime(2013, 3, 1, 12, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.tables import parquet_writer
-from spark_jobs.tables.parquet_writer import ParquetWriting, write_parquet
+from spark_jobs.tables import data_files as parquet_writer
+from spark_jobs.tables.data_files import ParquetWriting, write_parquet
 
 ROWS = pa.table({"partition": [1] * 1_000, "value": [f"payload {n}" for n in range(1_000)]})
 WRITING = ParquetWriting(distinct=("value",), unbounded=("value",), compression="zstd")

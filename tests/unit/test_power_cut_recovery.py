@@ -17,7 +17,7 @@ from spark_jobs.stream.power_cut_recovery import roll_back_tables, usable_genera
 from spark_jobs.stream.preflight import CheckpointDisagrees, CheckpointMissing, RecordsReplaced, TopicReplaced
 from spark_jobs.stream.preflight import bronze_head as head_of
 from spark_jobs.stream.table_rollback import PatchBlocksRollback
-from spark_jobs.tables.checkpoint_generation import Generation
+from spark_jobs.tables.checkpoint import Generation
 from spark_jobs.tables.data_files import TableSpec
 from spark_jobs.tables.delta_table import Table
 

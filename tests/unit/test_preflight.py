@@ -30,9 +30,8 @@ from spark_jobs.stream.preflight import (
     TopicReplaced,
     bronze_head,
 )
-from spark_jobs.tables.checkpoint_generation import GenerationDamaged, write_generation
+from spark_jobs.tables.checkpoint import GenerationDamaged, OffsetLogDamaged, write_generation
 from spark_jobs.tables.delta_table import OwnershipLost, Table
-from spark_jobs.tables.offset_log import OffsetLogDamaged
 
 
 @pytest.fixture

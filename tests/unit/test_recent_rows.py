@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.layers.recent_rows import RecentRows
-from spark_jobs.tables.record_places import Words
+from spark_jobs.tables.identity_index import Words
 
 
 def places(*numbers: int) -> Words:

@@ -15,7 +15,7 @@ from spark_jobs.layers import rows_at_places
 from spark_jobs.layers.rows_at_places import rows_at
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.record_places import packed_places
+from spark_jobs.tables.identity_index import packed_places
 
 COLUMNS = StructType().add("_partition", IntegerType()).add("_offset", LongType()).add("_month", StringType())
 Place = tuple[int, int]

@@ -20,8 +20,7 @@ from spark_jobs.layers.identity_lookup import IdentityLookup
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import duckdb_session
-from spark_jobs.tables.identity_index import FACTOR, index_file
-from spark_jobs.tables.record_places import Words
+from spark_jobs.tables.identity_index import FACTOR, Words, index_file
 
 
 @pytest.fixture

@@ -9,9 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_jobs.tables import segment_merges
-from spark_jobs.tables.identity_index import FACTOR, Identities, Segment, merged, remove_other_segments, with_segment
-from spark_jobs.tables.segment_merges import SegmentMerges
+from spark_jobs.tables import identity_index as segment_merges
+from spark_jobs.tables.identity_index import (
+    FACTOR,
+    Identities,
+    Segment,
+    SegmentMerges,
+    merged,
+    remove_other_segments,
+    with_segment,
+)
 
 
 class HeldMerge:

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from include.ground.delta_log import LOG, LogDamaged, checkpoint_name, commit_name, last_checkpoint, log_versions
+from spark_jobs.tables.commit_log import move_range
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import OwnershipLost, Table
-from spark_jobs.tables.log_history import move_range
 
 SPEC_COLUMNS = StructType().add("n", LongType()).add("_month", StringType())
 

@@ -15,8 +15,8 @@ from include.ground.paths import bronze_path, gold_path, identities_path, reject
 from include.ground.settings import Settings
 from spark_jobs.layers.next_run import are_one_run_apart
 from spark_jobs.stream.table_rollback import PatchBlocksRollback, planned_rollback
+from spark_jobs.tables.commit_log import log_tail
 from spark_jobs.tables.identity_index import IndexRecord, index_file
-from spark_jobs.tables.log_tail import log_tail
 
 RUNS = [(0, 0), (1, 2), (3, 3), (4, 5)]
 
