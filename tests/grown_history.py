@@ -29,13 +29,11 @@ from include.ground.settings import Settings
 from include.observe.ledger_writer import open_writer
 from include.observe.project_commits import project_dataset
 from include.read.publication import publish
-from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec
-from spark_jobs.layers.bronze_layer import _metadata as bronze_metadata
+from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
+from spark_jobs.layers.bronze import _metadata as bronze_metadata
 from spark_jobs.layers.gold_layer import GoldTable
-from spark_jobs.layers.next_run import next_run
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.release_tables import Release, tables_of
-from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.release import Release, next_run, tables_of
+from spark_jobs.layers.silver_tables import RefineRun, SilverTables
 from spark_jobs.stream.automatic_compaction import AutomaticCompaction
 from spark_jobs.stream.automatic_history import AutomaticHistory
 from spark_jobs.stream.compact_tables import compactable_tables

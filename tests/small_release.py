@@ -25,18 +25,17 @@ from include.ground.settings import Settings
 from include.read.publication import find_publication, publish, published_tables
 from include.read.published_tables import PinnedTables
 from spark_jobs.jobs.sample_job import SOURCE
-from spark_jobs.layers.bronze_files import ArrowRecords
-from spark_jobs.layers.bronze_layer import (
+from spark_jobs.layers.bronze import (
     BronzeBatch,
     ClusterRecords,
+    IdleSet,
     bronze_spec,
     commit_bronze,
     commit_quiet_batch,
 )
+from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.gold_files import PiecePolicy
-from spark_jobs.layers.idle_set import IdleSet
-from spark_jobs.layers.next_run import refined_batch, unfinished_run
-from spark_jobs.layers.release_tables import Release, open_release
+from spark_jobs.layers.release import Release, open_release, refined_batch, unfinished_run
 from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.stream.interval_refresh import refresh_due
 from spark_jobs.stream.refine import RunReport, refine

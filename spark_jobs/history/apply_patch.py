@@ -25,14 +25,13 @@ from include.state.release_files import PatchDirection
 from spark_jobs.history.patched_reference import reference_facts
 from spark_jobs.history.rebuild_gold import patched_rows, refuse_expired_grains
 from spark_jobs.history.rebuild_slice import PlanFolder
-from spark_jobs.layers.bronze_layer import fill_gaps
-from spark_jobs.layers.expired_rows import first_unexpired_batch
+from spark_jobs.layers.bronze import fill_gaps
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
-from spark_jobs.layers.identified_rows import identity_columns
-from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL
+from spark_jobs.layers.identities import identity_columns
+from spark_jobs.layers.release import Release
+from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL, first_unexpired_batch
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from include.ground.delta_log import commits
 from include.read.decision_log import Position
 from include.state.release_files import PatchDirection
-from spark_jobs.layers.reference_versions import ReferenceVersions
+from spark_jobs.layers.run_inputs import ReferenceVersions
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.layers.validate_records import KAFKA_POSITION, RECORD, ValidatedFiles, validate_files
 from spark_jobs.tables.delta_table import Table

@@ -15,8 +15,7 @@ from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.settings import Settings
 from include.plans.reader_effects import Analysed
 from include.read.publication import Publication, PublishedTable, publications, published_tables, tables_of
-from spark_jobs.layers.derived_gold import checked_rows
-from spark_jobs.layers.derived_sources import SourceTable, open_source
+from spark_jobs.layers.derived import SourceTable, checked_rows, open_source
 
 
 def analysed_readers(settings: Settings, spark: SparkSession, built: Sequence[Publication]) -> dict[str, Analysed]:

@@ -29,8 +29,7 @@ from spark_jobs.contract.literals import literal
 from spark_jobs.history.differing_rows import find_differing_rows
 from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder
-from spark_jobs.layers.derived_gold import Sources, query_over
-from spark_jobs.layers.derived_sources import SourcesGone, SourceTable, known_shifts, open_sources
+from spark_jobs.layers.derived import Sources, SourcesGone, SourceTable, known_shifts, open_sources, query_over
 from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, rows_in_folder, write_folder
 
 

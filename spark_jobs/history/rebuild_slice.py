@@ -23,12 +23,10 @@ from include.declare.pipeline import time_columns
 from include.declare.span_index import SpanIndex
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
-from spark_jobs.layers.expired_rows import first_complete_batch
-from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
-from spark_jobs.layers.identified_rows import identity_columns
-from spark_jobs.layers.rejected_layer import rejected_rows_sql
-from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_tables import POSITIONS, REJECTED, SilverTables
+from spark_jobs.layers.identities import ORIGINALS, find_duplicates, identity_columns
+from spark_jobs.layers.release import Release
+from spark_jobs.layers.silver import rejected_rows_sql
+from spark_jobs.layers.silver_tables import POSITIONS, REJECTED, SilverTables, first_complete_batch
 from spark_jobs.layers.validate_records import KAFKA_POSITION, ValidatedFiles, validate_files
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table

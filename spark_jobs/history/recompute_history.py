@@ -24,20 +24,15 @@ from spark_jobs.history.patched_reference import PatchedReference, patched_refer
 from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder, save_differences
 from spark_jobs.history.row_differences import Differences, row_differences
-from spark_jobs.layers.expired_rows import first_complete_batch, first_unexpired_batch
-from spark_jobs.layers.find_duplicates import ORIGINALS, find_duplicates
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_rows import gold_rows, rows_of_grains, touched_grains
 from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
-from spark_jobs.layers.identity_lookup import IdentityLookup
-from spark_jobs.layers.next_run import last_of_run
-from spark_jobs.layers.record_decisions import RecordDecisions
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.rejected_layer import rejected_rows_sql
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.identities import ORIGINALS, IdentityLookup, find_duplicates
+from spark_jobs.layers.release import Release, last_of_run
 from spark_jobs.layers.row_provenance import PROVENANCE
-from spark_jobs.layers.silver_layer import view_run
-from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.run_inputs import RecordDecisions
+from spark_jobs.layers.silver import rejected_rows_sql, view_run
+from spark_jobs.layers.silver_tables import RefineRun, SilverTables, first_complete_batch, first_unexpired_batch
 from spark_jobs.layers.validated_run import run_records
 from spark_jobs.tables.delta_table import Table, read_files
 from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, write_folder

@@ -40,8 +40,8 @@ from include.read.publication import publish
 from include.state.lease import take_lease
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.layers.bronze_layer import BronzeBatch, bronze_spec, commit_bronze
-from spark_jobs.layers.next_run import refined_batch
+from spark_jobs.layers.bronze import BronzeBatch, bronze_spec, commit_bronze
+from spark_jobs.layers.release import refined_batch
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.derived_run import DerivedRelease
 from spark_jobs.stream.interval_refresh import refresh_up_to

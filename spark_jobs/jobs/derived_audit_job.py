@@ -24,7 +24,7 @@ from spark_jobs.backends.spark_session import open_session
 from spark_jobs.history.rebuild_derived import DerivedSlice, examine_derived, published_sources
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.jobs.bounded_job import run_reading_job
-from spark_jobs.layers.derived_sources import open_source
+from spark_jobs.layers.derived import open_source
 from spark_jobs.stream.job_progress import report
 
 

@@ -34,7 +34,7 @@ from include.state.lease_errors import LeaseLost
 from include.state.process_states import stream_name
 from spark_jobs.backends.session_start import Opened
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED
-from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.active_releases import open_active_releases
 from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.derived_loop import open_derived_loop

@@ -28,7 +28,7 @@ from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import status_file
 from include.state.lease import take_lease
 from include.state.process_states import stream_name
-from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.next_generation import next_generation, next_offsets
 from spark_jobs.stream.preflight import (
     OffsetsExpired,

@@ -25,7 +25,7 @@ from include.state.lease import take_lease
 from include.state.owner_requests import OwnerRequest, pending_request, respond
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.active_releases import open_active_releases
 from spark_jobs.stream.derived_requests import execute_derived
 from spark_jobs.stream.derived_run import DerivedRelease

@@ -25,8 +25,8 @@ from include.read.publication import Publication, batches_behind, publication_js
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.history.reader_analysis import analysed_readers
 from spark_jobs.jobs.bounded_job import run_reading_job
-from spark_jobs.layers.bronze_layer import bronze_spec
-from spark_jobs.layers.next_run import BronzeEnd, refined_batch
+from spark_jobs.layers.bronze import bronze_spec
+from spark_jobs.layers.release import BronzeEnd, refined_batch
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.interval_refresh import is_ahead, refresh_up_to
 from spark_jobs.stream.job_progress import report

@@ -35,11 +35,10 @@ from spark_jobs.layers.embedded_measures import (
     state_columns,
     value_sql,
 )
-from spark_jobs.layers.embedded_plan import EmbeddedPlan
+from spark_jobs.layers.embedded_plan import EmbeddedPlan, replaced_grains_sql, same_grain
 from spark_jobs.layers.gold_files import MOST_GRAINS, GoldTable, Grain, Grains
 from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.gold_measures import kept_columns
-from spark_jobs.layers.recomputed_grains import replaced_grains_sql, same_grain
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile
 from spark_jobs.tables.delta_table import Table

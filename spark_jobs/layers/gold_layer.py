@@ -56,10 +56,9 @@ from spark_jobs.layers.gold_rows import gold_rows, touched_grains
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state, refresh_update, update_of_run
 from spark_jobs.layers.latest_gold import merged_latest
 from spark_jobs.layers.query_gold import merged_query
-from spark_jobs.layers.refine_run import RefineRun, facts_of
 from spark_jobs.layers.session_gold import OPEN_SINCE, closed_sessions, rows_outside
-from spark_jobs.layers.silver_layer import SilverOfRun
-from spark_jobs.layers.silver_tables import MONTH, SilverTables
+from spark_jobs.layers.silver import SilverOfRun
+from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables, facts_of
 from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table, partitioned_schema

@@ -24,8 +24,7 @@ from include.declare.windows import Session, Start, Window, window_begin
 from include.read.refresh_state import REFRESH_KEY, RefreshState, stored_refresh_state
 from spark_jobs.layers.gold_files import GoldTable, files_within
 from spark_jobs.layers.gold_windows import is_before
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.silver_tables import RefineRun, SilverTables
 from spark_jobs.tables.batches import commit_of, metadata_of
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table

@@ -19,7 +19,7 @@ from spark_jobs.tables.prepared_query import PreparedQuery, RowProjection, Scrat
 from spark_jobs.tables.spark_files import computes_here, rows_in_files
 
 if TYPE_CHECKING:
-    from spark_jobs.layers.accepted_query import AcceptedQuery
+    from spark_jobs.layers.validate_records import AcceptedQuery
 
 Query = TypeVar("Query")
 Build = Callable[[DataFrame], DataFrame]

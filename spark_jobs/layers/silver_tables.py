@@ -1,4 +1,4 @@
-"""SilverTables: the two tables of a release's silver layer, with the contract and the code that fill them."""
+"""Silver and rejected of one release, what fills them, and the run that does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,7 +14,7 @@ from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, Strin
 
 from include.declare.dataset import Dataset
 from include.declare.pipeline import bounded_columns
-from include.ground.app_ids import release_app_id
+from include.ground.app_ids import expiry_app_id, release_app_id
 from include.ground.kafka_times import FIRST_DATE, LAST_DATE
 from include.ground.paths import identities_path, rejected_path, release_path, silver_path
 from include.ground.record_coordinates import POSITION
@@ -21,11 +22,9 @@ from include.ground.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
 from spark_jobs.layers.gold_inputs import GoldInputs
-from spark_jobs.layers.identity_lookup import IdentityLookup
-from spark_jobs.layers.payload_schemas import PayloadSchemas
+from spark_jobs.layers.identities import IdentityLookup
 from spark_jobs.layers.prepared_silver import PreparedSilver
-from spark_jobs.layers.record_decisions import RecordDecisions
-from spark_jobs.layers.reference_versions import ReferenceVersions
+from spark_jobs.layers.run_inputs import PayloadSchemas, RecordDecisions, ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation, stored_columns
 from spark_jobs.tables.data_files import ROWS_PER_GROUP, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import Table, partitioned_schema
@@ -114,7 +113,7 @@ def open_silver_tables(
 ) -> SilverTables:
     """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
 
-    `nothing`: see `silver_of_nothing`. Inherited tables are not opened: see `release_tables.py`.
+    `nothing`: see `silver_of_nothing`. Inherited tables are not opened: see `release.py`.
     """
     validator, silver_is = compiled_validator(dataset.contract), silver_spec(settings, dataset, dated(nothing, dataset))
     rejected_is = rejected_spec(settings, dataset)
@@ -179,3 +178,49 @@ def dated(rows: DataFrame, dataset: Dataset) -> DataFrame:
     """Return rows of silver with the columns in their order and the month at the end."""
     month = F.date_format(dataset.pipeline.event_time, "yyyy-MM").alias(MONTH)
     return rows.select(*stored_columns(rows), month)
+
+
+@dataclass(frozen=True)
+class RefineRun:
+    """One pass over bronze batches [first, last], by the owner with this `epoch`."""
+
+    first: int
+    last: int
+    epoch: int
+
+    @property
+    def batches(self) -> tuple[int, int]:
+        """First and last batch."""
+        return self.first, self.last
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder for the run's files in each table."""
+        return f"b{self.last:08d}-{self.epoch}"
+
+    def facts(self, dataset: Dataset) -> dict[str, Any]:
+        """Return the metadata that each commit of the run carries."""
+        return {**facts_of(dataset, self.epoch), "batches": [self.first, self.last]}
+
+
+def facts_of(dataset: Dataset, epoch: int) -> dict[str, Any]:
+    """Return the metadata that each commit of the owner with this epoch carries."""
+    return {"dataset": dataset.name, "release": dataset.release, "code": dataset.release, "epoch": epoch}
+
+
+def expiry_ids(writer: SilverTables) -> dict[str, str]:
+    """Return the app id of expiry commits for bronze, silver and rejected."""
+    name, release = writer.dataset.name, writer.dataset.release
+    owners = {"bronze": "bronze", "silver": release, "rejected": release}
+    return {layer: expiry_app_id(name, owner, layer) for layer, owner in owners.items()}
+
+
+def first_unexpired_batch(writer: SilverTables, layer: str) -> int:
+    """Return the first batch that has not expired from bronze, silver or rejected; 0: none has."""
+    table = {"bronze": writer.bronze, "silver": writer.silver, "rejected": writer.rejected}[layer]
+    return max(0, table.committed(expiry_ids(writer)[layer]))
+
+
+def first_complete_batch(writer: SilverTables) -> int:
+    """Return the first batch of which bronze, silver and rejected have all rows."""
+    return max(first_unexpired_batch(writer, layer) for layer in expiry_ids(writer))

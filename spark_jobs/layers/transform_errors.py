@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.ground.errors import Terminal
 from include.ground.secret_masking import mask_secrets
 from include.ground.sql_quoting import sql_literal
-from spark_jobs.layers.reference_versions import VersionRange
+from spark_jobs.layers.run_inputs import VersionRange
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.duckdb_session import duckdb_session, read_folder

@@ -3,7 +3,7 @@
 Reads: files with the columns of bronze. Writes: files in a staging folder.
 Guarantee: a record is among the accepted or among the invalid, or RowsUnaccounted is raised.
 After a crash: the folder is replaced.
-Does not: compare identities (find_duplicates.py).
+Does not: compare identities (identities.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +30,12 @@ from include.read.decision_log import DecidedRecord, Position
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import Counts, summed_counts
-from spark_jobs.layers.accepted_query import AcceptedQuery
-from spark_jobs.layers.bronze_layer import SCHEMA as BRONZE
+from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.prepared_silver import Begun, CacheKey, begin_projection
-from spark_jobs.layers.record_decisions import validate_with_decisions, without_decisions
-from spark_jobs.layers.reference_versions import Frames, VersionRange
-from spark_jobs.layers.silver_tables import QUERIES, SilverTables
+from spark_jobs.layers.run_inputs import Frames, VersionRange, validate_with_decisions, without_decisions
+from spark_jobs.layers.silver_tables import QUERIES, SilverTables, dated
 from spark_jobs.layers.transform_errors import failure_of, write_isolated
-from spark_jobs.tables.delta_table import RowsUnaccounted, read_files
+from spark_jobs.tables.delta_table import RowsUnaccounted, read_files, validate_types
 from spark_jobs.tables.duckdb_session import (
     duckdb_session,
     parquet_files,
@@ -54,6 +52,40 @@ from spark_jobs.tables.prepared_query import (
     uncompressed_bytes,
 )
 from spark_jobs.tables.spark_files import batches_in_files, rows_in_files, stage_files
+
+
+class AcceptedQuery:
+    """The rows of silver of `accepted` records, joined with `reference`; the dataset's silver.py is called once.
+
+    `prepared`: the records are those of a slot.
+    """
+
+    def __init__(self, writer: SilverTables, reference: Frames, accepted: DataFrame, *, prepared: bool = False) -> None:
+        self._writer = writer
+        self._query_type = PreparedQuery if prepared else QueryOfOneRun
+        self._watched = writer.counting.watched(accepted.drop("_reasons"))
+        rows = dated(writer.transform(self._watched.rows, **reference), writer.dataset)
+        self._rows = rows.select(*writer.silver.spec.schema.fieldNames())
+        validate_types(writer.silver.spec, self._rows.schema)
+
+    @cached_property
+    def _without_inputs(self) -> PreparedQuery | QueryOfOneRun:
+        return self._query_type(self._rows)
+
+    @cached_property
+    def _with_inputs(self) -> PreparedQuery | QueryOfOneRun:
+        return self._query_type(self._writer.inputs.added(self._rows))
+
+    def write(self, folder: Path, *, with_inputs: bool) -> Counts:
+        """Add the rows to a folder; return the counts of the warning rules."""
+        self._watched.begin()
+        try:
+            (self._with_inputs if with_inputs else self._without_inputs).save(folder)
+        except BaseException:
+            self._watched.abandon()
+            raise
+        return self._watched.counts()
+
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
 VERDICT = "_verdict"

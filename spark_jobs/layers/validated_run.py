@@ -1,7 +1,7 @@
 """A run's records as Spark validated them, before anything of the run is committed (adr-0015).
 
 Reads: the bronze files of batches [a, b].
-Writes: files in a folder of the run below `staging`; silver and rejected are written from them (silver_layer.py). The
+Writes: files in a folder of the run below `staging`; silver and rejected are written from them (silver.py). The
 list of writers' schemas gets those of new ids, prepared queries write into this process's folder of `_queries`.
 Guarantee: nothing here depends on silver, rejected or gold, so a run may be validated before the one before it is
 committed.
@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from spark_jobs.layers.identified_rows import IdentifiedRows, identify_files
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.identities import IdentifiedRows, identify_files
+from spark_jobs.layers.silver_tables import RefineRun, SilverTables
 from spark_jobs.layers.validate_records import ValidatedFiles, validate_files
 from spark_jobs.tables.duckdb_session import duckdb_session, parquet_files
 from spark_jobs.tables.failpoints import Step, pass_step

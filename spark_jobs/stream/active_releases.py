@@ -25,9 +25,17 @@ from include.read.publication import publish
 from include.state.json_file import StateFileUnreadable
 from include.state.lease import Lease, take_lease
 from include.state.release_files import active_releases_file
-from spark_jobs.layers.expired_rows import first_complete_batch
-from spark_jobs.layers.next_run import BronzeEnd, large_run, last_epoch, next_run, refined_batch
-from spark_jobs.layers.release_tables import Release, open_release, release_paths
+from spark_jobs.layers.release import (
+    BronzeEnd,
+    Release,
+    large_run,
+    last_epoch,
+    next_run,
+    open_release,
+    refined_batch,
+    release_paths,
+)
+from spark_jobs.layers.silver_tables import first_complete_batch
 from spark_jobs.layers.validate_records import begin_full_validation
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun, Validations
 from spark_jobs.stream.interval_refresh import refresh_due, refresh_up_to

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from include.ground.settings import Settings
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.release import Release
 from spark_jobs.stream.automatic_step import AutomaticStep
 from spark_jobs.stream.expire_batches import expire_batches
 from spark_jobs.tables.log_lines import log_line

@@ -14,7 +14,7 @@ from datetime import timedelta
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.state.file_locks import is_free
-from spark_jobs.layers.release_tables import Release, tables_of
+from spark_jobs.layers.release import Release, tables_of
 from spark_jobs.stream.automatic_step import AutomaticStep
 from spark_jobs.stream.obsolete_files import protected_versions
 from spark_jobs.tables.commit_log import OPENING, is_due, move_range

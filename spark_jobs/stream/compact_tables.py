@@ -30,8 +30,7 @@ from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable, old_neighbours
-from spark_jobs.layers.next_run import refined_batch, unfinished_run
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.release import Release, refined_batch, unfinished_run
 from spark_jobs.stream.compaction_groups import (
     ON_REQUEST,
     SPLIT_BY_DAY,

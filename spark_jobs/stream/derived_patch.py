@@ -26,7 +26,7 @@ from spark_jobs.history.apply_patch import PatchOutdated
 from spark_jobs.history.differing_rows import find_differing_rows
 from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder
-from spark_jobs.layers.derived_gold import DerivedTable, rows_of_grains
+from spark_jobs.layers.derived import DerivedTable, rows_of_grains
 from spark_jobs.layers.gold_files import grains_in, touched_files
 from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
 from spark_jobs.layers.row_provenance import rows_in_grains, with_grains_replaced

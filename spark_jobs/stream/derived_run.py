@@ -42,8 +42,17 @@ from include.read.publication import (
 from include.read.published_tables import PublishedVersionGone
 from include.state.json_file import JsonFile
 from include.state.owner_requests import pending_request
-from spark_jobs.layers.derived_gold import DerivedInput, DerivedTable, Sources, commit_derived, open_derived_table
-from spark_jobs.layers.derived_sources import SourcesGone, changes_since, open_sources, source_version
+from spark_jobs.layers.derived import (
+    DerivedInput,
+    DerivedTable,
+    Sources,
+    SourcesGone,
+    changes_since,
+    commit_derived,
+    open_derived_table,
+    open_sources,
+    source_version,
+)
 from spark_jobs.stream.back_off import NOT_RETRIED
 from spark_jobs.tables.commit_log import take_over_tables
 from spark_jobs.tables.failpoints import Step, pass_step

@@ -17,7 +17,7 @@ from include.observe.ledger_writer import LedgerWriter
 from include.state.lease import Lease
 from include.state.lease_errors import LeaseLost
 from include.state.owner_requests import OwnerRequest
-from spark_jobs.layers.next_run import BronzeEnd, refined_batch
+from spark_jobs.layers.release import BronzeEnd, refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.automatic_compaction import AutomaticCompaction, declared_compaction
 from spark_jobs.stream.automatic_expiry import AutomaticExpiry

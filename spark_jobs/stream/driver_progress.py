@@ -13,7 +13,7 @@ from include.ground.kafka_times import arrivals, is_arrival
 from include.ground.readable_offsets import readable_end_offsets
 from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import DriverStatus, LastRun
-from spark_jobs.layers.next_run import refined_batch
+from spark_jobs.layers.release import refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.refine import RunReport

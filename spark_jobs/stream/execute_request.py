@@ -17,7 +17,7 @@ from include.ground.settings import Settings
 from include.read.decision_log import decision_log_size
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
 from include.state.release_files import PatchDirection, PlanBuild
-from spark_jobs.layers.next_run import refined_batch, unfinished_run
+from spark_jobs.layers.release import refined_batch, unfinished_run
 from spark_jobs.stream.active_releases import ActiveReleases, RequestWithdrawn
 from spark_jobs.stream.compact_tables import compact_tables
 from spark_jobs.stream.expire_batches import expire_batches

@@ -21,9 +21,8 @@ from include.ground.kafka_times import arrivals
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier
 from include.plans.plan_lookup import open_plans
-from spark_jobs.layers.expired_rows import expiry_ids, first_unexpired_batch
-from spark_jobs.layers.next_run import refined_batch, unfinished_run
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.release import Release, refined_batch, unfinished_run
+from spark_jobs.layers.silver_tables import expiry_ids, first_unexpired_batch
 from spark_jobs.stream.compaction_groups import partition_of
 from spark_jobs.tables.batches import batch_commit, last_batch, metadata_of
 from spark_jobs.tables.data_files import DataFile

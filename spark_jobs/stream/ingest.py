@@ -32,11 +32,17 @@ from include.ground.paths import checkpoint_path, reading_lock_path
 from include.ground.settings import Settings
 from include.state.broker_address import bootstrap_servers
 from include.state.file_locks import is_free
+from spark_jobs.layers.bronze import (
+    BronzeBatch,
+    ClusterRecords,
+    IdleSet,
+    commit_bronze,
+    commit_quiet_batch,
+    complete_source_options,
+    fetch_options,
+)
 from spark_jobs.layers.bronze_files import ArrowRecords
-from spark_jobs.layers.bronze_layer import BronzeBatch, ClusterRecords, commit_bronze, commit_quiet_batch
-from spark_jobs.layers.idle_set import IdleSet
-from spark_jobs.layers.kafka_source import complete_source_options, fetch_options
-from spark_jobs.layers.next_run import least_ahead
+from spark_jobs.layers.release import least_ahead
 from spark_jobs.stream.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
 from spark_jobs.stream.bronze_pacing import FULL, BronzePacing, CommittedBatch
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_replaced_topic

@@ -12,8 +12,7 @@ from include.declare.pipeline import refresh_interval
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import refresh_gold
 from spark_jobs.layers.gold_update import is_due, refresh_state
-from spark_jobs.layers.next_run import refined_batch
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.release import Release, refined_batch
 
 
 def interval_tables(release: Release) -> Iterator[GoldTable]:

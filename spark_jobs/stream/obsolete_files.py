@@ -23,8 +23,7 @@ from include.ground.settings import Settings
 from include.read.publication import read_publication
 from include.read.remove_objects import remove_stored_files
 from include.state.file_locks import is_free
-from spark_jobs.layers.next_run import refined_batch
-from spark_jobs.layers.release_tables import Release, tables_of
+from spark_jobs.layers.release import Release, refined_batch, tables_of
 from spark_jobs.stream.automatic_step import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.stream.release_publication import publication_of
 from spark_jobs.tables.delta_table import Table

@@ -23,8 +23,7 @@ from include.state.release_files import (
 )
 from spark_jobs.history.apply_patch import Patch, apply_patch, is_started
 from spark_jobs.history.rebuild_slice import PlanFolder
-from spark_jobs.layers.next_run import refined_batch
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.release import Release, refined_batch
 from spark_jobs.stream.release_publication import publication_of
 from spark_jobs.tables.failpoints import Step, pass_step
 

@@ -18,7 +18,7 @@ from include.ground.kafka import log_end_offsets, topic_id
 from include.ground.paths import bronze_path, checkpoint_path, release_lease_path, removed_commits_path
 from include.ground.settings import Settings
 from include.state.lease import take_lease
-from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.next_generation import next_generation, next_offsets
 from spark_jobs.stream.preflight import (
     BronzeHead,

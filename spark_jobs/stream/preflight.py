@@ -24,8 +24,7 @@ from include.ground.kafka_record import KafkaRecord, record_reader
 from include.ground.kafka_times import FIRST_MS, LAST_MS
 from include.ground.paths import bronze_path, checkpoint_path, silver_path
 from include.ground.settings import Settings
-from spark_jobs.layers.bronze_layer import FOLLOWS
-from spark_jobs.layers.idle_set import IdleSet, read_idle_set
+from spark_jobs.layers.bronze import FOLLOWS, IdleSet, read_idle_set
 from spark_jobs.stream.bronze_tail import last_records
 from spark_jobs.tables.checkpoint import (
     CheckpointUnusable,

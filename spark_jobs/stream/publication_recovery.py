@@ -15,8 +15,7 @@ from include.ground.paths import folder_name, identities_path, warehouse
 from include.ground.settings import Settings
 from include.read.publication import Publication, find_publication, publish, replace_publication
 from include.state.release_files import active_releases_file
-from spark_jobs.layers.next_run import refined_batch, unfinished_run
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.release import Release, refined_batch, unfinished_run
 from spark_jobs.stream.active_releases import recorded_releases
 from spark_jobs.stream.interval_refresh import interval_tables
 from spark_jobs.stream.release_publication import publication_of

@@ -14,9 +14,8 @@ from include.declare.gold_refresh import closing
 from include.declare.pipeline import timed_by
 from include.ground.errors import Transient
 from include.ground.kafka import KafkaRefused, TopicMissing
-from spark_jobs.layers.next_run import refined_batch
-from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_layer import stored_progress
+from spark_jobs.layers.release import Release, refined_batch
+from spark_jobs.layers.silver import stored_progress
 from spark_jobs.stream.automatic_step import AutomaticStep
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.preflight import TopicReplaced

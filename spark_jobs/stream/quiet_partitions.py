@@ -1,7 +1,7 @@
 """Which partitions of a topic are idle: read to their end, and without a record since (adr-0010).
 
 The driver decides it by its clock, once: each batch of bronze says in its commit which partitions are idle
-(`spark_jobs/layers/idle_set.py`).
+(`spark_jobs/layers/bronze.py`).
 """
 
 from __future__ import annotations

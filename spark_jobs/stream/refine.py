@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from include.ground.settings import Settings
 from include.read.publication import publish
 from spark_jobs.layers.gold_layer import commit_gold
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.release_tables import Release
-from spark_jobs.layers.silver_layer import commit_silver
+from spark_jobs.layers.release import Release
+from spark_jobs.layers.silver import commit_silver
+from spark_jobs.layers.silver_tables import RefineRun
 from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.stream.release_publication import publication_of
 from spark_jobs.tables.batches import count_rows

@@ -11,7 +11,7 @@ from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.read.publication import Publication, TableVersion
 from include.read.refresh_state import read_refresh_state
-from spark_jobs.layers.release_tables import Release
+from spark_jobs.layers.release import Release
 from spark_jobs.tables.batches import batch_commit, commit_of, latest_patch, metadata_of
 
 

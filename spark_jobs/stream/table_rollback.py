@@ -23,8 +23,7 @@ from include.ground.errors import Terminal
 from include.ground.paths import bronze_path, identities_path, warehouse
 from include.ground.settings import Settings
 from include.read.publication import find_publication
-from spark_jobs.layers.next_run import are_one_run_apart
-from spark_jobs.layers.release_tables import release_paths
+from spark_jobs.layers.release import are_one_run_apart, release_paths
 from spark_jobs.stream.active_releases import recorded_releases
 from spark_jobs.stream.publication_recovery import last_active_release
 from spark_jobs.tables.batches import last_run

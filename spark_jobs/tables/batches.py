@@ -1,4 +1,4 @@
-"""Find a table's commits in its Delta log, by transaction or by metadata."""
+"""Bronze batches in a table: the commits that brought them, and how many rows its files have of each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Checkpoint generations: the start offsets of an ingest query, and the bronze batch of its batch 0.
+"""The checkpoint of an ingest query: its generation, and Spark's log of the offsets that it has planned.
 
 Spark counts a query's batches from 0. With the old app id, the batches of a new checkpoint would count as committed
 and be skipped. A new generation therefore has a new app id, starts at the offsets where bronze ends, and continues
 bronze's batch numbers. `headrace repair` creates one; a driver does so only after a power cut lost files.
+Spark writes `offsets/N` before batch N runs, `commits/N` after it: a version line, then JSON lines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Puts a commit into a Delta log: a JSON file that is created whole, and only if its version is free (adr-0004).
+"""A table's Delta log: commits, claims of new owners, checkpoints, the history, and the log's end after a power cut.
 
-*Writes:* one commit file of a table's log. Reads no log: the cost does not depend on what the log or the table has.
-*Guarantee:* readers see all of a commit or nothing; of two processes that commit one version, one succeeds.
-*After a crash:* the unfinished file stays until the table's next owner takes it over; readers ignore it.
+A commit is a JSON file that is created whole, and only if its version is free (adr-0004): of two processes that commit
+one version, one succeeds. Nothing here reads the log in order to commit, so a commit costs the same after years.
+Old commits move into a compact history (adr-0003); superseded checkpoints are removed (adr-0002).
 """
 
 from __future__ import annotations

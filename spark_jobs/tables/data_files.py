@@ -1,7 +1,4 @@
-"""A table's Parquet files: their bounds from the log or the footers, and their actions in a commit.
-
-*Reads:* a table's log, the footers of files. Writes nothing: `delta_table` writes files and commits.
-"""
+"""A table's Parquet files: how they are written, their bounds (log or footer), their actions in a commit."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Delta tables: Spark or this process (layers/adr-0002) writes files, the owner commits them (adr-0004).
+"""A Delta table: Spark or this process writes files (layers/adr-0002), the owner commits them (adr-0004).
 
-*Guarantee:* a commit of added files, removed files, transaction (app id, version) and metadata is atomic; an app id
-and version commit at most once; a process that no longer owns the table is refused.
-*After a crash:* files without a commit stay in the table's folder, invisible to readers, until `headrace maintain`
-deletes them.
+A commit of added files, removed files, transaction (app id, version) and metadata is atomic. An app id and version
+commit at most once. A process that no longer owns the table is refused. Files without a commit stay in the table's
+folder after a crash, invisible to readers, until `headrace maintain` deletes them.
 """
 
 from __future__ import annotations

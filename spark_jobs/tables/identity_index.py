@@ -1,11 +1,10 @@
 """Index of identities: where silver has rows with a given hash. Derived from silver; no verdict depends on it.
 
-A segment is a set of (hash of the identity, place of the record) in two files, sorted by hash. Each addition is a
-segment; `FACTOR` segments of similar size are merged into one, as in an LSM tree, so an index of n entries has
-O(log n + n / LARGEST) segments. Look-ups are binary searches in memory-mapped files: memory is page cache.
-A place that silver has no longer costs one comparison and nothing else; segments of mostly expired records are dropped.
-
-*Reads / Writes:* the index folder of a release. *After a crash:* `index.json` names complete segments or is absent.
+A *place* is Kafka's partition and offset of a record in 64 bits. A *segment* is a set of (hash of the identity, place)
+in two files, sorted by hash. Each addition is a segment; `FACTOR` segments of similar size are merged into one, as in
+an LSM tree, so an index of n entries has O(log n + n / LARGEST) segments. Look-ups are binary searches in memory-mapped
+files: memory is page cache. A place that silver has no longer costs one comparison. Segments of mostly expired records
+are dropped. After a crash `index.json` names complete segments or is absent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Lines of a process's log: time (UTC), text, and the end of the traceback. A full disk loses lines silently."""
+"""Lines of a process's log: time (UTC), text, and the end of the traceback. A full disk loses lines silently.
+
+A call of a dead JVM fails as a refused connection, so `jvm_end` finds out why the JVM has ended.
+"""
 
 from __future__ import annotations
 

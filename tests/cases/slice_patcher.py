@@ -20,8 +20,7 @@ from spark_jobs.history.apply_patch import Patch, apply_patch
 from spark_jobs.history.rebuild_gold import rebuild_gold
 from spark_jobs.history.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
 from spark_jobs.jobs.slice_job import slice_records
-from spark_jobs.layers.next_run import refined_batch
-from spark_jobs.layers.release_tables import Release, pinned_release
+from spark_jobs.layers.release import Release, pinned_release, refined_batch
 from spark_jobs.layers.silver_code import load_transformation
 from spark_jobs.stream.release_publication import publication_of
 

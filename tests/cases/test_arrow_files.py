@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.ground.settings import Settings
-from spark_jobs.layers import bronze_files, bronze_layer
+from spark_jobs.layers import bronze, bronze_files
+from spark_jobs.layers.bronze import bronze_date
 from spark_jobs.layers.bronze_files import rows_by_date
-from spark_jobs.layers.bronze_layer import bronze_date
 from spark_jobs.tables.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
 from spark_jobs.tables.data_files import bounds_of
 from spark_jobs.tables.delta_table import Table
@@ -53,11 +53,11 @@ def test_files_of_queries_that_differ_in_what_is_never_null_are_read_together(
 def test_arrow_files_are_removed_when_bronze_s_cannot_be_written(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table(bronze_layer.bronze_spec(Settings(state=tmp_path), "flights"))
+    table = Table(bronze.bronze_spec(Settings(state=tmp_path), "flights"))
     records = spark.range(0, 10, 1, 2).select(
         *[
             F.lit(None).cast(field.dataType).alias(field.name)
-            for field in bronze_layer.SCHEMA
+            for field in bronze.SCHEMA
             if field.name not in ("timestamp", "timestamp_type", "_batch_id")
         ],
         F.lit(0).alias("timestampType"),

@@ -22,8 +22,8 @@ from include.ground.schema_registry import RegistryNotSet, RegistryUnreachable
 from include.ground.settings import Settings
 from include.read.publication import read_publication
 from spark_jobs.history.recompute_history import recompute_history
-from spark_jobs.layers.payload_schemas import SchemaReplaced
-from spark_jobs.layers.release_tables import pinned_release
+from spark_jobs.layers.release import pinned_release
+from spark_jobs.layers.run_inputs import SchemaReplaced
 from spark_jobs.layers.validate_records import begin_full_validation
 from spark_jobs.layers.validated_run import NextRun
 

@@ -12,7 +12,7 @@ from compactable_release import assert_same_rows, head_rows, reading
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from spark_jobs.layers.release_tables import tables_of
+from spark_jobs.layers.release import tables_of
 from spark_jobs.stream import automatic_compaction
 from spark_jobs.stream.automatic_compaction import AutomaticCompaction
 from spark_jobs.stream.compact_tables import CompactedTable, compact_tables, compactable_tables

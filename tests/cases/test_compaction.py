@@ -34,9 +34,8 @@ from include.observe.ledger_rebuild import rebuild
 from include.read.publication import Publication, read_publication
 from include.read.publication import tables_of as tables_of_publication
 from include.read.published_tables import PinnedTables
-from spark_jobs.layers import silver_layer
-from spark_jobs.layers.next_run import next_run
-from spark_jobs.layers.release_tables import open_release, tables_of
+from spark_jobs.layers import silver as silver_layer
+from spark_jobs.layers.release import next_run, open_release, tables_of
 from spark_jobs.stream import automatic_compaction
 from spark_jobs.stream import compact_tables as compact_tables_module
 from spark_jobs.stream.active_releases import refuse_incomplete

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from slice_patcher import SlicePatcher
 
-from spark_jobs.stream import compact_tables as compact_tables_module
+from spark_jobs.stream import compact_tables
 from spark_jobs.stream.compact_tables import compactable_tables
 from spark_jobs.stream.compaction_groups import (
     AUTOMATIC,
@@ -114,7 +114,7 @@ def test_table_whose_row_groups_are_copied_has_its_files_in_order(
     (bronze,) = [each for each in compactable_tables([patcher.production.release]) if "bronze" in each.table.spec.name]
     divided = [replace(file, low={**file.low, "partition": 0}) for file in files_of_sizes(*[300 << 10, 900 << 10] * 8)]
     monkeypatch.setattr(type(bronze.table), "files", lambda _: divided)
-    monkeypatch.setattr(compact_tables_module, "last_batch", lambda _: 0)
+    monkeypatch.setattr(compact_tables, "last_batch", lambda _: 0)
     assert bronze.groups(AUTOMATIC) == [divided]
     assert replace(bronze, spark=None).groups(AUTOMATIC) != [divided]
 

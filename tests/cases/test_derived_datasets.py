@@ -41,7 +41,7 @@ from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, RequestKind
 from spark_jobs.jobs.bounded_job import files_kept
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
-from spark_jobs.layers.derived_sources import open_sources
+from spark_jobs.layers.derived import open_sources
 from spark_jobs.stream import obsolete_files
 from spark_jobs.stream.automatic_compaction import AutomaticCompaction
 from spark_jobs.stream.compact_tables import compact_group, compact_tables, compactable_tables

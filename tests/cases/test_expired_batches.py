@@ -33,7 +33,7 @@ from include.read.published_tables import PinnedTables
 from spark_jobs.history.rebuild_gold import GrainsExpired
 from spark_jobs.history.rebuild_slice import OriginalsExpired
 from spark_jobs.history.recompute_history import recompute_history
-from spark_jobs.layers.release_tables import pinned_release
+from spark_jobs.layers.release import pinned_release
 from spark_jobs.stream import expire_batches as module
 from spark_jobs.stream.active_releases import refuse_incomplete
 from spark_jobs.stream.compact_tables import compact_tables

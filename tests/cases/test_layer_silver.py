@@ -18,8 +18,8 @@ from small_release import Record, small_release
 from include.declare.dataset import declared_dataset
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.settings import Settings
-from spark_jobs.layers import silver_layer
-from spark_jobs.layers.rejected_layer import rejected_rows_sql
+from spark_jobs.layers import silver as silver_layer
+from spark_jobs.layers.silver import rejected_rows_sql
 from spark_jobs.tables.delta_table import RowsUnaccounted
 
 A, B, C, D = (flight_event("scheduled", number) for number in (1, 2, 3, 4))

@@ -16,7 +16,7 @@ from include.read.decision_log import DISCARD, FIX, Decision, append_decisions
 from include.read.publication import publish, read_publication
 from include.state.release_files import PatchDirection
 from spark_jobs.history.recompute_history import Recomputed, recompute_history
-from spark_jobs.layers.release_tables import pinned_release, tables_of
+from spark_jobs.layers.release import pinned_release, tables_of
 from spark_jobs.stream.compact_tables import compact_tables
 from spark_jobs.stream.release_publication import publication_of
 from spark_jobs.tables.delta_table import Table

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from rows_of_types import EVERY_TYPE, NUMBERS, rows_of
 
-from spark_jobs.tables import prepared_query as projections
+from spark_jobs.tables import prepared_query
 from spark_jobs.tables.prepared_query import RowProjection, row_projection
 
 OTHER_QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
@@ -45,7 +45,7 @@ def doubled(rows: DataFrame) -> DataFrame:
 def test_rows_are_those_that_spark_computes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
 ) -> None:
-    monkeypatch.setattr(projections, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(prepared_query, "BATCH_ROWS", batch_rows)
     projection = projection_of(spark, tmp_path, doubled)
     for rows in (rows_of(1, 2, 3, 4, 5), rows_of(), rows_of(7)):
         frame = spark.createDataFrame(rows.to_pylist(), NUMBERS)

@@ -10,7 +10,7 @@ from declared_gold import meter_release, reading
 from pyspark.sql import SparkSession
 
 from include.read.publication import read_publication
-from spark_jobs.stream import refine as engine
+from spark_jobs.stream import refine
 from spark_jobs.stream.active_releases import open_active_release
 
 GOLD = """
@@ -33,7 +33,7 @@ def test_run_whose_publication_failed_is_published_without_another_run(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "publish", full)
+        patched.setattr(refine, "publish", full)
         with pytest.raises(OSError, match="No space left"):
             active.refine_next(made.settings, last, publishing=True)
     assert active.refine_next(made.settings, last, publishing=True) is None

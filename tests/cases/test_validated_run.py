@@ -19,8 +19,9 @@ from small_release import Record, SmallRelease
 from include.ground.settings import Settings
 from include.read.decision_log import FIX, Decision, append_decisions
 from spark_jobs.jobs.shadow_job import advance
-from spark_jobs.layers import prepared_silver, silver_layer, validated_run
-from spark_jobs.layers.next_run import BronzeEnd, committed_batches
+from spark_jobs.layers import prepared_silver, validated_run
+from spark_jobs.layers import silver as silver_layer
+from spark_jobs.layers.release import BronzeEnd, committed_batches
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch

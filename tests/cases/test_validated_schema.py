@@ -9,7 +9,7 @@ from include.declare.dataset import declared_dataset
 from include.ground.settings import CLONE, Settings
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import compiled_validator, validated_schema
-from spark_jobs.layers.bronze_layer import SCHEMA
+from spark_jobs.layers.bronze import SCHEMA
 from spark_jobs.layers.silver_tables import validated_nothing
 from spark_jobs.tables.delta_table import no_rows
 

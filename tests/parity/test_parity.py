@@ -17,7 +17,8 @@ from small_release import SmallRelease, small_release
 
 from include.ground.settings import Settings
 from include.producers.injected_faults import Shares
-from spark_jobs.layers import embedded_plan, prepared_silver, recomputed_grains, validate_records
+from spark_jobs.layers import embedded_plan, prepared_silver, validate_records
+from spark_jobs.layers import embedded_plan as recomputed_grains
 from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.tables import prepared_query, spark_files
 

@@ -38,9 +38,8 @@ from include.ground.settings import Settings
 from include.read.bronze_ranges import batch_offsets
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.jobs.slice_job import write_kafka_records
-from spark_jobs.layers import bronze_layer
-from spark_jobs.layers.bronze_layer import ClusterRecords
-from spark_jobs.layers.kafka_source import complete_source_options
+from spark_jobs.layers import bronze as bronze_layer
+from spark_jobs.layers.bronze import ClusterRecords, complete_source_options
 from spark_jobs.stream.bronze_tail import last_records
 from spark_jobs.tables.kafka_ranges import KafkaRanges
 

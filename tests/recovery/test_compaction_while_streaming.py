@@ -14,7 +14,7 @@ from include.plans.plan import REPLAY, Plan, Prediction
 from include.plans.plan_journal import record_result, save_plan
 from include.plans.stage_results import Cancelled
 from include.read.publication import read_publication
-from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.delta_table import Table
 

@@ -17,7 +17,7 @@ from transactional_records import send_transactions
 
 from include.ground.settings import Settings
 from include.state.broker_address import bootstrap_servers
-from spark_jobs.layers.kafka_source import complete_source_options
+from spark_jobs.layers.bronze import complete_source_options
 from spark_jobs.tables import kafka_ranges
 from spark_jobs.tables.arrow_files import read_arrow
 from spark_jobs.tables.kafka_ranges import KafkaRangeFailed, KafkaRanges, ReadStopped

@@ -26,9 +26,8 @@ from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy
 from spark_jobs.layers.gold_layer import commit_gold
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.silver_layer import SilverOfRun
-from spark_jobs.layers.silver_tables import MONTH, SilverTables
+from spark_jobs.layers.silver import SilverOfRun
+from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table, no_rows, partitioned_schema
 from spark_jobs.tables.duckdb_session import duckdb_session

@@ -29,7 +29,7 @@ from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
 from include.observe.stream_progress import observe_progress
 from include.run.driver_process import driver_environment
-from spark_jobs.tables import commit_log as log_checkpoints
+from spark_jobs.tables import commit_log
 
 GOAL = 1.2
 WINDOW = 50
@@ -119,7 +119,7 @@ def measured(histories: list[Grown]) -> dict[int, Figures]:
 
 def answer_questions(history: GrownHistory, commits: int) -> None:
     """Make the history, then answer each line of standard input."""
-    log_checkpoints.OPENING /= BATCHES_A_SECOND
+    commit_log.OPENING /= BATCHES_A_SECOND
     batches = commits // 4
     while history.batches < batches:
         # The history of commits needs a publication; the last one brings the ledger up to date.

@@ -20,9 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 
 from include.declare.dataset import Dataset, declared_dataset
 from include.ground.settings import Settings
-from spark_jobs.layers.find_duplicates import rank_copies
-from spark_jobs.layers.identified_rows import identify_files
-from spark_jobs.layers.identity_lookup import IdentityLookup
+from spark_jobs.layers.identities import IdentityLookup, identify_files, rank_copies
 from spark_jobs.tables.data_files import TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import duckdb_session, session_for

@@ -22,7 +22,7 @@ from include.declare.dataset import load_dataset
 from include.ground.settings import CLONE, Settings
 from include.producers.injected_faults import Shares
 from spark_jobs.backends.spark_session import open_session
-from spark_jobs.layers.release_tables import open_release
+from spark_jobs.layers.release import open_release
 from spark_jobs.stream.refine import refine
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"

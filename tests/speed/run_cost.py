@@ -29,8 +29,8 @@ from include.producers.injected_faults import DEFAULT_SHARES
 from include.read.publication import publish
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_layer import commit_gold
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.silver_layer import commit_silver
+from spark_jobs.layers.silver import commit_silver
+from spark_jobs.layers.silver_tables import RefineRun
 from spark_jobs.stream.release_publication import publication_of
 from spark_jobs.tables.failpoints import Step, step_listeners
 

@@ -15,8 +15,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 from include.declare.dataset import declared_dataset
 from include.ground.paths import identities_path
 from include.ground.settings import Settings
-from spark_jobs.layers.identified_rows import identify_files
-from spark_jobs.layers.identity_lookup import IdentityLookup
+from spark_jobs.layers.identities import IdentityLookup, identify_files
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import session_for

@@ -20,7 +20,7 @@ from include.ground.kafka_record import KafkaRecord, RecordReader
 from include.ground.paths import checkpoint_path
 from include.ground.settings import Settings
 from spark_jobs.jobs import repair_job
-from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream import next_generation, preflight
 from spark_jobs.stream.preflight import bronze_head, refuse_lost_bronze, validated_generation
 from spark_jobs.tables.checkpoint import Generation, read_generation, write_generation

@@ -9,8 +9,8 @@ import pytest
 from grown_history import GrownHistory
 
 from include.ground.settings import Settings
-from spark_jobs.layers import next_run
-from spark_jobs.layers.next_run import BronzeEnd, large_run, last_of_run
+from spark_jobs.layers import release
+from spark_jobs.layers.release import BronzeEnd, large_run, last_of_run
 from spark_jobs.stream.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
 
 
@@ -57,12 +57,12 @@ def test_run_of_large_records_has_fewer_batches(settings: Settings, monkeypatch:
     bronze = history.release.writer.bronze
     assert last_of_run(bronze, 0, 5, 60) == 2
     size = min(file.size // file.rows for file in bronze.files())
-    monkeypatch.setattr(next_run, "FOOTER_BYTES", 0)
-    monkeypatch.setattr(next_run, "ROW_BYTES", size // 2)
+    monkeypatch.setattr(release, "FOOTER_BYTES", 0)
+    monkeypatch.setattr(release, "ROW_BYTES", size // 2)
     assert last_of_run(bronze, 0, 5, 60) == 0
     end = BronzeEnd(0, has_backlog=True, woken=-1)
     assert large_run(history.release, 0, end, 60) == (0, 0), "weighed, its records are more than half of a run"
-    monkeypatch.setattr(next_run, "ROW_BYTES", size * 2)
+    monkeypatch.setattr(release, "ROW_BYTES", size * 2)
     assert large_run(history.release, 0, end, 60) is None
 
 
@@ -72,7 +72,7 @@ def test_bronze_is_asked_for_waking_partitions_only_if_one_woke_after_the_first_
     history = GrownHistory(settings)
     for _ in range(4):
         history.add_batch(published=False)
-    monkeypatch.setattr(next_run, "last_before_waking", asked := Mock(side_effect=lambda _, first, last: first))
+    monkeypatch.setattr(release, "last_before_waking", asked := Mock(side_effect=lambda _, first, last: first))
     assert large_run(history.release, 1, BronzeEnd(3, woken=1), 40) == (1, 2)
     asked.assert_not_called()
     assert large_run(history.release, 1, BronzeEnd(3, woken=2), 40) == (1, 1)

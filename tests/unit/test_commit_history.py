@@ -42,11 +42,10 @@ from include.observe.ledger_rebuild import rebuild
 from include.observe.project_commits import project_dataset
 from include.read.bronze_ranges import batch_offsets
 from include.state.file_locks import shared_lock
-from spark_jobs.layers.release_tables import tables_of
+from spark_jobs.layers.release import tables_of
 from spark_jobs.stream.automatic_history import CHECK_EVERY, AutomaticHistory
-from spark_jobs.tables import commit_log as log_checkpoints
+from spark_jobs.tables import commit_log, delta_table
 from spark_jobs.tables import commit_log as log_history
-from spark_jobs.tables import delta_table
 from spark_jobs.tables.batches import batch_commit, commit_of
 from spark_jobs.tables.commit_log import (
     LogTail,
@@ -70,8 +69,8 @@ NOW = timedelta()
 def _small_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints at 4, 9, 14, …, of which 19, 39, 59 stay; ranges of 10 commits; the last 15 commits stay."""
     monkeypatch.setitem(delta_table.PROPERTIES, "delta.checkpointInterval", "5")
-    monkeypatch.setattr(log_checkpoints, "SPARSE", 20)
-    monkeypatch.setattr(log_checkpoints, "OPENING", NOW)
+    monkeypatch.setattr(commit_log, "SPARSE", 20)
+    monkeypatch.setattr(commit_log, "OPENING", NOW)
     monkeypatch.setattr(commit_history, "RANGE", 10)
     monkeypatch.setattr(log_history, "KEPT_COMMITS", 15)
 
@@ -81,8 +80,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table with versions 0 to 66: its creation, 60 batches, and after each tenth a compaction."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(delta_table.PROPERTIES, "delta.checkpointInterval", "5")
-        patch.setattr(log_checkpoints, "SPARSE", 20)
-        patch.setattr(log_checkpoints, "OPENING", NOW)
+        patch.setattr(commit_log, "SPARSE", 20)
+        patch.setattr(commit_log, "OPENING", NOW)
         table = Table(spec(tmp_path_factory.mktemp("template")))
         for n in range(60):
             table.commit("app", n, {"app_id": "app", "batches": [n, n]}, [file(n)])

@@ -24,7 +24,7 @@ from include.read.decision_log import (
     decided_records,
     decision_log_size,
 )
-from spark_jobs.layers.record_decisions import RecordDecisions
+from spark_jobs.layers.run_inputs import RecordDecisions
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

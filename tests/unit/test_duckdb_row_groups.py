@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.tables import data_files as module
+from spark_jobs.tables import data_files
 from spark_jobs.tables.duckdb_session import duckdb_session
 
 ROWS = "select range as n, repeat('x', {size}) as payload from range({rows}) order by n"
@@ -17,7 +17,7 @@ ROWS = "select range as n, repeat('x', {size}) as payload from range({rows}) ord
 def test_row_groups_have_bounded_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int, groups: int
 ) -> None:
-    monkeypatch.setattr(module, "GROUP_BYTES", 100_000 if size > 1 else 10_000_000)
+    monkeypatch.setattr(data_files, "GROUP_BYTES", 100_000 if size > 1 else 10_000_000)
     with duckdb_session() as duck:
         duck.save_records(ROWS.format(size=size, rows=rows), tmp_path / "records")
     file = pq.ParquetFile(tmp_path / "records/part-0.parquet")

@@ -15,7 +15,7 @@ from include.declare.watermark import watermarks
 from include.declare.windows import Window, parsed_size, window_end, window_starts
 from include.ground.settings import Settings
 from include.serve.display_values import moment
-from spark_jobs.layers.identity_lookup import _may_share
+from spark_jobs.layers.identities import _may_share
 from spark_jobs.tables.data_files import DataFile, _stats
 
 EARLY, LATE = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, 999_999, tzinfo=UTC)

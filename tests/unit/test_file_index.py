@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from include.ground.settings import Settings
-from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.driver_progress import lag_seconds
 from spark_jobs.tables.batches import batch_commit
 from spark_jobs.tables.data_files import Bounds, DataFile

@@ -19,7 +19,7 @@ from include.cli import repair_command
 from include.cli.main import app
 from include.ground.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
-from spark_jobs.layers.identity_lookup import IdentityLookup
+from spark_jobs.layers.identities import IdentityLookup
 from spark_jobs.stream.execute_request import execute
 from spark_jobs.tables import identity_index
 from spark_jobs.tables.delta_table import Table
@@ -151,7 +151,7 @@ def test_reader_without_an_index_writes_none(silver: IndexedSilver) -> None:
 
 
 def test_building_takes_some_files_at_a_time(silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.layers.identity_lookup.ROWS_AT_ONCE", 12)
+    monkeypatch.setattr("spark_jobs.layers.identities.ROWS_AT_ONCE", 12)
     monkeypatch.setattr(identity_index, "SMALLEST", 1)
     assert silver.candidates([3, 49]) == ["e3", "e49"]
     assert [segment.rows for segment in segments(silver)] == [10] * 5

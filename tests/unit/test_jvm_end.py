@@ -16,7 +16,7 @@ from pyspark import SparkContext
 
 from include.ground import process_end
 from spark_jobs.stream.back_off import attempt
-from spark_jobs.tables import log_lines as jvm_end
+from spark_jobs.tables import log_lines
 from spark_jobs.tables.log_lines import JvmEnded, error_reason
 
 OUT_OF_MEMORY = "java.lang.OutOfMemoryError: Java heap space"
@@ -50,7 +50,7 @@ def jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
         return started[0]
 
     (tmp_path / "log").write_text("")
-    monkeypatch.setattr(jvm_end, "_own_log", lambda: tmp_path / "log")
+    monkeypatch.setattr(log_lines, "_own_log", lambda: tmp_path / "log")
     yield start
     for each in started:
         each.proc.kill()
@@ -70,7 +70,7 @@ def test_killed_jvm_is_named_instead_of_a_refused_connection(jvm: Callable[..., 
 def test_end_is_waited_for_only_when_the_connection_broke(
     jvm: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait = Mock(side_effect=subprocess.TimeoutExpired("java", jvm_end.END_SECONDS))
+    wait = Mock(side_effect=subprocess.TimeoutExpired("java", log_lines.END_SECONDS))
     gateway = sleeping(jvm)
     with monkeypatch.context() as patched:
         patched.setattr(gateway.proc, "wait", wait)
@@ -99,7 +99,7 @@ def test_end_of_the_jvm_is_waited_for_when_a_call_gets_no_answer(jvm: Callable[.
 def test_last_words_and_the_kernels_kill_are_part_of_the_reason(
     jvm: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lines = ["SIGSEGV", "x" * jvm_end.TAIL_BYTES, "Cannot allocate memory", OUT_OF_MEMORY, "later"]
+    lines = ["SIGSEGV", "x" * log_lines.TAIL_BYTES, "Cannot allocate memory", OUT_OF_MEMORY, "later"]
     (tmp_path / "log").write_text("\n".join(lines))
     sleeping(jvm).kill()
     monkeypatch.setattr(process_end, "kernel_kills", lambda: process_end.KILLS_BEFORE + 1)
@@ -111,7 +111,7 @@ def test_last_words_and_the_kernels_kill_are_part_of_the_reason(
 def test_words_that_were_written_long_before_the_end_are_not_its_reason(
     jvm: Callable[..., Gateway], tmp_path: Path
 ) -> None:
-    (tmp_path / "log").write_text(f"{OUT_OF_MEMORY}\n" + "x" * jvm_end.TAIL_BYTES)
+    (tmp_path / "log").write_text(f"{OUT_OF_MEMORY}\n" + "x" * log_lines.TAIL_BYTES)
     sleeping(jvm).kill()
     assert error_reason(REFUSED).startswith("the JVM was killed by SIGKILL; this process ends")
 
@@ -145,7 +145,7 @@ def test_lost_connection_to_another_process_is_not_the_jvms_and_nothing_is_waite
     gateway = sleeping(jvm)
     waits = Mock(wraps=gateway.proc.wait)
     monkeypatch.setattr(gateway.proc, "wait", waits)
-    monkeypatch.setattr(jvm_end, "END_SECONDS", 0.1)
+    monkeypatch.setattr(log_lines, "END_SECONDS", 0.1)
     wrapped = ValueError("the registry does not answer")
     wrapped.__cause__ = error
     assert error_reason(error) == str(error)

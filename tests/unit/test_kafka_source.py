@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.ground.settings import Settings
-from spark_jobs.layers.kafka_source import complete_source_options, fetch_options
+from spark_jobs.layers.bronze import complete_source_options, fetch_options
 
 FETCHED = "kafka.max.partition.fetch.bytes"
 

@@ -15,8 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from include.ground.delta_log import latest_version
 from spark_jobs.stream.preflight import bronze_head
-from spark_jobs.tables import commit_log as log_checkpoints
-from spark_jobs.tables import delta_table
+from spark_jobs.tables import commit_log, delta_table
 from spark_jobs.tables.batches import CommitMissing, batch_commit, commit_of, metadata_of
 from spark_jobs.tables.commit_log import checkpoint_file, checkpoint_versions
 from spark_jobs.tables.data_files import DataFile, TableSpec
@@ -31,8 +30,8 @@ Fill = Callable[[Table, int], None]
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableSpec:
     """A table with a checkpoint in each INTERVAL versions; each fourth one is kept."""
     monkeypatch.setitem(delta_table.PROPERTIES, "delta.checkpointInterval", str(INTERVAL))
-    monkeypatch.setattr(log_checkpoints, "SPARSE", 4 * INTERVAL)
-    monkeypatch.setattr(log_checkpoints, "OPENING", timedelta())
+    monkeypatch.setattr(commit_log, "SPARSE", 4 * INTERVAL)
+    monkeypatch.setattr(commit_log, "OPENING", timedelta())
     return TableSpec("silver.small", tmp_path / "a table", COLUMNS, "_month", ("n",))
 
 
@@ -78,10 +77,10 @@ def test_open_snapshot_outlives_its_checkpoint(spec: TableSpec) -> None:
 def test_owner_removes_leftover_checkpoints_when_it_opens_a_table(
     spec: TableSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_checkpoints, "KEPT", 99)
+    monkeypatch.setattr(commit_log, "KEPT", 99)
     fill(Table(spec), 42)
     assert len(checkpoint_versions(spec.path)) == 8
-    monkeypatch.setattr(log_checkpoints, "KEPT", 2)
+    monkeypatch.setattr(commit_log, "KEPT", 2)
     Table(spec, version=30)
     assert len(checkpoint_versions(spec.path)) == 8
     fill(Table(spec), 1)
@@ -94,10 +93,10 @@ def test_checkpoint_that_the_log_names_stays_after_crashes_before_the_name_chang
     fill(Table(spec), 4)
     hint = spec.path / "_delta_log" / "_last_checkpoint"
     first = hint.read_text()
-    monkeypatch.setattr(log_checkpoints, "KEPT", 99)
+    monkeypatch.setattr(commit_log, "KEPT", 99)
     fill(Table(spec), 15)
     hint.write_text(first)
-    monkeypatch.setattr(log_checkpoints, "KEPT", 2)
+    monkeypatch.setattr(commit_log, "KEPT", 2)
     owner = Table(spec)
     assert checkpoint_versions(spec.path) == [4, 14, 19]
     assert len(owner.files()) == 19
@@ -106,7 +105,7 @@ def test_checkpoint_that_the_log_names_stays_after_crashes_before_the_name_chang
 def test_superseded_checkpoint_stays_while_a_reader_may_open_it(
     spec: TableSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_checkpoints, "OPENING", timedelta(minutes=5))
+    monkeypatch.setattr(commit_log, "OPENING", timedelta(minutes=5))
     fill(Table(spec), 30)
     assert checkpoint_versions(spec.path) == [4, 9, 14, 19, 24, 29]
 
@@ -117,7 +116,7 @@ def test_commit_succeeds_although_its_checkpoint_was_not_written(spec: TableSpec
     hint = spec.path / "_delta_log" / "_last_checkpoint"
     named = hint.read_text()
     with pytest.MonkeyPatch.context() as full_disk:
-        full_disk.setattr(log_checkpoints, "checkpoint_file", lambda table, version: table / f"no checkpoint {version}")
+        full_disk.setattr(commit_log, "checkpoint_file", lambda table, version: table / f"no checkpoint {version}")
         fill(owner, 5)
     checkpoint_file(spec.path, 9).unlink()
     hint.write_text(named)

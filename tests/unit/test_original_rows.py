@@ -15,7 +15,7 @@ from indexed_silver import BOUNDED, COLUMNS
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_jobs.layers.original_rows import originals_in_memory, write_originals
+from spark_jobs.layers.silver import originals_in_memory, write_originals
 from spark_jobs.tables import partitioned_files
 from spark_jobs.tables.data_files import HIVE_NULL, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import Table

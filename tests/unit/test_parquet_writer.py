@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.tables import data_files as parquet_writer
+from spark_jobs.tables import data_files
 from spark_jobs.tables.data_files import ParquetWriting, write_parquet
 
 ROWS = pa.table({"partition": [1] * 1_000, "value": [f"payload {n}" for n in range(1_000)]})
@@ -36,7 +36,7 @@ def test_spark_is_given_the_same_options() -> None:
 
 
 def test_row_groups_have_bounded_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "GROUP_BYTES", ROWS.nbytes // 5)
+    monkeypatch.setattr(data_files, "GROUP_BYTES", ROWS.nbytes // 5)
     write_parquet(ROWS.to_batches(), ROWS.schema, tmp_path / "rows.parquet", WRITING)
     file = pq.ParquetFile(tmp_path / "rows.parquet")
     assert 5 <= file.num_row_groups <= 10

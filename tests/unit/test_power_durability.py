@@ -18,7 +18,7 @@ from preflight_scene import BATCHES, open_scene
 from include.ground.delta_log import LOG, commit_name
 from include.ground.settings import Settings
 from include.run.kafka_broker import NEVER, BrokerNode, write_properties
-from spark_jobs.layers.bronze_layer import bronze_spec
+from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.tables.delta_table import Table
 

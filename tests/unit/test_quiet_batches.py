@@ -14,8 +14,7 @@ from preflight_scene import BATCHES, TEN, Scene, open_scene
 from include.ground.delta_log import LogDamaged
 from include.ground.kafka import BrokerUnreachable
 from include.ground.settings import Settings
-from spark_jobs.layers.bronze_layer import _metadata
-from spark_jobs.layers.idle_set import IdleSet, idle_set_at, last_before_waking
+from spark_jobs.layers.bronze import IdleSet, _metadata, idle_set_at, last_before_waking
 from spark_jobs.stream import ingest as ingest_module
 from spark_jobs.stream import quiet_commits
 from spark_jobs.stream.automatic_step import PAUSE_AFTER_FAILURE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from spark_jobs.layers.bronze_layer import BronzeBatch
-from spark_jobs.layers.idle_set import IdleSet
+from spark_jobs.layers.bronze import BronzeBatch, IdleSet
 from spark_jobs.stream.quiet_partitions import LOOK_IS_OLD, QuietPartitions
 
 AFTER = timedelta(seconds=30)

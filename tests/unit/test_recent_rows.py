@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_jobs.layers.recent_rows import RecentRows
+from spark_jobs.layers.silver_rows import RecentRows
 from spark_jobs.tables.identity_index import Words
 
 

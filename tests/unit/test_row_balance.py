@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from include.declare.windows import Window, parsed_size, window_begin, window_end
-from spark_jobs.layers.bronze_layer import BronzeBatch, validate_ranges
+from spark_jobs.layers.bronze import BronzeBatch, validate_ranges
 from spark_jobs.layers.gold_files import files_within
-from spark_jobs.layers.silver_layer import ValidatedBatch, validate_balance
+from spark_jobs.layers.silver import ValidatedBatch, validate_balance
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 

@@ -14,9 +14,8 @@ from indexed_silver import COLUMNS, START, IndexedSilver, ten_batches
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.ground.settings import Settings
-from spark_jobs.layers import identity_lookup
-from spark_jobs.layers.identified_rows import identify_rows
-from spark_jobs.layers.identity_lookup import IdentityLookup
+from spark_jobs.layers import identities
+from spark_jobs.layers.identities import IdentityLookup, identify_rows
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import duckdb_session
@@ -50,7 +49,7 @@ def test_rows_written_last_are_found_without_reading_their_file(
     silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silver.run([60, 61])
-    monkeypatch.setattr(identity_lookup, "rows_at", no_rows)
+    monkeypatch.setattr(identities, "rows_at", no_rows)
     assert silver.candidates([60, 62]) == ["e60"]
     silver.restart()
     assert silver.candidates([60, 62]) == []
@@ -62,7 +61,7 @@ def test_rows_written_last_are_still_in_memory_after_a_compaction(
     silver.run([60, 61])
     silver.candidates([])
     silver.compact()
-    monkeypatch.setattr(identity_lookup, "rows_at", no_rows)
+    monkeypatch.setattr(identities, "rows_at", no_rows)
     assert silver.candidates([60, 62]) == ["e60"]
 
 

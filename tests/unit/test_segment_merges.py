@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_jobs.tables import identity_index as segment_merges
+from spark_jobs.tables import identity_index
 from spark_jobs.tables.identity_index import (
     FACTOR,
     Identities,
@@ -26,7 +26,7 @@ class HeldMerge:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_write, self.failure = threading.Event(), ""
-        monkeypatch.setattr(segment_merges, "merged", self)
+        monkeypatch.setattr(identity_index, "merged", self)
 
     def __call__(self, folder: Path, segments: Sequence[Segment], name: str) -> Segment:
         assert self.may_write.wait(10)

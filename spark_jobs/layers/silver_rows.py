@@ -1,11 +1,13 @@
-"""Rows of a table at places of Kafka records, from the row groups that may have one.
+"""Rows of silver at places of Kafka records: from memory if this process wrote them last, else from row groups.
 
-Files are immutable, so the bounds of their row groups are read once for a process.
+Most duplicates follow their original within a run or two. Files are immutable, so the bounds of their row groups are
+read once for a process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -113,3 +115,78 @@ def _may_have(by_partition: Offsets, spans: Spans) -> NDArray[np.bool_]:
         has_one = np.searchsorted(offsets, start) < np.searchsorted(offsets, end, side="right")
         found |= (first <= partition) & (partition <= last) & has_one
     return found
+
+
+RECENT_BYTES = 64_000_000
+"""Of all rows together, with their places; more than that at once leave none."""
+SHARE_OF_CHUNK = 8
+"""A chunk that has this share of the bytes is not merged any more: the oldest are forgotten by whole chunks."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Rows, their sorted places, and which row is at each of these."""
+
+    places: Words
+    rows: pa.Table
+    row_at: NDArray[np.int64]
+    size: int
+    """Bytes of the columns."""
+
+
+class RecentRows:
+    """The rows that were added last, as many as have `most_bytes` together, by place of their Kafka record.
+
+    Small chunks are merged, so that there are as many as the logarithm of the rows, however small runs are.
+    """
+
+    def __init__(self, most_bytes: int = RECENT_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._chunks: list[_Chunk] = []
+
+    def add(self, places: Words, rows: pa.Table) -> None:
+        """Add rows at these places; forget the oldest chunks that exceed the limit."""
+        if not len(places):
+            return
+        chunks = [*self._chunks, _chunk(places, rows)]
+        while len(chunks) > 1 and self._may_merge(*chunks[-2:]):
+            last = chunks.pop()
+            chunks[-1] = _merged(chunks[-1], last)
+        size = sum(chunk.size for chunk in chunks)
+        while size > self._most_bytes:
+            size -= chunks.pop(0).size
+        self._chunks = chunks
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._chunks = []
+
+    def find(self, places: Words) -> tuple[list[pa.Table], Words]:
+        """Return the rows at some of these places, and the places that have none here."""
+        found, missing = list[pa.Table](), places
+        for chunk in self._chunks:
+            at = np.searchsorted(chunk.places, missing)
+            is_here = chunk.places.take(at, mode="clip") == missing
+            if is_here.any():
+                found.append(chunk.rows.take(chunk.row_at[at[is_here]]))
+                missing = missing[~is_here]
+        return found, missing
+
+    def _may_merge(self, older: _Chunk, newer: _Chunk) -> bool:
+        return len(older.places) <= 2 * len(newer.places) and older.size <= self._most_bytes // SHARE_OF_CHUNK
+
+
+def _chunk(places: Words, rows: pa.Table) -> _Chunk:
+    return _sorted(places, rows, np.arange(len(places)))
+
+
+def _merged(older: _Chunk, newer: _Chunk) -> _Chunk:
+    places, rows = np.concatenate([older.places, newer.places]), pa.concat_tables([older.rows, newer.rows])
+    return _sorted(places, rows, np.concatenate([older.row_at, newer.row_at + older.rows.num_rows]))
+
+
+def _sorted(places: Words, rows: pa.Table, row_at: NDArray[np.int64]) -> _Chunk:
+    """Return a chunk of rows, which stay where they are: to gather texts takes longer than all the rest."""
+    # A stable sort takes places that ascend in a few long runs as they are, and merges them.
+    order, whole = np.argsort(places, kind="stable"), rows.combine_chunks()
+    return _Chunk(places[order], whole, row_at[order], int(places.nbytes + whole.nbytes + order.nbytes))

@@ -10,28 +10,39 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from include.declare.dataset import Dataset
 from include.declare.watermark import IDLE, PROGRESS, ROWLESS, WatermarkProgress, read_progress, watermark_facts
 from include.ground.delta_log import commits
+from include.ground.record_coordinates import POSITION
+from include.ground.sql_quoting import sql_literal
 from include.read.plain_values import iso_time
 from spark_jobs.contract.warning_counts import Counts
-from spark_jobs.layers.expired_rows import first_unexpired_batch
-from spark_jobs.layers.find_duplicates import rank_copies
-from spark_jobs.layers.identified_rows import IdentifiedRows
-from spark_jobs.layers.idle_set import awake_partitions, read_idle_set
-from spark_jobs.layers.original_rows import originals_in_memory, places_of, write_originals
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.rejected_layer import rejected_counts, rejected_counts_of_files, rejected_rows_sql
-from spark_jobs.layers.silver_tables import FIRST_MONTH, LAST_MONTH, MONTH, Inheritance, SilverTables
+from spark_jobs.layers.bronze import awake_partitions, read_idle_set
+from spark_jobs.layers.identities import PLACE_SQL, IdentifiedRows, rank_copies
+from spark_jobs.layers.silver_tables import (
+    ARRIVAL_MONTH_IN_SQL,
+    FIRST_MONTH,
+    LAST_MONTH,
+    MONTH,
+    Inheritance,
+    RefineRun,
+    SilverTables,
+    first_unexpired_batch,
+)
 from spark_jobs.layers.transform_errors import failure_of
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun, validate_run
@@ -45,8 +56,90 @@ from spark_jobs.tables.duckdb_session import (
     write_folder,
 )
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.identity_index import Words
+from spark_jobs.tables.identity_index import Words, are_in, packed_places, places_in
 from spark_jobs.tables.partitioned_files import write_partitioned
+from spark_jobs.tables.spark_files import batches_in_files, no_rows_of_file
+
+
+def places_of(duck: DuckSession, view: str) -> Words:
+    """Return the sorted places of a view's records."""
+    found = duck.arrays(f"select {PLACE_SQL} from {view}")
+    return np.sort(packed_places(found["_place_partition"], found["_place_offset"]))
+
+
+def write_originals(silver: Table, accepted: Sequence[Path], duplicates: Words, folder: str) -> list[DataFile]:
+    """Write the rows of files that are not at these sorted places into a folder of silver; return its files."""
+    return write_partitioned(silver, _originals(accepted, silver.spec.schema.fieldNames(), duplicates), folder)
+
+
+def originals_in_memory(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> pa.Table:
+    """Return these columns of the rows that are not at these sorted places, of one file or more.
+
+    Of several queries, some may know that a column is never null: a column of the result may be.
+    """
+    chosen = list(dict.fromkeys([*names, *POSITION]))
+    batches = [*_originals(accepted, chosen, duplicates), no_rows_of_file(accepted[0], chosen)]
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables(tables, promote_options="default").select(names)
+
+
+def _originals(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> Iterator[pa.RecordBatch]:
+    for batch in batches_in_files(accepted, names):
+        is_duplicate = are_in(places_in(batch, POSITION), duplicates)
+        yield batch.filter(pa.array(~is_duplicate)) if is_duplicate.any() else batch
+
+
+def rejected_rows_sql(dataset: Dataset) -> str:
+    """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
+    identity = sql_literal(", ".join(dataset.pipeline.identity))
+    reason = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
+    invalid = _rows(dataset, "invalid", "invalid", "_reasons")
+    return f"{invalid} union all {_rows(dataset, 'duplicates', 'duplicate', reason)}"
+
+
+def _rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
+    version, month = sql_literal(dataset.contract.version), ARRIVAL_MONTH_IN_SQL.format(time="_timestamp")
+    return ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version, month=month)
+
+
+ROWS = """
+select
+    _topic, _partition, _offset, _batch_id,
+    '{disposition}' as disposition,
+    {reasons} as reasons,
+    {version} as contract_version,
+    _timestamp as first_seen,
+    {month} as _month
+from {view}
+"""
+
+
+COUNTED = ["disposition", "reasons"]
+
+
+def rejected_counts(rows: Iterable[pa.Table]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return rejected rows by reason (each reason once a record) and by disposition; `rows` have COUNTED, or more."""
+    reasons: Counter[str] = Counter()
+    dispositions: Counter[str] = Counter()
+    for each in rows:
+        dispositions += _counted(each["disposition"])
+        reasons += _counted_reasons(each["reasons"].combine_chunks())
+    return dict(reasons), dict(dispositions)
+
+
+def rejected_counts_of_files(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return `rejected_counts` of files that were just written."""
+    return rejected_counts(pq.ParquetFile(table.spec.path / file.path).read(columns=COUNTED) for file in files)
+
+
+def _counted_reasons(reasons: Any) -> Counter[str]:
+    rules = pc.struct_field(pc.list_flatten(reasons), "rule")
+    pairs = pa.table({"record": pc.list_parent_indices(reasons), "rule": rules})
+    return _counted(pairs.group_by(["record", "rule"]).aggregate([])["rule"])
+
+
+def _counted(values: Any) -> Counter[str]:
+    return Counter({item["values"]: item["counts"] for item in pc.value_counts(values).to_pylist()})
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """Bronze: every Kafka record, byte for byte (docs/architecture.md §4, step 3).
 
-Reads: a micro-batch of the Kafka source. Writes: `bronze.<dataset>`.
-Guarantee: batch N is one commit, and the same N never commits twice.
-After a crash: N runs again with the same offsets; if it was committed, its files are used unchanged.
-Does not: parse a key or a value.
+Batch N is one commit, and the same N never commits twice. After a crash N runs again with the same offsets; if it was
+committed, its files are used unchanged. No key and no value is parsed.
+A batch's commit also says which partitions are idle at its end, so that streams, rebuilds and audits compute the same
+watermark from the commits alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -29,19 +29,76 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from include.declare.watermark import IDLE
 from include.ground.app_ids import quiet_app_id
+from include.ground.kafka_address import source_options
 from include.ground.kafka_times import AFTER, FIRST_DATE, LAST_DATE
 from include.ground.paths import bronze_path
-from include.ground.settings import Settings
+from include.ground.settings import Settings, reject_unsafe
 from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
-from spark_jobs.layers.idle_set import IdleSet
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.tables.arrow_files import write_arrow
+from spark_jobs.tables.batches import batch_commit, metadata_of
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.prepared_query import ScratchFolder
 from spark_jobs.tables.spark_files import computes_here
+
+WOKEN = "woken"
+
+
+@dataclass(frozen=True)
+class IdleSet:
+    """The partitions that are idle at the end of a batch.
+
+    `woken`: the last batch up to this one with which a partition ceased to be idle, -1 for none.
+    """
+
+    partitions: frozenset[int] = frozenset()
+    woken: int = -1
+
+    def after(self, number: int, partitions: Collection[int]) -> IdleSet:
+        """Return the set at the end of batch `number`, at which these partitions are idle."""
+        fresh = frozenset(partitions)
+        return IdleSet(fresh, self.woken if self.partitions <= fresh else number)
+
+    def with_new(self, partitions: Collection[int]) -> IdleSet:
+        """Return the set with partitions that were added to the topic: they have brought nothing so far."""
+        return replace(self, partitions=self.partitions.union(partitions))
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What a batch's commit says of it."""
+        return {IDLE: sorted(self.partitions), **({WOKEN: self.woken} if self.woken >= 0 else {})}
+
+
+def read_idle_set(metadata: Mapping[str, Any]) -> IdleSet:
+    """Return the set that a commit's metadata has; earlier versions knew no idle partitions."""
+    return IdleSet(frozenset(map(int, metadata.get(IDLE, ()))), int(metadata.get(WOKEN, -1)))
+
+
+def awake_partitions(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """Return the partitions that are not idle; none for a commit of an earlier version, which does not know."""
+    if IDLE not in metadata:
+        return frozenset()
+    return frozenset(map(int, metadata["offsets"])) - read_idle_set(metadata).partitions
+
+
+def idle_set_at(bronze: Table, batch: int) -> IdleSet:
+    """Return the set at the end of a batch of bronze."""
+    return read_idle_set(metadata_of(batch_commit(bronze, batch)))
+
+
+def last_before_waking(bronze: Table, first: int, last: int) -> int:
+    """Return the last batch up to `last` before a partition wakes that was idle after batch `first` or a later one.
+
+    A run ends there: what was complete with the partition idle stays so, and after the run this can no longer be seen.
+    """
+    while first < last and (woken := idle_set_at(bronze, last).woken) > first:
+        last = woken - 1
+    return last
+
 
 SCHEMA = (
     StructType()
@@ -253,3 +310,43 @@ def _metadata(table: Table, files: list[DataFile], batch: BronzeBatch) -> dict[s
         "timestamps": [min(times), max(times)] if times else None,
         **batch.idle_set([int(partition) for partition, count in rows.items() if count]).metadata,
     }
+
+
+COMPLETE = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed", "includeHeaders": "true"}
+FETCHED = 1 << 20, 8 << 20
+"""Least and most bytes, as compressed as they were sent, that the consumer of a partition fetches at once."""
+FETCHED_BY_ALL = 128 << 20
+POLLED = 500, 10_000
+"""Bounds of `max.poll.records`. At Kafka's default, 500, returning records costs as much as fetching them."""
+POLLED_BY_ALL = 100_000
+
+
+def complete_source_options(
+    settings: Settings, bootstrap: str, chosen: Mapping[str, str], defaults: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the options `chosen`; declared ones (HEADRACE_KAFKA_OPTIONS) replace `defaults` only.
+
+    Raises InvalidSetting for an option with which records could be lost or misread.
+    """
+    options = {**defaults, **settings.kafka_options, **source_options(bootstrap), **chosen, **COMPLETE}
+    for key, value in options.items():
+        reject_unsafe(key, value)
+    return options
+
+
+def fetch_options(partitions: int) -> dict[str, str]:
+    """Return the options by which a topic with so many partitions is fetched, where none are declared.
+
+    The consumers hold what they have fetched in the heap, so those of many partitions fetch less each.
+    """
+    return {
+        "kafka.max.partition.fetch.bytes": str(_share(FETCHED_BY_ALL, partitions, *FETCHED)),
+        "kafka.fetch.max.bytes": "67108864",
+        "kafka.max.poll.records": str(_share(POLLED_BY_ALL, partitions, *POLLED)),
+        "kafka.request.timeout.ms": "20000",
+        "kafka.default.api.timeout.ms": "30000",
+    }
+
+
+def _share(whole: int, parts: int, least: int, most: int) -> int:
+    return max(least, min(most, whole // max(parts, 1)))
