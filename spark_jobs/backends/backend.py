@@ -16,12 +16,11 @@ from typing import Any, Literal, Protocol
 from pyspark.sql import DataFrame
 
 from spark_jobs.contract.warning_counts import Counts
+from spark_jobs.layers.bronze import BronzeBatch, ClusterRecords
 from spark_jobs.layers.bronze_files import ArrowRecords
-from spark_jobs.layers.bronze_layer import BronzeBatch, ClusterRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_update import GoldUpdate
-from spark_jobs.layers.refine_run import RefineRun
-from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.silver_tables import RefineRun, SilverTables
 from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
