@@ -46,3 +46,24 @@ def expiry_app_id(dataset: str, owner: str, layer: str) -> str:
     `owner` is the release, or `bronze`, which belongs to all releases.
     """
     return f"{dataset}/{owner}/expiry/{layer}"
+
+
+OWNER_APP_ID = "headrace/owner"
+"""The app id of a fenced table: each commit of rows carries it, with the owner's epoch in the high bits of its version.
+The platform's own transaction is in the commit's metadata."""
+EPOCH_BITS = 40
+
+
+def owner_version(epoch: int, number: int) -> int:
+    """Return the version of an owner's commit with a number that ascends over all owners."""
+    return epoch << EPOCH_BITS | number
+
+
+def owner_epoch(version: int) -> int:
+    """Return the epoch of the owner that made a commit."""
+    return version >> EPOCH_BITS
+
+
+def owner_number(version: int) -> int:
+    """Return the number of an owner's commit."""
+    return version & ((1 << EPOCH_BITS) - 1)

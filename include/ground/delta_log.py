@@ -7,14 +7,20 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from include.ground.app_ids import OWNER_APP_ID
 from include.ground.commit_history import historic_commit, historic_commits, history_end
 from include.ground.errors import Terminal
 
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
 LOG = "_delta_log"
+TRANSACTION, TRANSACTIONS = "transaction", "transactions"
+"""Keys of a fenced commit's metadata: its own transaction, and those of all app ids."""
 COMMIT_FILE = re.compile(r"^(\d{20})\.json$")
 
 
@@ -62,7 +68,9 @@ class Commit:
     """One version of a table.
 
     `timestamp_ms` is the commit's own (commitInfo), in UTC milliseconds. `metadata` is our parsed userMetadata; None
-    for commits without one (creation, maintenance) or of another program. `app_id`, `app_version` are the transaction.
+    for commits without one (creation, maintenance) or of another program. `app_id`, `app_version` are the transaction;
+    of a fenced table the metadata has it, and `owner` is the version of the owner's. `transactions`: those of all app
+    ids up to this version, which claims and some other commits of a fenced table restate; None in all others.
     """
 
     version: int
@@ -72,6 +80,8 @@ class Commit:
     app_version: int | None
     added: tuple[AddedFile, ...]
     removed: int
+    owner: int | None = None
+    transactions: Mapping[str, int] | None = None
 
 
 def commit_name(version: int) -> str:
@@ -171,7 +181,29 @@ def transaction_version(table: Path, app_id: str) -> int | None:
     """Return the last transaction version of `app_id`, also of a commit that the log no longer has; None for none."""
     from deltalake import DeltaTable
 
-    return DeltaTable(str(table)).transaction_version(app_id)
+    return found_transaction(DeltaTable(str(table)), table, app_id)
+
+
+def found_transaction(delta: DeltaTable, table: Path, app_id: str) -> int | None:
+    """Return what `transaction_version` does, of an open table as of its version."""
+    own = delta.transaction_version(app_id)
+    if app_id == OWNER_APP_ID or delta.transaction_version(OWNER_APP_ID) is None:
+        return own
+    return fenced_transactions(table, delta.version()).get(app_id, own)
+
+
+def fenced_transactions(table: Path, version: int) -> dict[str, int]:
+    """Return the last transactions of a fenced table's app ids up to a version, but those from before its first claim.
+
+    Reads the commits back to the last one that restates them all.
+    """
+    found: dict[str, int] = {}
+    for commit in commits_descending(table, version):
+        if commit.app_id is not None and commit.app_version is not None:
+            found.setdefault(commit.app_id, commit.app_version)
+        if commit.transactions is not None:
+            return {**commit.transactions, **found}
+    return found
 
 
 def commits_descending(table: Path, last: int | None = None) -> Iterator[Commit]:
@@ -235,16 +267,22 @@ def _commit(path: str, version: int, actions: list[dict[str, Any]]) -> Commit:
     if info is None or not isinstance(info.get("timestamp"), int):
         raise LogDamaged(path, "has no commitInfo with a timestamp")
     transaction = _only(actions, "txn") or {}
-    metadata = _metadata(info)
-    _refuse_cut(path, metadata, transaction.get("appId"))
+    metadata, is_fenced = _metadata(info), transaction.get("appId") == OWNER_APP_ID
+    if not is_fenced:
+        _refuse_cut(path, metadata, transaction.get("appId"))
+    app_id, app_version = transaction.get("appId"), transaction.get("version")
+    if is_fenced:
+        app_id, app_version = (metadata or {}).get(TRANSACTION, (None, None))
     return Commit(
         version=version,
         timestamp_ms=info["timestamp"],
         metadata=metadata,
-        app_id=transaction.get("appId"),
-        app_version=transaction.get("version"),
+        app_id=app_id,
+        app_version=app_version,
         added=tuple(_added_file(action["add"]) for action in actions if "add" in action),
         removed=sum("remove" in action for action in actions),
+        owner=transaction["version"] if is_fenced else None,
+        transactions=info.get(TRANSACTIONS) or (metadata or {}).get(TRANSACTIONS),
     )
 
 

@@ -7,6 +7,7 @@ which a table has all rows.
 from __future__ import annotations
 
 from include.ground.app_ids import expiry_app_id
+from include.ground.delta_log import found_transaction
 from include.read.publication import PublishedTable
 from include.read.published_tables import RECORD_LAYERS, PinnedTables, open_table
 
@@ -15,7 +16,8 @@ def first_unexpired_batch(table: PublishedTable) -> int:
     """Return the first batch that has not expired from a published bronze, silver or rejected table; 0: none has."""
     layer = table.name.partition(".")[0]
     owner = layer if layer == "bronze" else table.release
-    return max(0, open_table(table).transaction_version(expiry_app_id(table.dataset, owner, layer)) or 0)
+    app_id = expiry_app_id(table.dataset, owner, layer)
+    return max(0, found_transaction(open_table(table), table.path, app_id) or 0)
 
 
 def first_complete_batch(reading: PinnedTables, dataset: str) -> int:

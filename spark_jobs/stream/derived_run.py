@@ -16,12 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.declare.derived_dataset import DerivedDataset
 from include.ground.app_ids import release_app_id
-from include.ground.delta_log import LOG
+from include.ground.delta_log import LOG, transaction_version
 from include.ground.file_changes import FileChanges
 from include.ground.paths import derived_run_path, gold_path, release_path, warehouse
 from include.ground.settings import Settings
@@ -235,7 +234,7 @@ class DerivedRelease:
         for gold in self.derived.pipeline.gold:
             path = gold_path(settings, name, release, gold.name)
             wanted = app_id or release_app_id(name, release, f"gold/{gold.name}")
-            found = DeltaTable(str(path)).transaction_version(wanted) if (path / LOG).is_dir() else None
+            found = transaction_version(path, wanted) if (path / LOG).is_dir() else None
             greatest = max(greatest, -1 if found is None else found)
         return greatest
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from include.declare.dataset import Dataset
-from include.ground.app_ids import generation_app_id
-from include.ground.delta_log import LOG, commits_descending
+from include.ground.app_ids import generation_app_id, release_app_id
+from include.ground.delta_log import LOG, commits_descending, transaction_version
 from include.ground.errors import Terminal
 from include.ground.kafka import is_compacted, log_end_offsets, log_start_offsets, topic_id
 from include.ground.kafka_record import KafkaRecord, record_reader
@@ -282,7 +281,7 @@ def _silver_batch(settings: Settings, dataset: Dataset) -> int:
     if not (path / LOG).is_dir():
         return -1
     try:
-        found = DeltaTable(str(path)).transaction_version(f"{dataset.name}/{dataset.release}/silver")
+        found = transaction_version(path, release_app_id(dataset.name, dataset.release, "silver"))
     except DeltaError as error:
         why = f"silver at {path} cannot be opened ({str(error).splitlines()[0]})"
         raise TablesDisagree(dataset.name, why, f"headrace repair {dataset.name}") from error

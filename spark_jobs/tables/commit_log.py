@@ -50,7 +50,7 @@ class VersionTaken(Exception):
 
 
 def put_commit(
-    table: Path, version: int, facts: Mapping[str, str], actions: Iterable[Action], *, durable: bool
+    table: Path, version: int, facts: Mapping[str, Any], actions: Iterable[Action], *, durable: bool
 ) -> None:
     """Commit `version`. Raises VersionTaken.
 

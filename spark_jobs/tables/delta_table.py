@@ -13,6 +13,7 @@ import sys
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -25,8 +26,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from include.ground.app_ids import OWNER_APP_ID, owner_epoch, owner_number, owner_version
 from include.ground.commit_guard import require_ownership
-from include.ground.delta_log import LOG, checkpoint_file, refuse_lost_commits
+from include.ground.delta_log import (
+    LOG,
+    TRANSACTION,
+    TRANSACTIONS,
+    checkpoint_file,
+    fenced_transactions,
+    found_transaction,
+    refuse_lost_commits,
+)
 from include.ground.durable_files import sync_files
 from include.ground.errors import Terminal
 from include.ground.file_checksum import name_by_checksum
@@ -90,6 +100,10 @@ PROPERTIES = {
 }
 
 
+RESTATED = 50
+"""Of this many commits of a fenced table one restates all transactions: progress is found without reading more."""
+
+
 class OwnershipLost(Terminal):
     """Another process has committed to the table: this process no longer owns it and must stop."""
 
@@ -138,6 +152,9 @@ class Table:
         self._writer = uuid4().hex[:8]
         self._versions: dict[str, tuple[int, int]] = {}
         """By app id: the transaction version and the table version of its last commit by this process."""
+        self._owner: int | None = None
+        """The owner's transaction of its last commit; None: the table is not claimed."""
+        self._may_commit = version is None
         self._delta = _open_or_create(spec) if version is None else DeltaTable(str(spec.path), version=version)
         refuse_lost_commits(spec.path, self._delta.version())
         self._load()
@@ -152,6 +169,7 @@ class Table:
         """Copy the log's state from `_delta`, which is behind after commits of this process."""
         self._version = self._delta.version()
         self._files = FileIndex(files_of(self._delta, self.spec))
+        self._was_fenced = self._may_commit and self._delta.transaction_version(OWNER_APP_ID) is not None
         self._committed: dict[str, int] = {}
         self._stale = False
 
@@ -188,11 +206,55 @@ class Table:
 
     def _transaction_version(self, app_id: str) -> int | None:
         try:
-            return self._delta.transaction_version(app_id)
+            return found_transaction(self._delta, self.spec.path, app_id)
         except DeltaError:
             # It reads the checkpoint that the snapshot was opened with, which the owner may have removed since.
             self._delta = DeltaTable(str(self.spec.path), version=self._version)
-            return self._delta.transaction_version(app_id)
+            return found_transaction(self._delta, self.spec.path, app_id)
+
+    def claim(self, epoch: int) -> None:
+        """Fence the commits of earlier owners, also those in flight: the claim changes what each of them depends on.
+
+        What was committed before is known afterwards. Raises OwnershipLost when an owner of this epoch or a later one
+        has claimed the table.
+        """
+        with self._lock:
+            while True:
+                self._delta = DeltaTable(str(self.spec.path))
+                self._load()
+                known = self._transaction_version(OWNER_APP_ID) or 0
+                if owner_epoch(known) >= epoch:
+                    raise OwnershipLost(self.spec.name, OWNER_APP_ID, f"epoch {owner_epoch(known)} has claimed it")
+                self._owner = owner_version(epoch, owner_number(known))
+                restated = {TRANSACTIONS: fenced_transactions(self.spec.path, self._version) if known else {}}
+                claim = {"txn": {"appId": OWNER_APP_ID, "version": self._owner}}
+                with suppress(VersionTaken):
+                    put_commit(self.spec.path, self._version + 1, restated, [claim], durable=self.spec.durable)
+                    self._version += 1
+                    return
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether an owner has claimed the table, so that each commit needs the owner's transaction."""
+        return self._owner is not None or self._was_fenced
+
+    def _next_transaction(self, app_id: str, version: int, metadata: Mapping[str, Any]) -> tuple[str, Action]:
+        """Return userMetadata and transaction of a commit: of a table that is claimed, the owner's."""
+        if self._owner is None:
+            if self.is_fenced:
+                raise OwnershipLost(self.spec.name, app_id, "an owner has claimed it, and this process has not")
+            return json.dumps(metadata, sort_keys=True), {"txn": {"appId": app_id, "version": version}}
+        following = self._owner + 1
+        fenced = {**metadata, TRANSACTION: [app_id, version]}
+        if owner_number(following) % RESTATED == 0:
+            fenced[TRANSACTIONS] = fenced_transactions(self.spec.path, self._version)
+        return json.dumps(fenced, sort_keys=True), {"txn": {"appId": OWNER_APP_ID, "version": following}}
+
+    def _note_transaction(self, app_id: str, version: int) -> None:
+        """Note a commit of this process, which is the table's newest version."""
+        self._owner = None if self._owner is None else self._owner + 1
+        self._committed[app_id] = version
+        self._versions[app_id] = version, self._version
 
     def files(self) -> list[DataFile]:
         """Return the table's current files."""
@@ -265,14 +327,12 @@ class Table:
 
         Raises OwnershipLost when another process has committed with this app id or removed the same files.
         """
-        facts = {"userMetadata": json.dumps(metadata, sort_keys=True)}
-        transaction = {"txn": {"appId": app_id, "version": version}}
         self._sync_files(added)
         with self._lock:
             self._refresh()
-            self._put(app_id, facts, added, removed, transaction)
-            self._committed[app_id] = version
-            self._versions[app_id] = version, self._version
+            stated, transaction = self._next_transaction(app_id, version, metadata)
+            self._put(app_id, {"userMetadata": stated}, added, removed, transaction)
+            self._note_transaction(app_id, version)
             return self._version
 
     def version_of(self, app_id: str, version: int) -> int | None:
