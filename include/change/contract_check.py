@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from include.change.odcs_standard import contract_problems, rule_problems
-from include.declare.contract import Contract
-from include.declare.contract_changes import ContractChange, contract_changes, required_version, version_problem
+from include.declare.contract import Contract, ContractChange, contract_changes, required_version, version_problem
 from include.declare.dataset import DERIVED, DatasetUnknown, declared_dataset, misnamed_folders, released_dataset
 from include.declare.dataset_checks import dataset_problems
 from include.declare.derived_dataset import all_dataset_names, as_dataset, declared_derived, derived_names

@@ -13,8 +13,7 @@ from pydantic import TypeAdapter
 
 from include.change.bounded_jobs import run_job
 from include.change.compare_tables import Side
-from include.declare.contract_rules import Rule
-from include.declare.rule_results import RuleResult
+from include.declare.contract_rules import Rule, RuleResult
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.plans.plan import Plan, PlanRecord

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from include.declare.contract import Contract
-from include.declare.contract_changes import contract_changes, version_problem
-from include.declare.contract_standard import check_standard
+from include.declare.contract import Contract, contract_changes, version_problem
+from include.declare.contract_file import check_standard
 from include.declare.dataset import Dataset
 from include.declare.registry_check import registry_check
 from include.declare.yaml_declarations import Document

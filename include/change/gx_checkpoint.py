@@ -14,8 +14,7 @@ from typing import Any
 
 from include.change.odcs_standard import expectation
 from include.change.table_frames import frames_of
-from include.declare.contract_rules import Rule
-from include.declare.rule_results import RuleResult
+from include.declare.contract_rules import Rule, RuleResult
 from include.ground.optional_packages import import_optional
 
 SOURCE = "tables"

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from include.declare.contract import Contract
-from include.declare.contract_file import load_contract
+from include.declare.contract_file import check_standard, load_contract
 from include.declare.contract_rules import Rule
-from include.declare.contract_standard import check_standard
 from include.declare.yaml_declarations import DeclarationRefused, Document, Key
 from include.ground.optional_packages import import_optional
 

@@ -18,9 +18,8 @@ from include.change.comparison_sides import table_with_slice
 from include.change.contract_checks import RESULTS, table_rules
 from include.change.gx_checkpoint import validate_tables
 from include.change.plan_stages import kind_of
-from include.declare.contract_rules import Rule, referenced_columns
+from include.declare.contract_rules import Rule, RuleResult, referenced_columns
 from include.declare.row_expectations import ROW_EXPECTATIONS
-from include.declare.rule_results import RuleResult
 from include.ground.errors import HeadraceError
 from include.ground.optional_packages import QualityNotInstalled
 from include.ground.settings import Settings, load_settings

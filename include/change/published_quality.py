@@ -12,9 +12,8 @@ from include.change.contract_checks import RESULTS
 from include.change.gx_checkpoint import validate_tables
 from include.change.quality_pages import checks_page
 from include.declare.contract import Contract
-from include.declare.contract_rules import Rule
+from include.declare.contract_rules import Rule, RuleResult
 from include.declare.derived_dataset import released_contract
-from include.declare.rule_results import RuleResult
 from include.ground.durable_files import write_atomically
 from include.ground.paths import docs_page
 from include.ground.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from include.change.quality_report import QualityReport
-from include.declare.rule_results import RuleResult
+from include.declare.contract_rules import RuleResult
 from include.ground.render_template import render_html
 
 WIDTH, HEIGHT, MOST_POINTS = 320.0, 48.0, 400

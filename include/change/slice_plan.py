@@ -34,9 +34,8 @@ from include.change.plan_preconditions import (
 from include.change.published_history import PublishedHistory
 from include.declare.dataset import Dataset, released_dataset
 from include.declare.event_times import utc_text
-from include.declare.history_slice import BRONZE, Slice, Span, joined_spans
+from include.declare.history_slice import BRONZE, Slice, Span, SpanIndex, joined_spans
 from include.declare.reference_tables import current_versions
-from include.declare.span_index import SpanIndex
 from include.ground.app_ids import plan_app_id
 from include.ground.delta_log import transaction_version
 from include.ground.errors import Terminal

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from include.declare.rule_results import RuleResult
+    from include.declare.contract_rules import RuleResult
 
 
 def checks_table(checks: Sequence[RuleResult]) -> Table:

@@ -13,7 +13,7 @@ from include.cli.option_types import sample_file
 from include.declare.dataset_checks import validate_datasets
 from include.declare.inferred_dataset import InferredDataset, inferred_dataset
 from include.declare.sample_records import RecordSample, file_sample, topic_sample
-from include.declare.write_folder import WrittenFolder, refuse_name, write_folder
+from include.declare.scaffold import WrittenFolder, refuse_name, write_folder
 from include.ground.settings import CLONE, Settings, load_settings
 from include.state.broker_address import bootstrap_servers
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from include.declare.column_type import ColumnType, IntegerType, Value
-from include.declare.contract_rules import Rule
+from include.declare.contract_rules import REJECT, Rule
 from include.declare.contract_types import COLUMN_TYPES
 from include.declare.payload_format import JSON
 from include.declare.portable_regex import DEFAULT_STRING_BYTES
@@ -104,3 +106,170 @@ class Contract:
         if table == f"silver.{self.dataset}":
             return tuple(rule for rule in self.rules if not rule.validates_records)
         return self.gold.get(table, ())
+
+
+COMPATIBLE, ADDITIVE, BREAKING = "compatible", "additive", "breaking"
+KINDS = (COMPATIBLE, ADDITIVE, BREAKING)
+VERSION = re.compile(r"^(\d+)\.(\d+)\.(\d+)$")
+RETYPED = "readers of silver get another type"
+WIDER = "it has every value that it had, and records with others are accepted"
+STRICTER = "records that were accepted may be rejected"
+LOOSER = "records that were rejected may be accepted"
+
+
+@dataclass(frozen=True)
+class ContractChange:
+    """One change: `part` of the contract, whether it is compatible, additive or breaking, and for whom."""
+
+    part: str
+    kind: str
+    why: str
+
+
+def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
+    """Return the changes between two contracts of a dataset, the most severe first; wording alone is no change."""
+    found = [*_columns(base, fresh), *_rules(base, fresh), *_levels(base, fresh)]
+    if base.format != fresh.format:
+        why = f"{base.format} → {fresh.format}: records of the format before are rejected, those in bronze too"
+        found.append(ContractChange("format", BREAKING, why))
+    if base.identity != fresh.identity:
+        why = f"({', '.join(base.identity)}) → ({', '.join(fresh.identity)}): other records are the same event"
+        found.append(ContractChange("primaryKey", BREAKING, why))
+    return sorted(found, key=lambda change: -KINDS.index(change.kind))
+
+
+def most_severe(changes: Iterable[ContractChange]) -> str | None:
+    """Return the kind of the most severe change; None without one."""
+    return max((change.kind for change in changes), key=KINDS.index, default=None)
+
+
+def required_version(base: Contract, changes: Iterable[ContractChange]) -> str | None:
+    """Return the least version that expresses the severity of the changes; None where the version is no `1.2.3`.
+
+    Breaking: the first number; additive: the second; compatible: the third.
+    """
+    found, kind = VERSION.match(base.version), most_severe(changes)
+    if found is None:
+        return None
+    major, minor, patch = map(int, found.groups())
+    versions = {
+        BREAKING: (major + 1, 0, 0),
+        ADDITIVE: (major, minor + 1, 0),
+        COMPATIBLE: (major, minor, patch + 1),
+        None: (major, minor, patch),
+    }
+    return ".".join(map(str, versions[kind]))
+
+
+def is_version_enough(version: str, required: str | None) -> bool:
+    """Return whether a contract's version is the required one or a later one."""
+    if required is None:
+        return True
+    return VERSION.match(version) is not None and _numbers(version) >= _numbers(required)
+
+
+def version_problem(base: Contract, fresh: Contract, changes: Iterable[ContractChange]) -> str | None:
+    """Return why the contract's version does not express its changes; None when it does."""
+    required = required_version(base, changes)
+    if is_version_enough(fresh.version, required):
+        return None
+    return f"version {fresh.version} must be {required} or later for this"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
+def _columns(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
+    before, after = ({column.name: column for column in contract.columns} for contract in (base, fresh))
+    members = {column.member: column for column in base.columns if column.name not in after}
+    renamed = {name: members[c.member] for name, c in after.items() if name not in before and c.member in members}
+    for name in [name for name in before if name not in after and before[name] not in renamed.values()]:
+        yield ContractChange(name, BREAKING, "removed: readers of silver lose the column")
+    for name in [name for name in after if name not in before and name not in renamed]:
+        kind, how = (BREAKING, "required, {} are rejected") if after[name].required else (ADDITIVE, "null in {}")
+        yield ContractChange(name, kind, f"added: {how}".format(_lacking(after[name])))
+    for name, old in renamed.items():
+        yield ContractChange(name, BREAKING, _renamed(old, after[name]))
+    olds = {**before, **renamed}
+    for name in [name for name in after if name in olds]:
+        yield from _column(olds[name], after[name])
+
+
+def _renamed(old: Column, new: Column) -> str:
+    how = f"column {old.name} → {new.name}, read from the same field {new.member} of the record"
+    return f"{how}: readers of silver lose {old.name}"
+
+
+def _lacking(column: Column) -> str:
+    return "records without it" if column.member == column.name else f"records without the field {column.member}"
+
+
+def _column(old: Column, new: Column) -> Iterator[ContractChange]:
+    if old.type_text != new.type_text:
+        is_wider = old.kind.is_wider(old, new)
+        how, kind, why = ("type widened ", ADDITIVE, WIDER) if is_wider else ("", BREAKING, RETYPED)
+        yield ContractChange(new.name, kind, f"{how}{old.type_text} → {new.type_text}: {why}")
+        if not is_wider:
+            return
+    if old.member != new.member:
+        why = f"records that have {old.member} alone are {'rejected' if new.required else 'read without it'}"
+        yield ContractChange(new.name, BREAKING, f"read from field {old.member} → {new.member} of the record: {why}")
+    if old.required != new.required:
+        why = STRICTER if new.required else "readers may meet null where they met none"
+        yield ContractChange(new.name, BREAKING, f"{'required' if new.required else 'optional'} now: {why}")
+    for part, is_stricter in STRICTER_WHEN.items():
+        was, now = getattr(old, part), getattr(new, part)
+        if was != now:
+            kind, why = (BREAKING, STRICTER) if is_stricter(was, now) else (ADDITIVE, LOOSER)
+            yield ContractChange(new.name, kind, f"{part} {_value_text(was)} → {_value_text(now)}: {why}")
+
+
+def _value_text(value: Any) -> str:
+    return "none" if value in (None, ()) else ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+STRICTER_WHEN: Mapping[str, Callable[[Any, Any], bool]] = {
+    "minimum": lambda was, now: now is not None and (was is None or now > was),
+    "maximum": lambda was, now: now is not None and (was is None or now < was),
+    "min_length": lambda was, now: now > was,
+    "max_length": lambda was, now: now < was,
+    "pattern": lambda was, now: now is not None,
+    "values": lambda was, now: bool(now) and (not was or not set(was) <= set(now)),
+    "future": lambda was, now: now < was,
+    "past": lambda was, now: now is not None and (was is None or now < was),
+}
+"""By constraint of a column: whether a change makes it stricter. A changed pattern may be, so it counts as stricter."""
+
+
+def _rules(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
+    before, after = _rules_by_name(base), _rules_by_name(fresh)
+    for name in [*before, *(name for name in after if name not in before)]:
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            yield ContractChange(f"rule {name}", *_rule(old, new))
+
+
+def _rules_by_name(contract: Contract) -> dict[str, Rule]:
+    found = {f"{rule.name} ({', '.join(rule.columns[:1]) or 'silver'})": rule for rule in contract.rules}
+    for table, rules in contract.gold.items():
+        found |= {f"{table}: {rule.name} ({', '.join(rule.columns[:1]) or 'rows'})": rule for rule in rules}
+    return found
+
+
+def _rule(old: Rule | None, new: Rule | None) -> tuple[str, str]:
+    how = "added" if old is None else "removed" if new is None else "changed"
+    if new is not None and new.action == REJECT:
+        return BREAKING, f"{how}: {STRICTER}"
+    if old is not None and old.action == REJECT:
+        return ADDITIVE, f"{how}: {LOOSER}"
+    return COMPATIBLE, f"{how}: it rejects nothing"
+
+
+def _levels(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
+    before, after = ({level.name: level.seconds for level in contract.levels} for contract in (base, fresh))
+    for name in sorted({*before, *after}):
+        was, now = before.get(name, float("inf")), after.get(name, float("inf"))
+        if was != now:
+            kind, why = (BREAKING, "less is promised") if now > was else (COMPATIBLE, "more is promised")
+            yield ContractChange(f"service level {name}", kind, f"{was:g} s → {now:g} s: {why}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -17,7 +18,6 @@ from include.declare.contract_rules import Rule, RuleModel, rule_findings, typed
 from include.declare.contract_types import COLUMN_TYPES, LOGICAL, declared_type, default_type
 from include.declare.payload_format import JSON, DeclaredFormat
 from include.declare.portable_regex import DEFAULT_STRING_BYTES, pattern_fault
-from include.declare.recorded_types import earlier_type, recorded_types
 from include.declare.yaml_declarations import (
     Declared,
     Document,
@@ -29,6 +29,30 @@ from include.declare.yaml_declarations import (
     raise_problems,
     shown,
 )
+from include.ground.optional_packages import import_optional
+
+TYPES_FILE = "column_types.yaml"
+EARLIER_DECIMAL = re.compile(r"decimal\([0-9]{1,2},\s*[0-9]{1,2}\)")
+
+
+def recorded_types(folder: Path) -> Mapping[str, str]:
+    """Return by column the physical types that a snapshot recorded."""
+    path = folder / TYPES_FILE
+    found: Mapping[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found
+
+
+def write_types(folder: Path, types: Mapping[str, str], unrecorded: Mapping[str, str]) -> None:
+    """Record in a snapshot the types that a column would not have without a record; without any nothing is written."""
+    recorded = {name: text for name, text in types.items() if unrecorded.get(name) != text}
+    if recorded:
+        (folder / TYPES_FILE).write_text(json.dumps(recorded) + "\n", "utf-8")
+
+
+def earlier_type(logical: str, physical: str) -> str:
+    """Return what earlier versions read of a physical type."""
+    return physical if logical == "number" and EARLIER_DECIMAL.fullmatch(physical) else ""
+
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
@@ -364,3 +388,21 @@ def _column_findings(column: Column, found: _Property, key: Key) -> Iterator[Fin
         if isinstance(rule, _ValuesRule) and rule.mustBe != 0:
             why = f"must be 0: a record with another value is rejected; is {rule.mustBe}"
             yield (*key, "quality", n, "mustBe"), why
+
+
+def check_standard(document: Document) -> None:
+    """Note violations of the standard. Raises QualityNotInstalled.
+
+    The JSON schema comes first: the package's model accepts unknown keys of inner objects.
+    """
+    package, jsonschema = import_optional("open_data_contract_standard.model"), import_optional("jsonschema")
+    schema = json.loads(package.OpenDataContractStandard.json_schema())
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    for error in sorted(validator.iter_errors(document.value), key=lambda error: list(map(str, error.absolute_path))):
+        document.refuse(tuple(error.absolute_path), error.message.splitlines()[0][:200])
+    if document.problems:
+        return
+    try:
+        package.OpenDataContractStandard(**document.value)
+    except ValueError as error:
+        document.refuse((), " ".join(str(error).split())[:300])

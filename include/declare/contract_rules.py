@@ -18,12 +18,22 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter, ValidationError, computed_field
+from pydantic.dataclasses import dataclass as validated_dataclass
 
 from include.declare.column_type import ColumnType
 from include.declare.portable_regex import DEFAULT_STRING_BYTES, pattern_fault, time_fault
-from include.declare.row_conditions import Condition, RowCondition, condition_columns, known_column, typed_condition
-from include.declare.row_expectations import PAIR, ROW_EXPECTATIONS, TABLE_EXPECTATIONS, why_not_per_record
+from include.declare.row_expectations import (
+    PAIR,
+    ROW_EXPECTATIONS,
+    TABLE_EXPECTATIONS,
+    Condition,
+    RowCondition,
+    condition_columns,
+    known_column,
+    typed_condition,
+    why_not_per_record,
+)
 from include.declare.yaml_declarations import (
     Declared,
     Finding,
@@ -212,3 +222,43 @@ KWARGS = TypeAdapter(_Kwargs)
 def referenced_columns(rule: Rule) -> tuple[str, ...]:
     """Return every column that a rule names: those it validates, and those of its condition."""
     return tuple(dict.fromkeys([*rule.columns, *condition_columns(rule.condition)]))
+
+
+@validated_dataclass(frozen=True)
+class RuleResult:
+    """Whether the table passed; `passed` is None when the rule was not evaluated.
+
+    `observed`: a value, a count of failing rows, or an error. `failed_before`: the published table fails the rule too,
+    so the plan that changes other rows of it is not blocked. `samples`: some values that break the rule. The second
+    name of a field is the one in stored comparisons of earlier versions.
+    """
+
+    table: str
+    rule: str
+    expectation: str
+    action: str
+    severity: str
+    passed: Annotated[bool | None, Field(validation_alias=AliasChoices("passed", "is_kept"))]
+    observed: Annotated[str, Field(validation_alias=AliasChoices("observed", "seen"))]
+    failed_before: Annotated[bool, Field(validation_alias=AliasChoices("failed_before", "was_broken"))] = False
+    samples: tuple[str, ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def blocks(self) -> bool:
+        """Whether the table must not be published."""
+        return self.passed is False and self._is_blocking and not self.failed_before
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether a rule that could block was not evaluated."""
+        return self.passed is None and self._is_blocking
+
+    @property
+    def outcome(self) -> str:
+        """`passed`, `failed` or `not evaluated`."""
+        return {True: "passed", False: "failed", None: "not evaluated"}[self.passed]
+
+    @property
+    def _is_blocking(self) -> bool:
+        return self.action in (HOLD, FAIL)

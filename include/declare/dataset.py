@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from include.declare.contract import Contract
-from include.declare.contract_file import read_contract, released_types
+from include.declare.contract_file import TYPES_FILE, read_contract, released_types, write_types
 from include.declare.pipeline import Pipeline, read_pipeline, window_zones
 from include.declare.pipeline_checks import contract_findings, dataset_findings, pipeline_findings
 from include.declare.record_retention import retention_findings
-from include.declare.recorded_types import TYPES_FILE, write_types
 from include.declare.time_zones import ZONES_FILE, write_zones
 from include.declare.yaml_declarations import NAME, NAME_RULE, DeclarationRefused, Document, Problem, raise_problems
 from include.ground.durable_files import unique_suffix

@@ -16,8 +16,7 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from include.declare.regex_automaton import REPEATS, SINGLE, parts_of
-from include.declare.regex_steps import most_steps
+from include.declare.regex_automaton import REPEATS, SINGLE, most_steps, parts_of
 from include.declare.yaml_declarations import shown
 
 SHARED = r"""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.declare.contract_changes import contract_changes
+from include.declare.contract import contract_changes
 from include.declare.dataset import Dataset, declared_dataset, released_dataset
 from include.declare.pipeline import (
     AdditiveGold,
@@ -19,7 +19,7 @@ from include.declare.pipeline import (
     grain_columns,
     row_columns,
 )
-from include.declare.zone_changes import difference_since
+from include.declare.time_zones import difference_since
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 

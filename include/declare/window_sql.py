@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from include.declare.time_zones import FIRST_MICROS, LAST_MICROS
+from include.declare.time_zones import DUCKDB, FIRST_MICROS, LAST_MICROS, local_sql, moment_sql
 from include.declare.windows import (
     DAY,
     FIRST_POSITION,
@@ -19,7 +19,6 @@ from include.declare.windows import (
     window_begin,
     window_end,
 )
-from include.declare.zone_cells import DUCKDB, local_sql, moment_sql
 from include.ground.sql_quoting import sql_identifier, sql_literal
 
 SESSION_NUMBER = "_session"

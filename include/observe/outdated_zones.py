@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.declare.dataset import dataset_names
-from include.declare.zone_changes import changed_zones
+from include.declare.time_zones import changed_zones
 from include.ground.errors import HeadraceError
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from include.declare.rule_results import RuleResult
+from include.declare.contract_rules import RuleResult
 from include.observe.dataset_facets import Assertion, TableFacts
 from include.observe.declared_jobs import BATCH, DeclaredJob
 from include.observe.event_cursors import EventCursor

@@ -17,7 +17,7 @@ from include.declare.dataset import code_hash, content_hash, dataset_names, decl
 from include.declare.derived_dataset import all_dataset_names, derived_names, load_derived
 from include.declare.pipeline import load_pipeline
 from include.declare.release_diff import TableChange, folder_changes
-from include.declare.zone_changes import changed_zones
+from include.declare.time_zones import changed_zones
 from include.ground.delta_log import LogDamaged, refuse_lost_commits
 from include.ground.errors import HeadraceError
 from include.ground.kafka import TopicMissing, log_end_offsets, log_start_offsets

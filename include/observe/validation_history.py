@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from include.declare.rule_results import RuleResult
+from include.declare.contract_rules import RuleResult
 from include.ground.durable_files import write_atomically
 from include.ground.paths import quality_path
 from include.ground.settings import Settings

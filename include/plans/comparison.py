@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, computed_field
 from pydantic.dataclasses import dataclass
 
-from include.declare.rule_results import RuleResult
+from include.declare.contract_rules import RuleResult
 from include.plans.reader_effects import Effect, holding
 
 EQUAL, WITHIN_POLICY, NEEDS_APPROVAL, HELD = "equal", "within policy", "needs approval", "held"

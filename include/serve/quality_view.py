@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.declare.rule_results import RuleResult
+from include.declare.contract_rules import RuleResult
 from include.observe.stream_history import Interval
 from include.observe.validation_history import StoredValidation, stored_validations
 from include.serve.chart_shapes import LineChart, line_chart

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from include.declare.contract import Column
 from include.declare.contract_rules import Rule
-from include.declare.row_conditions import Condition, ConditionTerm, Nullity
+from include.declare.row_expectations import Condition, ConditionTerm, Nullity
 from spark_jobs.contract.comparisons import COMPARED, compared, compared_columns, equal_columns, is_one_of
 from spark_jobs.contract.json_record import is_json
 

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from pyspark.sql.types import StructType
 
-from include.declare.history_slice import Slice
+from include.declare.history_slice import Slice, SpanIndex
 from include.declare.pipeline import time_columns
-from include.declare.span_index import SpanIndex
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
 from spark_jobs.layers.identities import ORIGINALS, find_duplicates, identity_columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from include.declare.time_zones import SPARK, local_sql
 from include.declare.windows import DAY, FIRST_POSITION, MICROSECOND, Start, Window
-from include.declare.zone_cells import SPARK, local_sql
 from spark_jobs.contract.literals import literal
 from spark_jobs.layers.row_provenance import unfolded
 

@@ -14,7 +14,7 @@ from include.declare.dataset import declared_dataset
 from include.declare.dataset_cases import expected_case
 from include.declare.inferred_dataset import inferred_dataset
 from include.declare.sample_records import record_sample
-from include.declare.write_folder import write_folder
+from include.declare.scaffold import write_folder
 from include.ground.settings import Settings
 from spark_jobs.jobs.sample_job import tried
 

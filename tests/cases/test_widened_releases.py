@@ -22,7 +22,7 @@ from include.change.plan_stages import cancel, confirm, roll_back
 from include.change.release_plan import NothingToRelease
 from include.cli.comparison_table import show_comparison
 from include.declare import contract_file
-from include.declare.contract_changes import WIDER
+from include.declare.contract import WIDER
 from include.declare.contract_types import default_type
 from include.declare.dataset import released_dataset
 from include.observe.stream_progress import is_outdated

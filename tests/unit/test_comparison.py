@@ -19,8 +19,8 @@ from include.change.compare_tables import Side, compare
 from include.change.comparison_rendering import comparison_markdown, comparison_page
 from include.change.comparison_view import comparison_view
 from include.cli.comparison_table import show_comparison
+from include.declare.contract_rules import RuleResult
 from include.declare.dataset import load_dataset
-from include.declare.rule_results import RuleResult
 from include.ground.render_template import code_span
 from include.ground.settings import CLONE
 from include.plans.comparison import (

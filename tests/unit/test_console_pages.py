@@ -15,8 +15,8 @@ from plan_samples import NOON, advanced, plan_at
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.audit.audit_outcome import AuditOutcome, outcome_file
+from include.declare.contract_rules import RuleResult
 from include.declare.dataset import snapshot_dataset
-from include.declare.rule_results import RuleResult
 from include.ground.settings import Settings
 from include.observe.validation_history import StoredValidation, store_validation
 from include.plans.comparison import Comparison, Sample, TableComparison

@@ -19,12 +19,14 @@ from include.change.contract_check import ContractCheck
 from include.change.odcs_standard import contract_problems
 from include.cli import contract_command
 from include.cli.main import app
-from include.declare.contract import Column, Contract, ServiceLevel
-from include.declare.contract_changes import (
+from include.declare.contract import (
     ADDITIVE,
     BREAKING,
     COMPATIBLE,
+    Column,
+    Contract,
     ContractChange,
+    ServiceLevel,
     contract_changes,
     is_version_enough,
     required_version,

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from include.declare.column_type import rounded_to_float, shortest_float
-from include.declare.contract import Column, Contract
-from include.declare.contract_changes import ADDITIVE, BREAKING, contract_changes
+from include.declare.contract import ADDITIVE, BREAKING, Column, Contract, contract_changes
 from include.declare.contract_types import COLUMN_TYPES, declared_type
 from include.declare.yaml_declarations import InvalidValue
 

@@ -19,10 +19,10 @@ from lineage_receiver import LineageReceiver, column_edges, edges, reached
 from plan_samples import NOON, SLICE, TO_APPLIED, advanced, sample_plan
 
 from include.declare.column_lineage import dataset_columns
+from include.declare.contract_rules import RuleResult
 from include.declare.dataset import declared_dataset, snapshot_dataset
 from include.declare.derived_dataset import snapshot_derived
 from include.declare.history_slice import KAFKA, Slice, Span
-from include.declare.rule_results import RuleResult
 from include.ground.app_ids import release_app_id
 from include.ground.paths import gold_path, silver_path, warehouse
 from include.ground.settings import CLONE, Settings

@@ -34,7 +34,7 @@ from include.change.plan_preconditions import PlanConflict
 from include.change.published_quality import PublishedChecks
 from include.change.replay_plan import ReplayParameters
 from include.change.slice_plan import RangeEmpty
-from include.declare.rule_results import RuleResult
+from include.declare.contract_rules import RuleResult
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import log_path
 from include.ground.settings import Settings

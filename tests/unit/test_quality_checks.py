@@ -17,10 +17,9 @@ from include.change.gx_checkpoint import validate_tables
 from include.change.published_quality import validate_published
 from include.change.quality_pages import checks_page
 from include.change.table_frames import to_pandas
-from include.declare.contract_rules import Rule, RuleModel, typed_rule
+from include.declare.contract_rules import Rule, RuleModel, RuleResult, typed_rule
 from include.declare.contract_types import COLUMN_TYPES
 from include.declare.dataset import snapshot_dataset
-from include.declare.rule_results import RuleResult
 from include.ground.paths import docs_page
 from include.ground.settings import Settings
 from include.read.publication import Publication, publish

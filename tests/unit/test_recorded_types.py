@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from include.declare.contract_file import has_earlier_types
+from include.declare.contract_file import TYPES_FILE, has_earlier_types
 from include.declare.dataset import content_hash, declared_dataset, released_dataset, snapshot_dataset
-from include.declare.recorded_types import TYPES_FILE
 from include.declare.release_diff import release_changes
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings

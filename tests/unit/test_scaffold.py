@@ -17,11 +17,9 @@ from include.cli.main import app
 from include.declare.dataset import load_dataset
 from include.declare.dataset_cases import CaseUnreadable, ExpectedCase, expected_case
 from include.declare.dataset_checks import dataset_problems
-from include.declare.folder_texts import contract_text
-from include.declare.inferred_dataset import InferredDataset, inferred_dataset
-from include.declare.inferred_fields import TimeForm, column_name
+from include.declare.inferred_dataset import InferredDataset, TimeForm, column_name, inferred_dataset
 from include.declare.sample_records import RecordSample, SampleUnusable, file_sample, record_sample
-from include.declare.write_folder import FolderRefused, write_folder
+from include.declare.scaffold import FolderRefused, contract_text, write_folder
 from include.ground.settings import Settings
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

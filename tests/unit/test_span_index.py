@@ -6,8 +6,7 @@ import random
 import time
 
 from include.change.slice_plan import parts_within
-from include.declare.history_slice import BRONZE, KAFKA, Span
-from include.declare.span_index import SpanIndex
+from include.declare.history_slice import BRONZE, KAFKA, Span, SpanIndex
 from include.read.bronze_ranges import BatchOffsets
 
 
