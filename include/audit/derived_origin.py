@@ -31,7 +31,7 @@ from include.read.publication import PublishedTable, find_publication
 from include.read.published_tables import PinnedTables
 
 SHOWN_ROWS = 10
-RANGES = """
+TOUCHING_RANGES = """
 select _partition, _batch_id, min(_offset), max(_offset), count(*)
 from touching group by _partition, _batch_id order by _batch_id, _partition
 """
@@ -132,7 +132,7 @@ def _source_origin(
     database.execute(query, [grain[column] for column in named])
     count = int(database.execute("select count(*) from touching").fetchall()[0][0])
     if not table.startswith(GOLD_LAYER):
-        ranges = tuple(RecordRange(*row) for row in database.execute(RANGES).fetchall())
+        ranges = tuple(RecordRange(*row) for row in database.execute(TOUCHING_RANGES).fetchall())
         return SourceOrigin(table, count, ranges, ())
     shown = ", ".join(sql_identifier(name) for name in columns if not name.startswith("_"))
     found = database.execute(f"select {shown} from touching order by all limit {SHOWN_ROWS}")
