@@ -1,6 +1,6 @@
 """The audit as a task: check that every Kafka record is in the tables exactly once.
 
-Reads: Kafka and the published tables, as `headrace audit` does.  Writes: the outcome (include/audit/audit_outcome.py).
+Reads: Kafka and the published tables, as `headrace audit` does.  Writes: the outcome (include/audit/run.py).
 Guarantee: it succeeds only when every requested dataset is balanced, all its tables were checked, and no stream of them
 has failed or is halted.
 After a crash: a retry audits again.
@@ -31,8 +31,8 @@ class Audit(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit the requested datasets. Raises AirflowFailException with the first finding when one is not balanced."""
         from include.airflow.run_parameters import AuditParameters, validated_params
-        from include.audit.audit_outcome import counts, record_outcomes
-        from include.audit.gold_findings import unchecked_error
+        from include.audit.gold import unchecked_error
+        from include.audit.run import counts, record_outcomes
 
         settings = load_settings()
         with airflow_errors():
@@ -55,8 +55,8 @@ class Audit(BaseOperator):
 
     def _audits(self, settings: Settings, requested: Sequence[str], *, full: bool) -> list[DatasetAudit]:
         """Audit these datasets, or all that are published; derived ones by a job for each."""
-        from include.audit.audit_run import requested_audits
-        from include.audit.kafka_records import open_topic
+        from include.audit.kafka import open_topic
+        from include.audit.run import requested_audits
         from include.change.derived_recomputation import recompute_derived
         from include.observe.standing_streams import standing_sentence
         from include.state.broker_address import bootstrap_servers

@@ -15,21 +15,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from include.audit.audit_findings import Finding, FindingKind
-from include.audit.bronze_findings import (
+from include.audit.bronze import (
     CommittedRange,
+    ExpiredBatches,
     batch_ranges,
     batch_row_findings,
     bronze_commits,
+    expired_batches,
+    expiry_findings,
     lost_ranges,
+    partition_rows,
     range_findings,
     record_findings,
     topic_findings,
 )
-from include.audit.bronze_rows import partition_rows
-from include.audit.expiry_findings import ExpiredBatches, expired_batches, expiry_findings
-from include.audit.file_findings import READ_ERRORS
-from include.audit.kafka_records import CHUNK_BYTES, CHUNK_RECORDS, Chunk, Topic
+from include.audit.files import READ_ERRORS
+from include.audit.findings import Finding, FindingKind
+from include.audit.kafka import CHUNK_BYTES, CHUNK_RECORDS, Chunk, Topic
 from include.audit.verified_history import AuditScope
 from include.read.memory_database import view_rows
 from include.read.publication import Publication

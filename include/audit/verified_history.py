@@ -14,22 +14,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import duckdb
 
-from include.audit.bronze_findings import CommittedRange
-from include.audit.file_findings import READ_ERRORS, first_line
-from include.audit.kafka_records import Topic
-from include.audit.row_digest import row_digest
+from include.audit.bronze import CommittedRange
+from include.audit.files import READ_ERRORS, first_line
+from include.audit.kafka import Topic
 from include.ground.paths import verified_history_path
 from include.ground.settings import Settings
-from include.ground.sql_quoting import sql_literal
+from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.ground.table_files import add_actions
 from include.read.memory_database import memory_database
 from include.read.publication import Publication
 from include.read.published_tables import RECORD_LAYERS, PinnedTables, open_table
 from include.state.json_file import JsonFile
+
+
+def row_digest(database: Any, rows: str, columns: Sequence[str]) -> tuple[int, int]:
+    """Return the number of `rows` (a relation, maybe with a condition), and the sum of their hashes modulo 2^64."""
+    marks = f"select hash({', '.join(map(sql_identifier, columns))}) as mark from {rows}"
+    sql = f"select count(*), (coalesce(sum(mark), 0) % {2**64})::ubigint from ({marks})"
+    found, digest = database.execute(sql).fetchall()[0]
+    return int(found), int(digest)
+
 
 MEMORY = "1GB"
 REQUESTED = "requested"

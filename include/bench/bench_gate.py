@@ -13,9 +13,9 @@ import polars as pl
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from include.audit.audit_run import Scope, audit_dataset
 from include.audit.balance import DatasetAudit
-from include.audit.kafka_records import open_topic
+from include.audit.kafka import open_topic
+from include.audit.run import Scope, audit_dataset
 from include.audit.verified_history import audit_scope, full_scope
 from include.bench.bench_result import Figures
 from include.bench.bench_session import BenchSession

@@ -16,12 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from include.audit.audit_outcome import record_outcomes
-from include.audit.audit_run import requested_audits
-from include.audit.balance import EVERYTHING, DatasetAudit, Progress, with_deep_audit
-from include.audit.deep_findings import deep_audit
-from include.audit.gold_findings import ExpressionNotEvaluable, GoldCheck, UncheckedTable
-from include.audit.kafka_records import AuditUnavailable, open_topic
+from include.audit.balance import EVERYTHING, DatasetAudit, Progress, deep_audit, with_deep_audit
+from include.audit.gold import ExpressionNotEvaluable, GoldCheck, UncheckedTable
+from include.audit.kafka import AuditUnavailable, open_topic
+from include.audit.run import record_outcomes, requested_audits
 from include.audit.verified_history import REQUESTED
 from include.change.bounded_jobs import JobFailed, run_job
 from include.change.derived_recomputation import recompute_derived

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from include.audit.open_rows import OpenRows, open_rows
+from include.audit.origin import OpenRows, open_rows
 from include.declare.dataset import released_dataset
 from include.declare.pipeline import closes
 from include.ground.errors import HeadraceError

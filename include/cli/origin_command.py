@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from include.audit.derived_origin import DerivedOrigin, origin_of
-from include.audit.row_origin import RecordRange, RowOrigin
+from include.audit.origin import DerivedOrigin, RecordRange, RowOrigin, origin_of
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
 from include.declare.column_lineage import TableNotDeclared, declared_columns, described_columns

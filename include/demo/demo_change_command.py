@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.audit.audit_run import audit_dataset
-from include.audit.kafka_records import open_topic
+from include.audit.kafka import open_topic
+from include.audit.run import audit_dataset
 from include.change import plan_stages
 from include.change.plan_stages import PlanStage, run_plan
 from include.change.release_plan import ReleaseParameters, plan_release

@@ -8,10 +8,9 @@ from functools import partial
 
 import polars as pl
 
-from include.audit.audit_outcome import record_outcomes
-from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
-from include.audit.kafka_records import open_topic
+from include.audit.kafka import open_topic
+from include.audit.run import audit_dataset, record_outcomes
 from include.demo.demo_feed import manifest_path, read_ends
 from include.ground.settings import Settings
 from include.producers.fault_score import Score, score

@@ -16,7 +16,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from include.audit.audit_outcome import last_outcome
+from include.audit.run import last_outcome
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader

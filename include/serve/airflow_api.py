@@ -20,9 +20,8 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from include.audit.audit_outcome import counts, record_outcomes
-from include.audit.audit_run import requested_audits
-from include.audit.kafka_records import open_topic
+from include.audit.kafka import open_topic
+from include.audit.run import counts, record_outcomes, requested_audits
 from include.change.backfill_plan import BackfillParameters
 from include.change.comparison_rendering import comparison_markdown
 from include.change.derived_backfill_plan import plan_any_backfill

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib import import_module
 
-from include.audit.audit_outcome import AuditOutcome, last_outcome
+from include.audit.run import AuditOutcome, last_outcome
 from include.declare.dataset import released_dataset
 from include.ground.errors import HeadraceError, Transient
 from include.ground.settings import Settings

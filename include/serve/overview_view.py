@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from include.audit.audit_outcome import AuditOutcome
+from include.audit.run import AuditOutcome
 from include.observe.derived_progress import DerivedProgress
 from include.observe.stream_history import Interval
 from include.observe.stream_progress import DatasetProgress

@@ -15,11 +15,10 @@ from typing import Any
 
 import polars as pl
 
-from include.audit.audit_findings import FindingKind
-from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
-from include.audit.derived_audit import derived_audit
-from include.audit.kafka_records import open_topic
+from include.audit.findings import FindingKind
+from include.audit.kafka import open_topic
+from include.audit.run import audit_dataset, derived_audit
 from include.change.derived_recomputation import recompute_derived
 from include.ground.await_progress import NoProgress, Waiting
 from include.ground.errors import Terminal, Transient

@@ -13,7 +13,7 @@ import polars as pl
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.audit.gold_findings import GoldCheck, gold_check
+from include.audit.gold import GoldCheck, gold_check
 from include.declare.pipeline import refresh_interval
 from include.ground.settings import Settings
 from include.read.publication import published_tables

@@ -16,7 +16,7 @@ from avro_trades import encoded, schema_text
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from include.audit.silver_findings import payload_member
+from include.audit.silver import payload_member
 from include.declare.contract import Column, Contract
 from include.declare.contract_types import COLUMN_TYPES
 from include.declare.payload_format import AVRO

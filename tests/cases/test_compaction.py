@@ -25,7 +25,7 @@ from polars.testing import assert_frame_equal
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from include.audit.kafka_records import Topic
+from include.audit.kafka import Topic
 from include.audit.verified_history import audit_scope
 from include.change.published_history import PublishedHistory
 from include.declare.dataset import load_dataset

@@ -21,8 +21,7 @@ from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 
-from include.audit.derived_origin import derived_origin
-from include.audit.row_origin import OriginRefused
+from include.audit.origin import OriginRefused, derived_origin
 from include.change.contract_checks import PlanHeld
 from include.change.derived_release_plan import plan_derived_release
 from include.change.plan_stages import approve, compare_built

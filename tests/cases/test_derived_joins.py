@@ -16,7 +16,7 @@ from slice_patcher import SlicePatcher
 from small_events import departed, observation
 from small_release import Record, SmallRelease, small_release
 
-from include.audit.derived_origin import DerivedOrigin, derived_origin
+from include.audit.origin import DerivedOrigin, derived_origin
 from include.declare.dataset_checks import dataset_problems
 from include.declare.derived_dataset import declared_derived, snapshot_derived
 from include.declare.history_slice import BRONZE, Slice, Span

@@ -17,7 +17,7 @@ from slice_patcher import SlicePatcher, copy_release
 from small_release import ARRIVED, SmallRelease, small_release
 
 from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
-from include.audit.kafka_records import Topic
+from include.audit.kafka import Topic
 from include.change.backfill_plan import BackfillParameters, plan_backfill
 from include.change.release_plan import ReleaseParameters, StartPointRefused, plan_release
 from include.change.replay_plan import ReplayParameters, plan_replay

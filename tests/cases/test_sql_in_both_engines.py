@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from include.audit.gold_findings import DIALECT
+from include.audit.gold import DIALECT
 from include.declare.sql_checks import SAME_IN_DUCKDB, parsed_statements, unproven_constructs
 from include.ground.sql_quoting import duckdb_expression
 from include.read.memory_database import memory_database

@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.audit.silver_findings import payload_member
+from include.audit.silver import payload_member
 from include.declare.contract import Column, Contract
 from include.declare.contract_types import COLUMN_TYPES
 from include.read.memory_database import memory_database

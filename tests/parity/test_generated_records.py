@@ -24,7 +24,7 @@ from json_records import ARRIVED, COLUMNS, record
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.audit.payload_numbers import exact_number
+from include.audit.silver import exact_number
 from include.declare.contract import Contract
 from include.declare.payload_format import JSON_SCHEMA
 from spark_jobs.contract.payload_texts import PayloadTexts

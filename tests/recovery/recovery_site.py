@@ -21,8 +21,8 @@ import polars as pl
 import psutil
 from readings import Sent, readings, wrong_rows
 
-from include.audit.audit_run import audit_dataset
-from include.audit.kafka_records import open_topic
+from include.audit.kafka import open_topic
+from include.audit.run import audit_dataset
 from include.ground.kafka import ensure_topic, log_end_offsets
 from include.ground.paths import log_path, publication_path, run_path, status_path, warehouse
 from include.ground.settings import CLONE, Settings

@@ -27,8 +27,8 @@ from readings import readings
 from recovery_site import TEMPLATE, Site, copy_dataset
 from small_release import SmallRelease, small_release
 
-from include.audit.audit_run import audit_dataset
-from include.audit.kafka_records import open_topic
+from include.audit.kafka import open_topic
+from include.audit.run import audit_dataset
 from include.audit.verified_history import full_scope
 from include.declare.dataset import snapshot_dataset
 from include.declare.history_slice import KAFKA, Slice, Span

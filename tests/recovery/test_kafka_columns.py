@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from transactional_records import send_transactions
 
-from include.audit import kafka_columns, kafka_records
-from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, read_chunks
+from include.audit import kafka
+from include.audit.kafka import RECORD, AuditUnavailable, Chunk, read_chunks
 from include.ground.settings import Settings
 from include.state.broker_address import bootstrap_servers
 
@@ -78,11 +78,11 @@ def test_range_has_the_records_from_its_start_up_to_its_end(settings: Settings) 
 
 
 def test_chunks_of_a_range_follow_each_other_without_a_gap(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_records, "CHUNK_RECORDS", 2)
+    monkeypatch.setattr(kafka, "CHUNK_RECORDS", 2)
     assert_chunks(chunks(settings, 0, 5), 0, 2, 4, 5)
-    monkeypatch.setattr(kafka_records, "CHUNK_RECORDS", 100)
+    monkeypatch.setattr(kafka, "CHUNK_RECORDS", 100)
     for limit in ("READ_BYTES", "CHUNK_BYTES"):
-        monkeypatch.setattr(kafka_records, limit, 16)
+        monkeypatch.setattr(kafka, limit, 16)
     assert_chunks(chunks(settings, 0, 5), 0, 2, 5)
 
 
@@ -113,14 +113,14 @@ def test_headers_count_in_the_size_of_a_read(
     for _ in range(20):
         producer.produce(topic, value=b"v", partition=0, headers=headers)
     producer.flush(10)
-    monkeypatch.setattr(kafka_records, "READ_BYTES", 10_000)
-    monkeypatch.setattr(kafka_records, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(kafka, "READ_BYTES", 10_000)
+    monkeypatch.setattr(kafka, "CHUNK_BYTES", 1)
     found = list(read_chunks(bootstrap_servers(settings), topic, 0, 0, 20, settings.jars))
     assert [len(chunk.records) for chunk in found] == [5] * 4
 
 
 def test_chunk_has_several_reads(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_records, "READ_BYTES", 1)
+    monkeypatch.setattr(kafka, "READ_BYTES", 1)
     assert_chunks(chunks(settings, 0, 5), 0, 5)
 
 
@@ -134,7 +134,7 @@ def test_range_has_committed_records_only_and_its_chunks_cover_the_others(settin
 
 
 def test_missing_records_end_the_audit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_records, "READ_TIMEOUT", 3.0)
+    monkeypatch.setattr(kafka, "READ_TIMEOUT", 3.0)
     with pytest.raises(AuditUnavailable, match=f"partition 0: no record after offset {END}"):
         chunks(settings, 4, END + 5)
 
@@ -149,7 +149,7 @@ def test_readers_share_a_jvm_which_ends_with_the_last(settings: Settings) -> Non
     other = read_chunks(bootstrap_servers(settings), TOPIC, 0, 0, 5, settings.jars)
     next(read)
     next(other)
-    process = kafka_columns.JVM.process
+    process = kafka.JVM.process
     assert list(read) == []
     assert process.poll() is None
     assert list(other) == []
@@ -157,10 +157,10 @@ def test_readers_share_a_jvm_which_ends_with_the_last(settings: Settings) -> Non
 
 
 def test_jvm_that_is_killed_ends_the_audit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_records, "CHUNK_RECORDS", 1)
+    monkeypatch.setattr(kafka, "CHUNK_RECORDS", 1)
     read = read_chunks(bootstrap_servers(settings), TOPIC, 0, 0, 5, settings.jars)
     next(read)
-    kafka_columns.JVM.process.kill()
+    kafka.JVM.process.kill()
     with pytest.raises(AuditUnavailable, match="the JVM that reads Kafka was killed by SIGKILL"):
         list(read)
     assert_chunks(list(chunks(settings, 0, 1)), 0, 1)

@@ -25,11 +25,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from small_warehouse import SILVER, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 from test_audit_balance import SmallKafka, sales_settings
 
-from include.audit.audit_outcome import record_outcomes
-from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
-from include.audit.gold_findings import DIALECT
-from include.audit.gold_recomputation import recompute_sql
+from include.audit.gold import DIALECT, recompute_sql
+from include.audit.run import record_outcomes, requested_audits
 from include.declare.dataset import released_dataset, snapshot_dataset
 from include.declare.gold_refresh import EVERY_RUN, closing
 from include.declare.pipeline import Gold, closes, refresh_interval, timed_by

@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 from small_warehouse import NOON, SALES_CONTRACT, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 
-from include.audit.audit_run import audit_dataset, audited_datasets
 from include.audit.balance import DatasetAudit, PartitionBalance
-from include.audit.gold_findings import ExpressionNotEvaluable
-from include.audit.kafka_records import RECORD, AuditUnavailable, Chunk, Topic
+from include.audit.gold import ExpressionNotEvaluable
+from include.audit.kafka import RECORD, AuditUnavailable, Chunk, Topic
+from include.audit.run import audit_dataset, audited_datasets
 from include.declare.dataset import DatasetUnknown, ReleaseStart, snapshot_dataset
 from include.ground.file_checksum import name_by_checksum
 from include.ground.kafka import BrokerUnreachable, TopicMissing

@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 from small_warehouse import BRONZE, NOON, as_frame, bronze_metadata, bronze_row
 
-from include.audit.audit_findings import Finding, FindingKind, merge_findings
-from include.audit.bronze_findings import (
+from include.audit.bronze import (
     CommittedRange,
     batch_ranges,
     batch_row_findings,
@@ -20,7 +19,8 @@ from include.audit.bronze_findings import (
     record_findings,
     topic_findings,
 )
-from include.audit.kafka_records import RECORD, Chunk, Topic
+from include.audit.findings import Finding, FindingKind, merge_findings
+from include.audit.kafka import RECORD, Chunk, Topic
 from include.ground.kafka_times import AFTER, BEFORE, FIRST_MS
 from include.ground.kafka_times import HEADER as NUMBER
 

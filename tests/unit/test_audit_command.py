@@ -10,7 +10,7 @@ import pytest
 from small_warehouse import SmallWarehouse
 from test_audit_balance import PIPELINE, VALUES, SmallKafka, sales_settings, write_sales
 
-from include.audit.audit_outcome import last_outcome
+from include.audit.run import last_outcome
 from include.cli import audit_command
 from include.cli import main as command_line
 from include.ground.settings import Settings, load_settings

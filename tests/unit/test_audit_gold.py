@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
-from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
-from include.audit.gold_recomputation import recompute_sql
+from include.audit.gold import GoldCheck, UncheckedTable, gold_check, recompute_sql
 from include.declare.measures import Measure
 from include.declare.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.windows import Window, parsed_size

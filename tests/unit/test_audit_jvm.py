@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from include.audit import kafka_columns
-from include.audit.kafka_records import AuditUnavailable, read_chunks
+from include.audit import kafka
+from include.audit.kafka import AuditUnavailable, read_chunks
 from include.ground.settings import CLONE, Settings
 
 KILLED = """
 import sys
 from pathlib import Path
 
-from include.audit.kafka_columns import JVM, KafkaReadFailed
+from include.audit.kafka import JVM, KafkaReadFailed
 
 try:
     with JVM.reader(Path(sys.argv[1])) as reader:
@@ -40,7 +40,7 @@ def test_audit_without_jars_names_the_missing_one(tmp_path: Path) -> None:
 
 
 def test_jvm_that_does_not_start_ends_the_audit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_columns, "JVM_OPTIONS", ("-XX:NoSuchOption",))
+    monkeypatch.setattr(kafka, "JVM_OPTIONS", ("-XX:NoSuchOption",))
     with pytest.raises(AuditUnavailable, match="the JVM that reads Kafka did not start"):
         read(settings.jars)
 
@@ -48,7 +48,7 @@ def test_jvm_that_does_not_start_ends_the_audit(settings: Settings, monkeypatch:
 def test_jvm_that_cannot_compile_the_reader_is_ended(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    start, started = kafka_columns._gateway, list[Any]()
+    start, started = kafka._gateway, list[Any]()
 
     def noted(*given: Any) -> Any:
         started.append(start(*given))
@@ -56,8 +56,8 @@ def test_jvm_that_cannot_compile_the_reader_is_ended(
 
     source = tmp_path / "KafkaRecords.java"
     source.write_text("public final class")
-    monkeypatch.setattr(kafka_columns, "SOURCE", source)
-    monkeypatch.setattr(kafka_columns, "_gateway", noted)
+    monkeypatch.setattr(kafka, "SOURCE", source)
+    monkeypatch.setattr(kafka, "_gateway", noted)
     with pytest.raises(AuditUnavailable, match="CompileException"):
         read(settings.jars)
     assert started[0].java_process.poll() is not None

@@ -16,12 +16,14 @@ import pyarrow as pa
 import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
-from include.audit import payload_numbers, silver_findings
-from include.audit.audit_findings import Finding, merge_findings
-from include.audit.payload_numbers import define_exact_number, exact_number, number_findings
-from include.audit.silver_findings import (
+from include.audit import silver as audited_silver
+from include.audit.findings import Finding, merge_findings
+from include.audit.silver import (
     ALL_SILVER,
+    define_exact_number,
+    exact_number,
     layer_counts,
+    number_findings,
     orphan_findings,
     register_fixes,
     repeated_findings,
@@ -146,7 +148,7 @@ def test_repeated_identity_in_silver_names_the_later_record(database: duckdb.Duc
 def test_repeated_identity_is_found_if_its_hashes_are_compared_in_parts(
     database: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silver_findings, "HASHES_AT_A_TIME", 1)
+    monkeypatch.setattr(audited_silver, "HASHES_AT_A_TIME", 1)
     events = [*"abcdefgh", "a"]
     silver = [silver_row(offset, event) for offset, event in enumerate(events)]
     assert identities(database, payloads(*events), silver, []) == [("overlap", "silver", 0, 8, 9)]
@@ -289,14 +291,14 @@ def test_rows_that_python_does_not_read_are_those_that_it_finds_equal(database: 
             for _ in range(rng.randrange(1, 4))
         ]
         payloads.append("{" + ", ".join(members) + "}")
-        given = payload_numbers._numbers(payloads[-1]).get("amt")
+        given = audited_silver._numbers(payloads[-1]).get("amt")
         near = isinstance(given, Decimal) and given.is_finite() and -(10**5) < given < 10**5 and rng.random() < 0.7
         values.append(f"{given:.2f}" if near else rng.choice([None, "10", "12.5", "0"]))
     long = re.compile(r":\s*-?[0-9](?:[0-9.]{15}|[0-9.]*[eE])")
     expected = {
         offset
         for offset, (payload, value) in enumerate(zip(payloads, values, strict=True))
-        if long.search(payload) and not payload_numbers._is_same(payload_numbers._numbers(payload).get("amt"), value)
+        if long.search(payload) and not audited_silver._is_same(audited_silver._numbers(payload).get("amt"), value)
     }
     view_numbers(database, payloads, values)
     assert wrong_numbers(database) == expected
@@ -308,7 +310,7 @@ def test_python_reads_no_payload_whose_number_duckdb_finds_exact(
 ) -> None:
     """A producer may write an exponent in each record; Python takes microseconds for each."""
     read: list[str | None] = []
-    monkeypatch.setattr(payload_numbers, "_numbers", lambda payload: read.append(payload) or {})
+    monkeypatch.setattr(audited_silver, "_numbers", lambda payload: read.append(payload) or {})
     exact = ["1e1", "12.5E0", "-1.50000000000000000000", "1.234e2", "10000.0000000000"]
     payloads = [f'{{"amt": {token}, "x": {{"amount": 1e1}}}}' for token in exact]
     view_numbers(database, [*payloads, '{"x":1e5}'], [*(f"{Decimal(token):.2f}" for token in exact), None])

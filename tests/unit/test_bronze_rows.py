@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from include.audit.bronze_rows import RECORD_COLUMNS, PartitionRows, partition_rows
+from include.audit.bronze import RECORD_COLUMNS, PartitionRows, partition_rows
 
 SCHEMA = pa.schema(
     [

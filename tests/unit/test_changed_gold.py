@@ -15,7 +15,7 @@ from kept_gold import KeptSales, sold
 
 from include.audit import changed_gold
 from include.audit.balance import DatasetAudit
-from include.audit.touched_grains import MOST_SPANS, merged_spans
+from include.audit.changed_gold import MOST_SPANS, merged_spans
 from include.ground.table_files import current_files
 
 FIRST = [sold(1, 1, 9), sold(1, 1, 20, "south", "4.00")]

@@ -14,7 +14,7 @@ from ledgered_stream import Stream
 from plan_samples import NOON, advanced, plan_at
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
-from include.audit.audit_outcome import AuditOutcome, outcome_file
+from include.audit.run import AuditOutcome, outcome_file
 from include.declare.contract_rules import RuleResult
 from include.declare.dataset import snapshot_dataset
 from include.ground.settings import Settings

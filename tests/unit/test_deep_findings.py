@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from include.audit.audit_findings import Finding, FindingKind
-from include.audit.balance import DatasetAudit, with_deep_audit
-from include.audit.deep_findings import deep_audit
-from include.audit.gold_findings import UncheckedTable
+from include.audit.balance import DatasetAudit, deep_audit, with_deep_audit
+from include.audit.findings import Finding, FindingKind
+from include.audit.gold import UncheckedTable
 
 
 def table(name: str, **found: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.audit.audit_outcome import AuditOutcome, outcome_file
+from include.audit.run import AuditOutcome, outcome_file
 from include.declare.derived_dataset import snapshot_derived
 from include.ground.paths import status_path
 from include.ground.settings import CLONE, Settings

@@ -9,8 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from include.audit.derived_origin import DerivedOrigin, derived_origin
-from include.audit.row_origin import OriginRefused
+from include.audit.origin import DerivedOrigin, OriginRefused, derived_origin
 from include.declare.derived_dataset import snapshot_derived
 from include.ground.paths import warehouse
 from include.ground.settings import Settings

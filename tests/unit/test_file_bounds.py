@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from include.audit.file_bounds import contradiction
+from include.audit.files import contradiction
 from include.ground.table_files import add_actions
 
 AT = datetime(2026, 3, 1, 9, 30, 0, 123456, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 
-from include.audit.file_findings import FileCheck, file_check
+from include.audit.files import FileCheck, file_check
 from include.ground.delta_log import log_versions
 from include.ground.file_checksum import file_checksum, name_by_checksum, named_checksum
 from include.read.publication import PublishedTable

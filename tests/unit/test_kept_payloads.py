@@ -10,9 +10,9 @@ from small_warehouse import bronze_metadata, bronze_row, rejected_row, silver_ro
 from test_audit_balance import VALUES, SmallKafka, sales_settings, write_sales
 
 from include.audit import balance, kafka_comparison
-from include.audit.audit_run import audit_dataset
 from include.audit.balance import DatasetAudit
 from include.audit.kafka_comparison import PAYLOADS, KafkaCounts, payload_view
+from include.audit.run import audit_dataset
 
 A, C = VALUES[0, 0], b'{"event_id":"c"}'
 LATER = {(0, 4): A, (0, 5): C, (0, 6): b"bad", (1, 1): A, (1, 2): A}

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine, event
 
-from include.audit.audit_outcome import AuditOutcome, outcome_file
+from include.audit.run import AuditOutcome, outcome_file
 from include.declare.dataset import snapshot_dataset
 from include.ground import delta_log
 from include.ground.ports import free_ports

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from small_warehouse import SALES_CONTRACT, SmallWarehouse, at, bronze_metadata, bronze_row, silver_row
 
-from include.audit import row_origin
-from include.audit.open_rows import OpenRows, _recent, open_rows
+from include.audit import origin
+from include.audit.origin import OpenRows, _recent, open_rows
 from include.cli import main as command_line
 from include.declare.dataset import released_dataset, snapshot_dataset
 from include.declare.gold_refresh import ON_CLOSE
@@ -107,7 +107,7 @@ def test_row_of_an_open_window_says_when_it_closes_and_who_holds_the_watermark(
         found = released_dataset(*names)
         return replace(found, pipeline=replace(found.pipeline, gold=(closing(),)))
 
-    monkeypatch.setattr(row_origin, "released_dataset", released)
+    monkeypatch.setattr(origin, "released_dataset", released)
     code, _, err = run("explain", "gold.shop_days", "--key", "day=2026-03-09", "--key", "shop=north")
     words = " ".join(err.split())
     assert code == 2

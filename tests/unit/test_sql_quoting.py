@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
-from include.audit.audit_findings import Finding
-from include.audit.gold_findings import GoldCheck, UncheckedTable, gold_check
-from include.audit.silver_findings import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
+from include.audit.findings import Finding
+from include.audit.gold import GoldCheck, UncheckedTable, gold_check
+from include.audit.silver import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
 from include.declare.measures import Measure
 from include.declare.payload_text import define_payload_text
 from include.declare.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, deciding_columns

@@ -17,11 +17,10 @@ from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, r
 from test_audit_balance import VALUES, SmallKafka, found, gold_row, sales_settings, write_sales
 
 from include.audit import kafka_comparison
-from include.audit.audit_outcome import last_outcome, record_outcomes
-from include.audit.audit_run import requested_audits
 from include.audit.balance import DatasetAudit
-from include.audit.bronze_findings import CommittedRange
-from include.audit.kafka_records import Chunk
+from include.audit.bronze import CommittedRange
+from include.audit.kafka import Chunk
+from include.audit.run import last_outcome, record_outcomes, requested_audits
 from include.audit.verified_history import files_digest, history_file
 from include.ground.settings import Settings
 

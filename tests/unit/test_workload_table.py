@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from include.audit.balance import DatasetAudit
-from include.audit.gold_findings import UncheckedTable
+from include.audit.gold import UncheckedTable
 from include.workloads.workload_analyses import AnalysisResult
 from include.workloads.workload_registry import DERIVED, WORKLOADS, connected
 from include.workloads.workload_run import WorkloadResult

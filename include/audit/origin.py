@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
 import pyarrow.compute as pc
 
-from include.audit.gold_findings import columns_of
-from include.audit.gold_recomputation import grained_sql
+from include.audit.gold import DIALECT, EVALUATION_ERRORS, columns_of, grained_columns, grained_sql, recompute_sql
 from include.declare.dataset import released_dataset
-from include.declare.event_times import utc_text
+from include.declare.derived_dataset import as_query, released_derived
+from include.declare.event_times import before, utc_text
+from include.declare.gold_refresh import closing, first_open
 from include.declare.pipeline import Gold, QueryGold, closes, gold_session, gold_window, grain_columns, row_columns
-from include.declare.windows import Start, Window, window_begin, window_end
+from include.declare.sql_checks import duckdb_translation
+from include.declare.window_sql import end_sql
+from include.declare.windows import MICROSECOND, Start, Window, window_begin, window_end
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.ground.sql_quoting import duckdb_expression, sql_identifier
 from include.read.memory_database import memory_database
-from include.read.publication import PublishedTable
+from include.read.plain_values import text_value
+from include.read.publication import PublishedTable, find_publication
 from include.read.published_tables import PinnedTables
 from include.read.refresh_state import stored_refresh_state
 
@@ -195,3 +200,175 @@ from (from origin order by _batch_id, _partition, _offset limit ?) as o
 join bronze as b on b.partition = o._partition and b."offset" = o._offset
 order by o._batch_id, o._partition, o._offset
 """
+
+
+SHOWN_ROWS = 10
+TOUCHING_RANGES = """
+select _partition, _batch_id, min(_offset), max(_offset), count(*)
+from touching group by _partition, _batch_id order by _batch_id, _partition
+"""
+
+
+@dataclass(frozen=True)
+class SourceOrigin:
+    """The rows of a source that touch a grain: their number, for silver their records, for gold the first SHOWN_ROWS.
+
+    `below`: the origin of each of these rows of gold, down to the records of a topic.
+    """
+
+    table: str
+    count: int
+    ranges: tuple[RecordRange, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    below: tuple[RowOrigin | DerivedOrigin, ...] = ()
+
+
+@dataclass(frozen=True)
+class DerivedOrigin:
+    """The rows of one grain of a derived table, and their origins by source."""
+
+    table: PublishedTable
+    rows: tuple[Mapping[str, Any], ...]
+    sources: tuple[SourceOrigin, ...]
+
+
+def origin_of(
+    settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str], limit: int = 0
+) -> RowOrigin | DerivedOrigin:
+    """Return the origin of the rows of gold that `keys` name, derived or not. Raises TableUnknown, OriginRefused."""
+    publication = find_publication(settings, reading.table(table).dataset)
+    if publication is not None and publication.is_derived:
+        return derived_origin(settings, reading, table, keys)
+    return row_origin(settings, reading, table, keys, limit)
+
+
+def derived_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapping[str, str]) -> DerivedOrigin:
+    """Return the origin of the rows of a derived table that `keys` (column → text) name. Raises OriginRefused."""
+    published = reading.table(table)
+    pipeline = released_derived(settings, published.dataset, published.release).pipeline
+    gold = next(gold for gold in pipeline.gold if gold.name == table.removeprefix(GOLD_LAYER))
+    refuse_other_keys(table, as_query(gold), keys)
+    database = memory_database()
+    try:
+        database.register("published", reading.arrow(table))
+        rows = rows_with_keys(database, as_query(gold), table, keys, published)
+        grain = {column: rows[0][column] for column in gold.grain}
+        sources = [
+            _source_origin(database, reading, source, gold.touched_by[name], grain)
+            for name, source in pipeline.sources.items()
+        ]
+    except duckdb.Error as error:
+        why = f"DuckDB cannot evaluate touched_by ({str(error).splitlines()[0]})"
+        raise OriginRefused(table, why, gold.grain) from error
+    finally:
+        database.close()
+    return DerivedOrigin(published, tuple(rows), tuple(_with_below(settings, reading, source) for source in sources))
+
+
+def _with_below(settings: Settings, reading: PinnedTables, source: SourceOrigin) -> SourceOrigin:
+    """Return a source with the origins of its rows; without them where keys do not identify a row."""
+    if not source.rows:
+        return source
+    columns = _key_columns(settings, reading.table(source.table))
+    keys = {
+        tuple(text_value(row[column]) if row[column] is not None else "" for column in columns) for row in source.rows
+    }
+    below = list[RowOrigin | DerivedOrigin]()
+    for each in sorted(keys):
+        with suppress(OriginRefused):
+            below.append(origin_of(settings, reading, source.table, dict(zip(columns, each, strict=True))))
+    return replace(source, below=tuple(below))
+
+
+def _key_columns(settings: Settings, table: PublishedTable) -> tuple[str, ...]:
+    """Return the columns that name a row of a published gold table."""
+    name = table.name.removeprefix(GOLD_LAYER)
+    publication = find_publication(settings, table.dataset)
+    if publication is not None and publication.is_derived:
+        derived = released_derived(settings, table.dataset, table.release).pipeline
+        return next(gold.grain for gold in derived.gold if gold.name == name)
+    pipeline = released_dataset(settings, table.dataset, table.release).pipeline
+    return next(row_columns(gold) for gold in pipeline.gold if gold.name == name)
+
+
+def _source_origin(
+    database: Any, reading: PinnedTables, table: str, touched_by: Mapping[str, str], grain: Mapping[str, Any]
+) -> SourceOrigin:
+    database.register("source", reading.arrow(table))
+    columns = columns_of(database, "source")
+    named = {column: duckdb_translation(text) for column, text in touched_by.items()}
+    texts = ", ".join(f"({sql}) as {sql_identifier(column)}" for column, sql in named.items())
+    kinds = dict(database.sql(f"select column_name, column_type from (describe select {texts} from source)").fetchall())
+    conditions = " and ".join(_touches(sql, kinds[column]) for column, sql in named.items())
+    query = f"create or replace temp table touching as select * from source where {conditions}"
+    database.execute(query, [grain[column] for column in named])
+    count = int(database.execute("select count(*) from touching").fetchall()[0][0])
+    if not table.startswith(GOLD_LAYER):
+        ranges = tuple(RecordRange(*row) for row in database.execute(TOUCHING_RANGES).fetchall())
+        return SourceOrigin(table, count, ranges, ())
+    shown = ", ".join(sql_identifier(name) for name in columns if not name.startswith("_"))
+    found = database.execute(f"select {shown} from touching order by all limit {SHOWN_ROWS}")
+    names = [column[0] for column in found.description]
+    return SourceOrigin(table, count, (), tuple(dict(zip(names, row, strict=True)) for row in found.fetchall()))
+
+
+def _touches(sql: str, kind: str) -> str:
+    return f"list_contains(({sql}), ?)" if kind.endswith("[]") else f"({sql}) is not distinct from ?"
+
+
+@dataclass(frozen=True)
+class OpenRows:
+    """How many rows a table will get, and when the first of them: when the watermark reaches `closes`.
+
+    `rows` is None where DuckDB cannot evaluate the declaration.
+    """
+
+    rows: int | None
+    closes: datetime | None
+
+
+def open_rows(reading: PinnedTables, dataset: str, gold: Gold, watermark: datetime | None) -> OpenRows:
+    """Count, in published silver, the rows that a table with `on_close` gets after this watermark."""
+    database = memory_database()
+    try:
+        database.execute(DIALECT)
+        database.register("silver", _recent(reading, f"silver.{dataset}", gold, watermark))
+        count, closes = database.sql(_open_sql(database, gold, watermark)).fetchall()[0]
+    except EVALUATION_ERRORS:
+        return OpenRows(None, None)
+    finally:
+        database.close()
+    return OpenRows(int(count), closes.astimezone(UTC) if closes else None)
+
+
+def _recent(reading: PinnedTables, silver: str, gold: Gold, watermark: datetime | None) -> Any:
+    """Return the rows of silver that open windows and sessions may have, so that older files are not opened.
+
+    Of a session that began earlier its last row is among them, and so is its end.
+    """
+    rows, session, window = reading.arrow(silver), gold_session(gold), gold_window(gold)
+    if watermark is None:
+        return rows
+    if session is not None:
+        return rows.filter(pc.field(session.column) >= pc.scalar(before(watermark, session.gap)))
+    start = first_open(window, watermark) if window else None
+    if window is None or start is None:
+        return rows
+    return rows.filter(pc.field(window.column) >= pc.scalar(window_begin(window, start)))
+
+
+def _open_sql(database: Any, gold: Gold, watermark: datetime | None) -> str:
+    silver, session, window = columns_of(database, "silver"), gold_session(gold), gold_window(gold)
+    if session is not None:
+        gap = f"interval '{session.gap // MICROSECOND + 1} microseconds'"
+        is_open = f"not ({closing(session, watermark).sql})"
+        ends = f"min({sql_identifier(session.end)}::timestamptz + {gap})"
+        return f"select count(*), {ends} from ({recompute_sql(gold, silver)}) where {is_open}"
+    assert window is not None, f"gold.{gold.name} has no time"
+    grain = ", ".join(map(sql_identifier, grain_columns(gold)))
+    counts = (
+        duckdb_expression(gold.touched_by, grained_columns(gold, silver)) if isinstance(gold, QueryGold) else "true"
+    )
+    is_open = f"not ({closing(window, watermark).sql})"
+    rows = f"{grained_sql(gold, silver)} select distinct {grain} from grained where {is_open} and ({counts})"
+    return f"select count(*), min({end_sql(window, sql_identifier(window.name))}) from ({rows})"

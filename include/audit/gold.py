@@ -16,11 +16,10 @@ from typing import Any
 
 import duckdb
 
-from include.audit.audit_findings import Finding, FindingKind
-from include.audit.gold_recomputation import grained_columns, grained_sql, recompute_sql
-from include.audit.measure_sql import aggregate_sql, is_wrong_sql
+from include.audit.findings import Finding, FindingKind
+from include.declare.comparable_doubles import SUM_ERROR
 from include.declare.gold_refresh import closing
-from include.declare.measures import Measure, measure_expressions
+from include.declare.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure, measure_expressions
 from include.declare.pipeline import (
     AdditiveGold,
     Gold,
@@ -28,14 +27,163 @@ from include.declare.pipeline import (
     QueryGold,
     closes,
     deciding_columns,
+    gold_window,
     grain_columns,
     row_columns,
     row_condition,
     timed_by,
 )
+from include.declare.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
 from include.read.refresh_state import RefreshState
+
+EXACT_BELOW = 200
+RELATIVE_ERROR = 0.05
+
+
+def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Measure]) -> str:
+    """Return the aggregate of a measure over rows with the columns `silver`; a ratio is of two of `measures`."""
+    expression, function = duckdb_expression(measure.expression, silver), measure.function
+    if function == "ratio":
+        of, to = (next(each for each in measures if each.name == name) for name in (measure.of, measure.to))
+        of_sql, to_sql = (f"cast({aggregate_sql(each, silver, measures)} as double)" for each in (of, to))
+        return f"{of_sql} / nullif({to_sql}, 0)"
+    if function == "count_if":
+        return f"count(*) filter (where {expression})"
+    if function in ("approx_distinct", "count_distinct"):
+        return f"count(distinct {expression})"
+    if function == "avg":
+        # One division after an exact sum: DuckDB's own avg adds up doubles.
+        return f"cast(sum({expression}) as double) / nullif(count({expression}), 0)"
+    if function in PLACED:
+        return _in_order(measure, expression, duckdb_expression(measure.by, silver))
+    if function == "top_k" and measure.weight:
+        return _heaviest(measure, expression, duckdb_expression(measure.weight, silver))
+    if function == "top_k":
+        return _top(measure, expression)
+    if function == "approx_quantile":
+        return f"quantile_disc(cast({expression} as double), {measure.at})"
+    if function == "histogram":
+        return f"[{', '.join(f'count(*) filter (where {chosen})' for chosen in _bins(measure, expression))}]"
+    return f"{function}({expression})"
+
+
+def is_wrong_sql(measure: Measure, gold: str, expected: str, scale: int | None) -> str:
+    """Return the condition that a published value is not the recomputed one; `scale` is of a decimal column."""
+    differs, near = f"{gold} is distinct from {expected}", ""
+    if measure.function == "approx_distinct":
+        near = f"{expected} >= {EXACT_BELOW} and abs({gold} - {expected}) <= {RELATIVE_ERROR} * {expected}"
+    elif measure.function == "approx_quantile":
+        near = f"abs({gold} - {expected}) <= {QUANTILE_ERROR} * abs({expected}) * (1 + 1e-9)"
+    elif measure.function == "avg":
+        unit = 0.0 if scale is None else 10.0**-scale
+        near = f"abs(cast({gold} as double) - {expected}) <= {unit} + 1e-12 * abs({expected})"
+    elif measure.function == "sum" and scale is None:
+        near = f"abs({gold} - {expected}) <= {SUM_ERROR} * abs({expected}) and typeof({gold}) = 'DOUBLE'"
+    return f"({differs}) and not coalesce({near}, false)" if near else differs
+
+
+def _in_order(measure: Measure, expression: str, by: str) -> str:
+    choose = "arg_min" if measure.function in EARLIEST else "arg_max"
+    order_key = f"struct_pack(a := {by}, b := _partition, c := _offset)"
+    # Of a struct, since a value that is null would be passed over.
+    return f"({choose}(struct_pack(v := {expression}), {order_key}) filter (where {by} is not null)).v"
+
+
+def _top(measure: Measure, expression: str) -> str:
+    counted = f"map_entries(histogram({expression}))"
+    pair = "struct_pack(n := -cast(_each.value as bigint), v := _each.key)"
+    ranked = f"list_sort(list_transform({counted}, lambda _each: {pair}))"
+    named = "struct_pack(value := _each.v, count := -_each.n)"
+    return f"coalesce(list_transform({ranked}, lambda _each: {named})[1:{measure.k}], [])"
+
+
+def _heaviest(measure: Measure, expression: str, weight: str) -> str:
+    pairs = f"select unnest(list(struct_pack(v := {expression}, w := {weight}))) as _each"
+    known = f"select * from ({pairs}) where _each.v is not null and _each.w is not null"
+    summed = f"select _each.v as _v, cast(sum(_each.w) as bigint) as _w from ({known}) group by all"
+    ranked = "list(struct_pack(value := _v, weight := _w) order by _w desc, _v)"
+    return f"coalesce((select {ranked}[1:{measure.k}] from ({summed})), [])"
+
+
+def _bins(measure: Measure, expression: str) -> list[str]:
+    value, bounds = f"cast({expression} as double)", [f"{bound!r}::double" for bound in measure.bounds]
+    between = [f"{value} >= {low} and {value} < {high}" for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [f"{value} < {bounds[0]}", *between, f"{value} >= {bounds[-1]}"]
+
+
+def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
+    """Return the SQL that computes a gold table's declared columns from the view `silver` with the columns `silver`."""
+    if isinstance(gold, AdditiveGold):
+        return _additive(gold, silver)
+    if isinstance(gold, LatestGold):
+        return newest_sql(gold, latest_candidates_sql(gold, silver))
+    return _query(gold, silver)
+
+
+def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
+    columns = grained_columns(gold, silver)
+    keys = selected = [sql_identifier(name) for name in grain_columns(gold)]
+    measures = [
+        f"{aggregate_sql(measure, columns, gold.measures)} as {sql_identifier(measure.name)}"
+        for measure in gold.measures
+    ]
+    source = "grained"
+    if gold.session is not None:
+        source = f"({numbered_sessions_sql(gold.session, gold.keys, source)})"
+        keys, selected = [*keys, SESSION_NUMBER], [*keys, *session_bounds_sql(gold.session)]
+    return (
+        f"{grained_sql(gold, silver)} select {', '.join(selected + measures)} from {source} group by {', '.join(keys)}"
+    )
+
+
+def grained_columns(gold: Gold, silver: Sequence[str]) -> list[str]:
+    """Return the columns of silver and the window."""
+    window = gold_window(gold)
+    return list(silver) if window is None else [*silver, window.name]
+
+
+def latest_candidates_sql(gold: LatestGold, silver: Sequence[str]) -> str:
+    """Return the query of all rows of `silver` as rows of the table, with what decides which is the newest."""
+    columns = [f"{duckdb_expression(sql, silver)} as {sql_identifier(name)}" for name, sql in gold.columns]
+    kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in deciding_columns(gold)]
+    return f"select {', '.join([*map(sql_identifier, gold.keys), *columns, *kept])} from {_source(gold, silver)}"
+
+
+def newest_sql(gold: LatestGold, candidates: str) -> str:
+    """Return the query of the newest row of each key."""
+    keys = ", ".join(map(sql_identifier, gold.keys))
+    order = ", ".join(f"{sql_identifier(by)} desc nulls last" for _, by in deciding_columns(gold))
+    newest = f"row_number() over (partition by {keys} order by {order}) = 1"
+    return f"select * from ({candidates}) qualify {newest}"
+
+
+def _query(gold: QueryGold, silver: Sequence[str]) -> str:
+    columns = grained_columns(gold, silver)
+    grain = [sql_identifier(name) for name in grain_columns(gold)]
+    same = same_sql(grain_columns(gold), "grained", "touched")
+    return (
+        f"{grained_sql(gold, silver)}, touched as "
+        f"(select distinct {', '.join(grain)} from grained where {duckdb_expression(gold.touched_by, columns)}), "
+        f"silver as (select * from grained semi join touched on {same}) "
+        f"select * from ({duckdb_expression(gold.query, columns)})"
+    )
+
+
+def grained_sql(gold: Gold, silver: Sequence[str]) -> str:
+    """Return the beginning of a statement that names `grained`: silver with the window's column."""
+    window = gold_window(gold)
+    replaced = [name for name in silver if window is not None and name == window.name]
+    return f"with grained as ({windowed_sql(window, _source(gold, silver), replaced)})"
+
+
+def _source(gold: Gold, silver: Sequence[str]) -> str:
+    """Return the relation of the rows that count; a query sees all rows of the grains that its `touched_by` finds."""
+    if isinstance(gold, QueryGold) or gold.where == "true":
+        return "silver"
+    return f"(select * from silver where {duckdb_expression(gold.where, silver)})"
+
 
 ROWS, GRAIN = "rows of the query", ""
 DECIMAL = re.compile(r"DECIMAL\([0-9]+,(?P<scale>[0-9]+)\)")
