@@ -35,7 +35,7 @@ demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promo
 	@.venv/bin/headrace demo-change
 
 demo-workloads: setup-runtime ## known workloads of stream processors from Kafka to gold, each compared with an oracle
-	@HEADRACE_STATE="$${HEADRACE_STATE:-.headrace-workloads}" HEADRACE_DATASETS=include/workloads/datasets \
+	@HEADRACE_STATE="$${HEADRACE_STATE:-.headrace-workloads}" HEADRACE_DATASETS=tests/workloads/datasets \
 		.venv/bin/headrace demo-workloads $(ARGS)
 
 # Two workers share the files; each file's tests stay on one worker, since they may share a broker or a platform.
@@ -101,13 +101,13 @@ stack-down: ## drain and stop the compose stack; also its data: make stack-down 
 	@STAND_INS="$(STAND_INS)" bash infra/stack.sh down $(ARGS)
 
 stack-demo: setup-runtime ## flights through the stack; backfill, replay, release by Airflow's REST API; a month: ARGS="--to 2013-02-01"
-	@STAND_INS="$(STAND_INS)" .venv/bin/python -m infra.stack_demo $(ARGS)
+	@STAND_INS="$(STAND_INS)" .venv/bin/python -m stack_tools.demo $(ARGS)
 
 stack-faults: setup-runtime ## kill, pause, cut off, starve, fill, replace the stack's containers under load; audit after each
-	@STAND_INS="$(STAND_INS)" .venv/bin/python -m infra.stack_faults $(ARGS)
+	@STAND_INS="$(STAND_INS)" .venv/bin/python -m stack_tools.faults $(ARGS)
 
 stack-check: setup-dev ## check docker-compose.yml, image files and their settings; needs no engine
-	@.venv/bin/python -m infra.stack_check
+	@.venv/bin/python -m stack_tools.check
 
 up: setup-airflow ## start the broker, the streams and Airflow with its page
 	@.venv/bin/headrace up --airflow $(ARGS)

@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from include.ground.errors import Terminal
+
 
 @dataclass(frozen=True)
 class LazyCommand:
@@ -26,7 +28,14 @@ class LazyCommand:
     def load(self, name: str) -> Any:
         """Import the module and return the command (its type is private to Typer)."""
         module, attribute = self.target.split(":")
-        found = getattr(import_module(module), attribute)
+        try:
+            found = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != module.split(".")[0]:
+                raise
+            raise Terminal(
+                f"this installation has no `headrace {name}`; nothing was done", "run it in a clone"
+            ) from error
         if isinstance(found, typer.Typer):
             group = get_group(found)
             group.name = name

@@ -24,7 +24,7 @@ COMMANDS = {
         "Change the demo's flights while the feed runs: ship a release, compare, publish, roll back, replay.",
     ),
     "demo-workloads": LazyCommand(
-        "include.workloads.demo_workloads_command:demo_workloads",
+        "workloads.command:demo_workloads",
         "Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle.",
     ),
     "airflow": LazyCommand(
@@ -33,7 +33,7 @@ COMMANDS = {
         passes_on=True,
     ),
     "bench": LazyCommand(
-        "include.bench.bench_command:app", "Measure the platform on this machine, in state folders of its own."
+        "benchmarks.command:app", "Measure the platform on this machine, in state folders of its own."
     ),
     "produce": LazyCommand(
         "include.producers.produce_command:produce",

@@ -1,21 +1,24 @@
-"""The feeds by name: real events, and the generated ones of `include/workloads`."""
+"""The feeds by name: real events, and those of the workloads in a clone (`tests/workloads`)."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from include.ground.errors import Terminal
-from include.producers.ad_events import AD_EVENTS
-from include.producers.auction_events import AUCTION_EVENTS
 from include.producers.event_feed import Feed
 from include.producers.flight_events import FLIGHTS
-from include.producers.order_events import LINE_EVENTS, ORDER_EVENTS
-from include.producers.post_events import POSTS
-from include.producers.search_events import SEARCHES
 from include.producers.weather_events import WEATHER
 
 FEEDS: dict[str, Feed] = {feed.name: feed for feed in (FLIGHTS, WEATHER)}
-WORKLOADS: dict[str, Feed] = {
-    feed.name: feed for feed in (AD_EVENTS, SEARCHES, POSTS, AUCTION_EVENTS, ORDER_EVENTS, LINE_EVENTS)
-}
+
+
+def known_feeds() -> dict[str, Feed]:
+    """Return all feeds; an installation without the workloads has the real ones only."""
+    try:
+        generated: dict[str, Feed] = import_module("workloads.feeds").GENERATED
+    except ModuleNotFoundError:
+        generated = {}
+    return FEEDS | generated
 
 
 class UnknownFeed(Terminal):
@@ -31,7 +34,7 @@ class UnknownFeed(Terminal):
 
 def find_feed(name: str) -> Feed:
     """Return the feed. Raises UnknownFeed."""
-    feeds = FEEDS | WORKLOADS
+    feeds = known_feeds()
     if name not in feeds:
         raise UnknownFeed(name, tuple(feeds))
     return feeds[name]

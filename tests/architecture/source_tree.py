@@ -28,7 +28,7 @@ class Module:
     @property
     def is_transformation(self) -> bool:
         """Whether it is a dataset's own code."""
-        return self.path.startswith(("include/datasets/", "include/workloads/datasets/"))
+        return self.path.startswith(("include/datasets/", "tests/workloads/datasets/"))
 
 
 @lru_cache(maxsize=1)

@@ -59,16 +59,6 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         before("include.serve") + ("include.producers", "include.cli"),
         "the story that `make demo` runs",
     ),
-    "include.workloads": (
-        before("include.serve") + ("include.producers", "include.cli"),
-        "known workloads and their oracles; an oracle imports nothing of the platform",
-    ),
-    "include.bench": (
-        before("include.serve") + ("include.producers", "include.cli", "include.workloads"),
-        "measures the platform from outside, through the packages that every command uses",
-    ),
-    "include.bench.peers": ((), "hand-written jobs, measured next to the platform: they use nothing of it"),
-    "include.workloads.datasets": ((), "transformations: pyspark and the standard library only"),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.contract": (
         ("include.ground", "include.declare"),
@@ -110,21 +100,22 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "dags": (("include.airflow", "include.ground"), "WHEN: no logic"),
     "airflow_package": (("headrace_airflow",), "an Airflow elsewhere, which has none of our packages"),
 }
+NO_PRODUCT = ("tests", "benchmarks", "workloads", "stack_tools")
 OUTSIDE = {
     "jinja2": (("include.ground",), "templates are rendered in one place, which escapes every value"),
     "fastapi": (("include.serve", "include.airflow"), "web pages are the console's, and Airflow's plugin's"),
     "uvicorn": (("include.ground.http_server",), "a server of our own bounds its clients: serve_application()"),
     "pyspark": (
-        ("spark_jobs", "include.datasets", "include.workloads.datasets", "include.bench.peers"),
+        ("spark_jobs", "include.datasets"),
         "Spark is the data plane's; ask a driver, or read with polars",
     ),
-    "delta": (("spark_jobs", "include.bench.peers"), "delta-spark belongs to the data plane"),
+    "delta": (("spark_jobs",), "delta-spark belongs to the data plane"),
     "airflow": (
         ("dags", "include.airflow", "airflow_package"),
         "Airflow is only an adapter; logic goes to include.change",
     ),
     "confluent_kafka": (
-        ("include.ground", "include.producers", "include.bench", "infra.kafka"),
+        ("include.ground", "include.producers", "infra.kafka"),
         "use include.ground.kafka; only who produces, measures or sets up a broker has an own client",
     ),
     "py4j": (("spark_jobs", "include.audit"), "a JVM is Spark's, or the audit's consumer (include/audit/adr-0002)"),
@@ -135,12 +126,11 @@ OUTSIDE = {
     "prometheus_client": (("include.observe", "include.cli"), "figures are collected in one place"),
     "great_expectations": (("include.change",), "slow to load: for the processes that run checkpoints"),
     "typer": (
-        ("include.cli", "include.demo", "include.bench", "include.producers", "include.workloads"),
+        ("include.cli", "include.demo", "include.producers"),
         "the command line only wires; return values and raise typed errors",
     ),
     "rich": (
-        ("include.cli", "include.bench", "include.demo", "include.producers", "include.workloads", "include.observe")
-        + ("infra",),
+        ("include.cli", "include.demo", "include.producers", "include.observe") + ("infra",),
         "return values; the command line shows them",
     ),
 }
@@ -192,7 +182,7 @@ def test_import_table_has_no_cycle() -> None:
 
 
 def test_production_imports_no_tests() -> None:
-    assert [m.path for m in code() for _, target in imports(m) if inside(target, ["tests"])] == []
+    assert [m.path for m in code() for _, target in imports(m) if inside(target, NO_PRODUCT)] == []
 
 
 @pytest.mark.parametrize("package", OUTSIDE)
@@ -224,14 +214,14 @@ def test_transformations_are_never_imported() -> None:
         f"{m.path}:{line}"
         for m in modules()
         for line, name in imports(m)
-        if inside(name, ["include.datasets", "include.workloads.datasets"])
+        if inside(name, ["include.datasets", "workloads.datasets"])
     ]
     assert strays == []
 
 
-@pytest.mark.parametrize("package", ["include.demo", "include.bench", "include.producers", "include.workloads"])
+@pytest.mark.parametrize("package", ["include.demo", "include.producers"])
 def test_product_imports_neither_demo_nor_benchmarks_nor_producers(package: str) -> None:
-    users = ("include.demo", "include.bench", "include.producers", "include.workloads")
+    users = ("include.demo", "include.producers")
     strays = [
         f"{m.path}:{line} imports {target}: name the command in include/cli/main.py's table instead"
         for m in code()

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
+from workloads.arrival_job import ArrivalStep, arrive
+from workloads.arrival_orders import batches_of
+from workloads.oracle_rows import differing_rows
+from workloads.registry import DATASETS, WORKLOADS
 
 from include.ground.settings import Settings
 from include.read.published_tables import pinned
-from include.workloads.arrival_orders import batches_of
-from include.workloads.oracle_rows import differing_rows
-from include.workloads.workload_registry import DATASETS, WORKLOADS
-from spark_jobs.jobs.arrival_job import ArrivalStep, arrive
 from spark_jobs.tables.failpoints import Step
 
 SEED = 2

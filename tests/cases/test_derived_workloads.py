@@ -12,13 +12,13 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
+from workloads.checks import derived_freshness, derived_runs
+from workloads.oracle_rows import differing_rows
+from workloads.registry import DATASETS, DERIVED, FEEDS
 
 from include.declare.derived_dataset import snapshot_derived
 from include.ground.settings import Settings
 from include.read.published_tables import pinned
-from include.workloads.oracle_rows import differing_rows
-from include.workloads.workload_checks import derived_freshness, derived_runs
-from include.workloads.workload_registry import DATASETS, DERIVED, FEEDS
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.stream.derived_run import DerivedRelease
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from workloads.ad_events import CAMPAIGNS, TASTES, USERS, ad_frame, ads, ids
 
 from include.declare.analyses import KMeans, Recommendations
-from include.producers.ad_events import CAMPAIGNS, TASTES, USERS, ad_frame, ads, ids
 from spark_jobs.history import learned_models
 from spark_jobs.history.learned_models import clustered, recommended
 

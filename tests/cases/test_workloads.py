@@ -14,12 +14,12 @@ from declared_gold import audited
 from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
+from workloads.oracle_rows import differing_rows
+from workloads.registry import DATASETS, GENERATED, WORKLOADS
+from workloads.search_events import injected
 
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
-from include.producers.search_events import injected
-from include.workloads.oracle_rows import differing_rows
-from include.workloads.workload_registry import DATASETS, GENERATED, WORKLOADS
 
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 

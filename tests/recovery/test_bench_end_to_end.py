@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from include.bench.peer_run import PeerOptions, measured_peers
+from benchmarks.peer_run import PeerOptions, measured_peers
 
 PEER = "polars, delta-rs"
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]

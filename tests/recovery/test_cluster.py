@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 from recovery_site import Site, close_broker, open_broker, wait_until
+from stack_tools.oracle import departures_by_carrier
 from standalone_cluster import Cluster, Worker, standalone_cluster
 
 from include.ground.settings import CLONE, Settings
-from infra.stack_oracle import departures_by_carrier
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]
 WITHIN = 900.0

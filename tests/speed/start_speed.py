@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from benchmarks.session import BenchSession, cold_session, start_driver
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.bench.bench_session import BenchSession, cold_session, start_driver
 from include.cli.exit_codes import INTERRUPTED
 from include.ground.settings import load_settings
 from spark_jobs.backends.spark_session import open_session

@@ -6,10 +6,10 @@ from collections import Counter
 from datetime import timedelta
 
 import polars as pl
+from workloads.arrival_job import KILL
+from workloads.arrival_orders import CRASH, MOST_BATCHES, batches_of, steps_of
+from workloads.registry import FEEDS
 
-from include.workloads.arrival_orders import CRASH, MOST_BATCHES, batches_of, steps_of
-from include.workloads.workload_registry import FEEDS
-from spark_jobs.jobs.arrival_job import KILL
 from spark_jobs.tables.failpoints import Step
 
 EVENTS = FEEDS["posts"].frame(timedelta(0)).head(400)

@@ -14,23 +14,26 @@ import numpy as np
 import polars as pl
 import pyarrow.dataset as ds
 import pytest
+from benchmarks import event_supply, sustained_mode
+from benchmarks import follower as bench_follower
+from benchmarks import session as bench_session
+from benchmarks import state as bench_state
+from benchmarks.cpu_usage import per_million, used_between
+from benchmarks.drain_mode import require_count
+from benchmarks.event_supply import EventSupply, ad_block
+from benchmarks.follower import BenchFailed, ObservedPublication, PublicationFollower, seconds_per_million
+from benchmarks.gate import table_problems
+from benchmarks.growth_mode import SmallRun, growth_figures
+from benchmarks.latency_mode import latency_trend, quantiles, waiting_seconds
+from benchmarks.sent_records import SentRecords, block_shift, expected_views, identity_hash
+from benchmarks.session import BenchSession, warm_session
+from benchmarks.state import copied_dataset, temporary_state
+from benchmarks.sustained_mode import Trial, highest_held, lag_trend
+from workloads.ad_events import AD_EVENTS
 
-from include.bench import bench_follower, bench_session, bench_state, event_supply, sustained_mode
-from include.bench.bench_follower import BenchFailed, ObservedPublication, PublicationFollower, seconds_per_million
-from include.bench.bench_gate import table_problems
-from include.bench.bench_session import BenchSession, warm_session
-from include.bench.bench_state import copied_dataset, temporary_state
-from include.bench.cpu_usage import per_million, used_between
-from include.bench.drain_mode import require_count
-from include.bench.event_supply import EventSupply, ad_block
-from include.bench.growth_mode import SmallRun, growth_figures
-from include.bench.latency_mode import latency_trend, quantiles, waiting_seconds
-from include.bench.sent_records import SentRecords, block_shift, expected_views, identity_hash
-from include.bench.sustained_mode import Trial, highest_held, lag_trend
 from include.declare.dataset import declared_dataset
 from include.ground.paths import publication_path, status_path
 from include.ground.settings import Settings, load_settings
-from include.producers.ad_events import AD_EVENTS
 from include.read.publication import Publication, publish
 from include.state.driver_status import LastRun
 from include.state.process_states import ProcessState, ProcessStatus

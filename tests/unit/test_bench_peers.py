@@ -10,20 +10,20 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 import typer
+from benchmarks import command as cli
+from benchmarks import peer_run
+from benchmarks.event_supply import ad_block
+from benchmarks.gate import table_problems
+from benchmarks.peer_run import PEERS, in_turn
+from benchmarks.peers import peer_job, polars_delta_rs
+from benchmarks.peers.peer_job import PeerJob, TopicSpan, read_job
+from benchmarks.sent_records import SentRecords
+from benchmarks.state import copied_dataset
 from confluent_kafka import TopicPartition
+from workloads.ad_events import ads as produced_ads
 
-from include.bench import bench_command as cli
-from include.bench import peer_run
-from include.bench.bench_gate import table_problems
-from include.bench.bench_state import copied_dataset
-from include.bench.event_supply import ad_block
-from include.bench.peer_run import PEERS, in_turn
-from include.bench.peers import peer_job, polars_delta_rs
-from include.bench.peers.peer_job import PeerJob, TopicSpan, read_job
-from include.bench.sent_records import SentRecords
 from include.declare.dataset import declared_dataset
 from include.ground.settings import Settings
-from include.producers.ad_events import ads as produced_ads
 
 # --- peers -------------------------------------------------------------------------------------------------------
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from benchmarks import command as cli
+from benchmarks.machine import Machine
+from benchmarks.page import as_page, as_plot
+from benchmarks.plan import Mode, RunOptions, steps
+from benchmarks.result import BenchResult, Measurement, ResultUnreadable, read_result, write_result
+from benchmarks.spread import Spread, compared, differing_conditions, only_in_one, spreads
+from benchmarks.table import as_text
 from rich.console import Console
 from typer.testing import CliRunner
 
-from include.bench import bench_command as cli
-from include.bench.bench_machine import Machine
-from include.bench.bench_page import as_page, as_plot
-from include.bench.bench_result import BenchResult, Measurement, ResultUnreadable, read_result, write_result
-from include.bench.bench_run import Mode, RunOptions, steps
-from include.bench.bench_spread import Spread, compared, differing_conditions, only_in_one, spreads
-from include.bench.bench_table import as_text
 from include.cli.main import app
 from include.ground.settings import Settings, load_settings
 

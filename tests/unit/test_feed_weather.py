@@ -7,9 +7,10 @@ from decimal import Decimal
 
 import polars as pl
 import pytest
+from workloads.feeds import GENERATED
 
 from include.producers.event_feed import InvalidEventRange, events
-from include.producers.feed_registry import FEEDS, WORKLOADS, UnknownFeed, find_feed
+from include.producers.feed_registry import FEEDS, UnknownFeed, find_feed
 from include.producers.weather_events import MEASUREMENTS, WEATHER, observations, weather_events
 
 FIELDS = ["event_id", "station", "observed_at", *MEASUREMENTS]
@@ -61,7 +62,7 @@ def test_unknown_feed_is_refused_with_the_known_ones() -> None:
     assert weather_events().columns == ["key", "value", "occurred_at", "event_id"]
     with pytest.raises(UnknownFeed) as refused:
         find_feed("trains")
-    assert refused.value.known == (*FEEDS, *WORKLOADS)
+    assert refused.value.known == (*FEEDS, *GENERATED)
 
 
 def test_repeat_below_1_is_refused() -> None:

@@ -9,14 +9,15 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 import pytest
+from workloads.ad_events import BETWEEN, ad_frame, ads
+from workloads.auction_events import AUCTION, BID, FIRST_ID, PERSON, auction_event, auction_frame
+from workloads.feeds import GENERATED
+from workloads.search_events import FREQUENT, injected, search_frame, usual_rate
 
-from include.producers.ad_events import BETWEEN, ad_frame, ads
-from include.producers.auction_events import AUCTION, BID, FIRST_ID, PERSON, auction_event, auction_frame
 from include.producers.event_feed import REPETITION, InvalidEventRange
-from include.producers.feed_registry import FEEDS, WORKLOADS
+from include.producers.feed_registry import FEEDS
 from include.producers.injected_faults import Shares
 from include.producers.paced_sending import Run, deliveries
-from include.producers.search_events import FREQUENT, injected, search_frame, usual_rate
 
 YSB = re.compile(
     r'\{"user_id": "[0-9a-f-]{36}", "page_id": "[0-9a-f-]{36}", "ad_id": "[0-9a-f-]{36}", "ad_type": "[a-z-]+", '
@@ -24,9 +25,9 @@ YSB = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", GENERATED)
 def test_generated_events_are_the_same_at_each_call(name: str) -> None:
-    feed = WORKLOADS[name]
+    feed = GENERATED[name]
     first, again = feed.frame(timedelta(0)), feed.frame(timedelta(0))
     assert first.columns == ["key", "value", "occurred_at", "event_id"]
     assert sha256(b"".join(first["value"])).digest() == sha256(b"".join(again["value"])).digest()
@@ -68,14 +69,14 @@ def test_searches_follow_the_usual_rate_but_in_injected_hours() -> None:
 
 
 def test_corrupt_ad_events_are_refused() -> None:
-    run = Run(WORKLOADS["ad_events"], shares=Shares(corrupt=0.01))
+    run = Run(GENERATED["ad_events"], shares=Shares(corrupt=0.01))
     with pytest.raises(InvalidEventRange, match="cannot be corrupted"):
         deliveries(run, datetime.now(UTC))
 
 
 @pytest.mark.parametrize("name", ["searches", "posts", "auction"])
 def test_corrupt_records_of_other_workloads_have_a_reason(name: str) -> None:
-    rows = deliveries(Run(WORKLOADS[name], shares=Shares(corrupt=0.01)), datetime.now(UTC))
+    rows = deliveries(Run(GENERATED[name], shares=Shares(corrupt=0.01)), datetime.now(UTC))
     corrupt = rows.filter(rows["fault"] == "corrupt")
     assert corrupt.height > 100
     assert corrupt["reason"].null_count() == 0

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stack_tools.check import compose_problems, problems
 
 from include.ground.settings import CLONE
-from infra.stack_check import compose_problems, problems
 
 
 @pytest.fixture

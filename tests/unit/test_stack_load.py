@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-
-from infra.stack_load import DAYS, FIRST, FeedExhausted, Load, span_of
-from infra.stack_site import CommandFailed, StackSite
+from stack_tools.load import DAYS, FIRST, FeedExhausted, Load, span_of
+from stack_tools.site import CommandFailed, StackSite
 
 
 class StoppedSite(StackSite):

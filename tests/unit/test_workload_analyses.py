@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import networkx as nx
 import pytest
-
-from include.workloads.graph_oracle import expected_closure, expected_components, expected_ranks
-from include.workloads.workload_analyses import differing_results
+from workloads.analyses import differing_results
+from workloads.graph_oracle import expected_closure, expected_components, expected_ranks
 
 EDGES = {("a", "b"): 3, ("b", "c"): 1, ("c", "a"): 2, ("b", "d"): 5, ("x", "y"): 1}
 

@@ -7,11 +7,11 @@ from io import BytesIO
 
 import polars as pl
 import pytest
+from workloads.checks import bytes_of_rows
+from workloads.orders_checked import orders_file, orders_so_far
+from workloads.outcome import OtherEvents, refuse_other_events
 
 from include.ground.settings import Settings
-from include.workloads.orders_checked import orders_file, orders_so_far
-from include.workloads.workload_checks import bytes_of_rows
-from include.workloads.workload_run import OtherEvents, refuse_other_events
 
 TEXTS = [f"a text of over twelve bytes, {number // 10:04}" for number in range(2000)]
 ROWS = pl.DataFrame({"text": TEXTS, "number": range(2000)})

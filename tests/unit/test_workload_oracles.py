@@ -6,12 +6,13 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from workloads.auction_oracle import expected_auction_tables
+from workloads.charts import anomaly_chart, top_chart
+from workloads.oracle_rows import differing_rows
+from workloads.posts_oracle import expected_post_tables
+from workloads.searches_oracle import expected_search_tables, flag_score
+
 from include.ground.render_template import render_html
-from include.workloads.auction_oracle import expected_auction_tables
-from include.workloads.oracle_rows import differing_rows
-from include.workloads.posts_oracle import expected_post_tables
-from include.workloads.searches_oracle import expected_search_tables, flag_score
-from include.workloads.workload_charts import anomaly_chart, top_chart
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from workloads.analyses import AnalysisResult
+from workloads.outcome import WorkloadResult
+from workloads.registry import DERIVED, WORKLOADS, connected
+from workloads.table import json_row, print_results
 
 from include.audit.balance import DatasetAudit
 from include.audit.gold import UncheckedTable
-from include.workloads.workload_analyses import AnalysisResult
-from include.workloads.workload_registry import DERIVED, WORKLOADS, connected
-from include.workloads.workload_run import WorkloadResult
-from include.workloads.workload_table import json_row, print_results
 
 
 def result(name: str) -> WorkloadResult:

@@ -1,0 +1,14 @@
+"""The generated feeds by name."""
+
+from __future__ import annotations
+
+from include.producers.event_feed import Feed
+from workloads.ad_events import AD_EVENTS
+from workloads.auction_events import AUCTION_EVENTS
+from workloads.order_events import LINE_EVENTS, ORDER_EVENTS
+from workloads.post_events import POSTS
+from workloads.search_events import SEARCHES
+
+GENERATED: dict[str, Feed] = {
+    feed.name: feed for feed in (AD_EVENTS, SEARCHES, POSTS, AUCTION_EVENTS, ORDER_EVENTS, LINE_EVENTS)
+}
