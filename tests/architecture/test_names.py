@@ -23,9 +23,8 @@ def sources() -> list[Path]:
 def test_test_modules_have_names_of_their_own() -> None:
     """Pytest imports them by their file's name: two of one name end a run of both folders."""
     found = defaultdict(list)
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        if path.name not in {"conftest.py", "__init__.py"}:
-            found[path.name].append(str(path.relative_to(ROOT)))
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        found[path.name].append(str(path.relative_to(ROOT)))
     assert len(found) > 100
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
 
