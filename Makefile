@@ -88,6 +88,7 @@ test-bare: ## the README's commands in a bare Debian container, as an ordinary u
 check: setup-dev stack-check ## style and types: ruff, mypy; the compose stack
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
+	@.venv/bin/python tests/architecture/measure.py
 
 .PHONY: test-containers stack-up stack-pin stack-down stack-demo stack-faults stack-check
 
