@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -143,6 +143,18 @@ bench-run: setup-dev ## measure what one live run of a few thousand rows costs, 
 
 bench-rules: setup-dev ## measure the cost of 20 row rules in refine, as a ratio
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/rule_cost.py
+
+golden: setup-runtime ## compare what the product computes with the recorded outputs of demo, plans, workloads; some: ARGS="demo posts"
+	@.venv/bin/python tests/golden/compare.py $(ARGS)
+
+golden-record: setup-runtime ## record these outputs, after a change that was meant to change them
+	@.venv/bin/python tests/golden/compare.py --record $(ARGS)
+
+# Rounds of `make budgets`: each measures both trees, about ten minutes.
+ROUNDS ?= 3
+budgets: setup-dev ## compare drain, p95 and run cost with another clone: make budgets BASE=/path/to/clone ROUNDS=1
+	@[ -n "$(BASE)" ] || { echo "headrace: BASE is missing, nothing was measured; make budgets BASE=/path/to/clone"; exit 2; }
+	@.venv/bin/python tests/golden/budgets.py "$(BASE)" --rounds $(ROUNDS) $(ARGS)
 
 lock: ## regenerate requirements/*.lock; newer versions: make lock ARGS=--upgrade
 	@bash infra/lock.sh $(ARGS)
