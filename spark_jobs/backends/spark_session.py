@@ -18,6 +18,7 @@ from include.ground.secret_masking import holds_secret
 from include.ground.settings import CLONE, Settings, reject_unsafe
 from include.ground.spark_master import require_master
 from spark_jobs.backends.java_lookups import remember_lookups
+from spark_jobs.backends.spark.delta_session import delta_options
 from spark_jobs.backends.spark_cluster import (
     code_archive,
     master_options,
@@ -132,7 +133,7 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         "spark.driver.extraJavaOptions": _jvm_flags(settings),
         "spark.local.dir": str(settings.state / "spark"),
     }
-    options |= _delta_options() if delta else {}
+    options |= delta_options() if delta else {}
     for key, value in options.items():
         reject_unsafe(key, value)
     with private_options(settings, options) as public:
@@ -203,11 +204,3 @@ def _jvm_flags(settings: Settings) -> str:
 def class_archive(settings: Settings) -> Path:
     """Return the path of the archive of loaded classes (`class_archive.py`), which halves the start of a JVM."""
     return settings.jars / "spark.jsa"
-
-
-def _delta_options() -> dict[str, str]:
-    return {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "2",
-    }

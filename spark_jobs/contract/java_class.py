@@ -26,6 +26,20 @@ def new_instance(spark: SparkSession, source: Path) -> Any:
 @lru_cache(maxsize=8)
 def _loaded(context: SparkContext, source: Path) -> Any:
     """Return the class; tasks find it in a jar from now on. A context has many sessions: one for each micro-batch."""
+    compiler, jar = _compiled(context, source)
+    context._jsc.sc().addJar(str(jar))
+    return compiler.getClassLoader().loadClass(f"{PACKAGE}.{source.stem}")
+
+
+@lru_cache(maxsize=8)
+def give_to_driver(context: SparkContext, source: Path) -> None:
+    """Have Spark's own code in the driver find the class by its name, in any of the process's sessions."""
+    java: Any = context._jvm
+    _, jar = _compiled(context, source)
+    java.java.lang.Thread.currentThread().getContextClassLoader().addURL(java.java.io.File(str(jar)).toURI().toURL())
+
+
+def _compiled(context: SparkContext, source: Path) -> tuple[Any, Path]:
     java: Any = context._jvm
     compiler = java.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(java.org.apache.spark.util.Utils.getSparkClassLoader())
@@ -34,8 +48,7 @@ def _loaded(context: SparkContext, source: Path) -> Any:
     folder = Path(context.getConf().get("spark.local.dir", "."))
     jar = folder / f"{source.stem}-{sha256(text.encode()).hexdigest()[:16]}.jar"
     _write_jar(jar, dict(compiler.getBytecodes()))
-    context._jsc.sc().addJar(str(jar))
-    return compiler.getClassLoader().loadClass(f"{PACKAGE}.{source.stem}")
+    return compiler, jar
 
 
 def _write_jar(jar: Path, classes: dict[str, bytes]) -> None:

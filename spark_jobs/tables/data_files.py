@@ -114,6 +114,7 @@ def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Pa
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 LAST_TIME = datetime.max.replace(tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
 Bound = int | str | datetime | date | Decimal
 Bounds = Mapping[str, Bound]
 
@@ -171,10 +172,15 @@ def files_of(delta: DeltaTable, spec: TableSpec) -> list[DataFile]:
 
 def _known_file(row: Mapping[str, Any], spec: TableSpec) -> DataFile:
     low = {c: row[f"min.{c}"] for c in spec.bounded if row.get(f"min.{c}") is not None}
-    high = {c: row[f"max.{c}"] for c in spec.bounded if row.get(f"max.{c}") is not None}
+    high = {c: widened(row[f"max.{c}"]) for c in spec.bounded if row.get(f"max.{c}") is not None}
     nulls = {c: row[f"null_count.{c}"] for c in spec.bounded if row.get(f"null_count.{c}") is not None}
     path, partition = unquote(row["path"]), row[f"partition.{spec.partition}"]
     return DataFile(path, partition, row["num_records"], row["size_bytes"], low, high, nulls)
+
+
+def widened(high: Bound) -> Bound:
+    """Return a greatest value of a log: delta-spark rounds times down to milliseconds."""
+    return min(high, LAST_TIME - MILLISECOND) + MILLISECOND if isinstance(high, datetime) else high
 
 
 def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:

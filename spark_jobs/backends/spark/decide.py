@@ -1,0 +1,369 @@
+"""A run's records decided by executors: validated, turned into rows of silver, each identity once.
+
+Reads: bronze's files of the run; silver's files within the horizon. Both are named by the log as it is now, so a block
+that is lost with an executor is computed again from the same rows.
+Guarantee: each record is accepted or rejected, or RowsUnaccounted is raised and nothing is committed.
+The driver sees counts by partition and reason, and hashes of one run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial, reduce
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from include.declare.event_times import after, before
+from include.ground.record_coordinates import COORDINATES, POSITION, RANK
+from spark_jobs.backends.backend import DecisionCounts, Metadata, Transaction
+from spark_jobs.backends.spark.isolate import failing_records, without_failing
+from spark_jobs.backends.spark.spark_table import SparkTable
+from spark_jobs.contract.validator import REASONS
+from spark_jobs.contract.warning_counts import Counts
+from spark_jobs.layers.row_provenance import batch_number
+from spark_jobs.layers.run_inputs import validate_with_decisions
+from spark_jobs.layers.silver_tables import (
+    FIRST_MONTH,
+    LAST_MONTH,
+    MONTH,
+    Inheritance,
+    RefineRun,
+    SilverTables,
+    dated,
+    first_unexpired_batch,
+)
+from spark_jobs.layers.transform_errors import record_error
+from spark_jobs.tables.batches import commit_of, count_rows, metadata_of
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+
+HELD = StorageLevel.MEMORY_AND_DISK
+MOST_BROADCAST = 2_000_000
+"""Records of a run whose hashes every executor gets, 16 bytes each; those of a larger run are shuffled."""
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+MARK, TIME = "_mark", "_time"
+
+
+@dataclass
+class SparkRun:
+    """The rows of a run, held by executors until `release`."""
+
+    writer: SilverTables
+    accepted: DataFrame
+    rejected: DataFrame
+    counts: DecisionCounts
+    held: Sequence[DataFrame] = ()
+
+    def commit_silver(self, transaction: Transaction, metadata: Metadata) -> None:
+        """Commit the accepted rows."""
+        _append(self.writer.silver, self.accepted, transaction, metadata)
+
+    def commit_rejected(self, transaction: Transaction, metadata: Metadata) -> None:
+        """Commit the rejected rows."""
+        _append(self.writer.rejected, self.rejected, transaction, metadata)
+
+    def release(self) -> None:
+        """Free the blocks."""
+        for frame in self.held:
+            frame.unpersist()
+
+
+def _append(table: Table, rows: DataFrame, transaction: Transaction, metadata: Metadata) -> None:
+    assert isinstance(table, SparkTable), f"{table.spec.name} was opened by another backend"
+    table.append(rows, transaction, metadata)
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """The inputs of a run, and how they are read: by these lengths of the lists of decisions and schemas."""
+
+    writer: SilverTables
+    run: RefineRun
+    decided_until: int
+    schemas_until: int
+    held: list[DataFrame] = field(default_factory=list)
+
+    def hold(self, rows: DataFrame) -> DataFrame:
+        self.held.append(rows.persist(HELD))
+        return rows
+
+    def release(self) -> None:
+        for frame in self.held:
+            frame.unpersist()
+
+
+def decide(writer: SilverTables, run: RefineRun, *, is_committed: bool) -> SparkRun:
+    """Return the decided run. Raises RowsUnaccounted, TransformationFailed."""
+    inheritance = writer.inheritance
+    if inheritance is not None and run.first < inheritance.until:
+        return _inherited(writer, inheritance, run)
+    facts = metadata_of(commit_of(writer.silver, writer.app_id("silver"), run.last)) if is_committed else {}
+    paths = [writer.bronze.spec.path / file.path for file in writer.bronze.batch_files(*run.batches)]
+    decided = facts.get("decided_until") if is_committed else writer.decisions.until()
+    schemas = facts.get("schemas_until") if is_committed else writer.payloads.learn(paths)
+    decision = _Decision(writer, run, int(decided or 0), int(schemas or 0))
+    try:
+        return _decided(decision, decision.hold(_validated(decision)))
+    except BaseException:
+        decision.release()
+        raise
+
+
+def _validated(decision: _Decision) -> DataFrame:
+    writer, run = decision.writer, decision.run
+    bronze, files = writer.bronze, writer.bronze.batch_files(*run.batches)
+    texts = writer.payloads.texts([bronze.spec.path / file.path for file in files], decision.schemas_until)
+    records = texts.of(bronze.read_batches(writer.spark, files, *run.batches))
+    decisions = writer.decisions.for_batches(run.batches, decision.decided_until)
+    return validate_with_decisions(writer.validator, records, decisions)
+
+
+def _decided(decision: _Decision, validated: DataFrame) -> SparkRun:
+    writer, run = decision.writer, decision.run
+    rows = transformed(writer, run, validated.where(F.size("_reasons") == 0))
+    try:
+        found = _counted(decision, validated, rows)
+    except Exception as error:
+        if record_error(error) is None:
+            raise
+        # Some record makes silver.py fail: those that do are found one by one, and rejected.
+        failing = failing_records(writer, validated, partial(transformed, writer, run))
+        return _decided(decision, decision.hold(without_failing(validated, failing)))
+    duplicates = decision.hold(_duplicates(decision, rows, found))
+    count = duplicates.count()
+    invalid = _rejected(writer, validated.where(F.size("_reasons") > 0), "invalid", F.col("_reasons"))
+    if count:
+        rows = rows.join(_small(duplicates.select(*POSITION), count), list(POSITION), "left_anti").select(*rows.columns)
+        found = replace(found, latest=_latest(writer, rows), accepted=found.accepted - count)
+        again = _rejected(writer, duplicates, "duplicate", _duplicate_of(writer))
+        rejected, reasons = invalid.unionByName(again), {**found.reasons, "duplicate": count}
+        dispositions = {**found.dispositions, "duplicate": count}
+    else:
+        rejected, reasons, dispositions = invalid, dict(found.reasons), dict(found.dispositions)
+    counts = DecisionCounts(
+        found.rows_in,
+        found.accepted,
+        found.rows_in - found.accepted,
+        reasons,
+        dispositions,
+        _warnings(writer, validated),
+        found.latest,
+        decision.decided_until,
+        decision.schemas_until,
+    )
+    return SparkRun(writer, rows, rejected, counts, decision.held)
+
+
+def transformed(writer: SilverTables, run: RefineRun, accepted: DataFrame) -> DataFrame:
+    """Return rows of silver, each batch's joined with the reference tables as its commit names them."""
+    records, ranges = accepted.drop("_reasons"), writer.reference.version_ranges(*run.batches)
+    parts = [
+        writer.transform(
+            records if len(ranges) == 1 else records.where(F.col("_batch_id").between(each.first, each.last)),
+            **each.frames,
+        )
+        for each in ranges
+    ]
+    rows = dated(reduce(DataFrame.unionByName, parts), writer.dataset)
+    return rows.select(*writer.silver.spec.schema.fieldNames())
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the first look at a run's records says; `bounds`: least and greatest event time, in microseconds."""
+
+    rows_in: int
+    accepted: int
+    reasons: Mapping[str, int]
+    dispositions: Mapping[str, int]
+    latest: Mapping[str, datetime]
+    bounds: tuple[int, int] | None
+
+
+def _counted(decision: _Decision, validated: DataFrame, rows: DataFrame) -> _Found:
+    """Count records by reason and rows by partition; raises RowsUnaccounted unless each valid record is one row."""
+    writer, run = decision.writer, decision.run
+    place, none = F.xxhash64(*POSITION), F.array().cast("array<string>")
+    whole = F.xxhash64(*(name for name in rows.columns))
+    # The hash of a row has all its columns computed: silver.py fails here on a record, not while its rows are written.
+    made = rows.select(
+        "_partition", none.alias("_rules"), _time(writer).alias(TIME), whole.alias("_row"), place.alias("_place")
+    )
+    rules, nothing = F.array_distinct(F.transform("_reasons", lambda reason: reason["rule"])), F.lit(None).cast("long")
+    records = validated.select(
+        "_partition", rules.alias("_rules"), nothing.alias(TIME), nothing.alias("_row"), place.alias("_place")
+    )
+    both = made.withColumn("_made", F.lit(True)).unionByName(records.withColumn("_made", F.lit(False)))
+    sums = both.groupBy("_made", "_partition", "_rules").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.bit_xor("_place").alias("places"),
+        F.min(TIME).alias("low"),
+        F.max(TIME).alias("high"),
+        F.max("_row"),
+    )
+    groups = sums.collect()
+    made_of = [group for group in groups if group["_made"]]
+    valid = [group for group in groups if not group["_made"] and not group["_rules"]]
+    rows_in = sum(group["rows"] for group in groups if not group["_made"])
+    _refuse_unaccounted(writer, run, rows_in, _sums(valid), _sums(made_of))
+    reasons: Counter[str] = Counter()
+    for group in groups:
+        reasons.update({rule: group["rows"] for rule in group["_rules"] if not group["_made"]})
+    accepted = sum(group["rows"] for group in made_of)
+    dispositions = {"invalid": rows_in - accepted} if rows_in > accepted else {}
+    latest = {str(group["_partition"]): EPOCH + group["high"] * MICROSECOND for group in made_of}
+    bounds = (min(group["low"] for group in made_of), max(group["high"] for group in made_of)) if made_of else None
+    return _Found(rows_in, accepted, dict(reasons), dispositions, latest, bounds)
+
+
+def _sums(groups: Sequence[Any]) -> tuple[int, int]:
+    """Return the number of records and a digest of their places."""
+    return sum(group["rows"] for group in groups), reduce(lambda a, b: a ^ b, (group["places"] for group in groups), 0)
+
+
+def _refuse_unaccounted(
+    writer: SilverTables, run: RefineRun, rows_in: int, valid: tuple[int, int], made: tuple[int, int]
+) -> None:
+    expected = count_rows(writer.bronze, *run.batches)
+    if rows_in != expected:
+        why = f"bronze has {expected} records, {rows_in} were read"
+        raise RowsUnaccounted(writer.silver.spec.name, run.batches, why)
+    if valid != made:
+        why = f"{valid[0]} records, {made[0]} rows: silver.py must return exactly one row per record"
+        raise RowsUnaccounted(writer.silver.spec.name, run.batches, why)
+
+
+def _time(writer: SilverTables) -> Column:
+    """Return the event time in microseconds; a row without one counts as of 1970."""
+    return F.coalesce(F.unix_micros(writer.dataset.pipeline.event_time), F.lit(0).cast("long"))
+
+
+def _duplicates(decision: _Decision, rows: DataFrame, found: _Found) -> DataFrame:
+    """Return the coordinates of rows whose identity an earlier row of the run or of silver has, and that row's."""
+    writer, identity = decision.writer, list(decision.writer.dataset.pipeline.identity)
+    marked = (F.xxhash64(*identity).alias(MARK), _time(writer).alias(TIME))
+    columns = list(dict.fromkeys([*identity, *COORDINATES]))
+    fresh = rows.select(*columns, *marked)
+    marks = fresh.select(F.col(MARK).alias("_fresh_mark"), F.col(TIME).alias("_fresh_time"))
+    horizon = writer.dataset.pipeline.horizon // MICROSECOND
+    near = F.abs(F.col(TIME) - F.col("_fresh_time")) <= horizon
+    known = _known(decision, found).select(*dict.fromkeys([*identity, *RANK]), *marked)
+    earlier = known.join(_small(marks, found.accepted), (F.col(MARK) == F.col("_fresh_mark")) & near, "left_semi")
+    both = fresh.withColumn("_fresh", F.lit(True)).unionByName(
+        earlier.withColumn("_fresh", F.lit(False)), allowMissingColumns=True
+    )
+    same = Window.partitionBy(MARK, *identity).orderBy(*RANK)
+    ranked = both.select(
+        *COORDINATES,
+        "_fresh",
+        F.row_number().over(same).alias("_place"),
+        F.first(F.concat_ws("/", *RANK)).over(same).alias("_winner"),
+    )
+    return ranked.where(F.col("_fresh") & (F.col("_place") > 1)).select(*COORDINATES, "_winner")
+
+
+def _known(decision: _Decision, found: _Found) -> DataFrame:
+    """Return silver's rows before the run that may lie within the horizon of a row of it."""
+    writer, run, pipeline = decision.writer, decision.run, decision.writer.dataset.pipeline
+    files = [] if found.bounds is None else writer.silver.batch_files(0, run.first - 1)
+    if found.bounds is not None and found.bounds[0] > 0:
+        low, high = (EPOCH + bound * MICROSECOND for bound in found.bounds)
+        span = before(low, pipeline.horizon), after(high, pipeline.horizon)
+        # A row without an event time counts as of 1970, which no bound of a file says.
+        files = [f for f in files if f.nulls.get(pipeline.event_time, 1) or f.overlaps(pipeline.event_time, *span)]
+    rows = writer.silver.read(writer.spark, files)
+    if all(file.lies_within("_batch_id", 0, run.first - 1) for file in files):
+        return rows
+    return rows.where(F.col("_batch_id") < batch_number(run.first, "_batch_id"))
+
+
+def _small(rows: DataFrame, count: int) -> DataFrame:
+    return F.broadcast(rows) if count <= MOST_BROADCAST else rows
+
+
+def _latest(writer: SilverTables, rows: DataFrame) -> dict[str, datetime]:
+    found = rows.groupBy("_partition").agg(F.max(_time(writer)).alias("high")).collect()
+    return {str(each["_partition"]): EPOCH + each["high"] * MICROSECOND for each in found}
+
+
+def _warnings(writer: SilverTables, validated: DataFrame) -> Counts:
+    """Return the counts of the warning rules over the accepted records; no job without such a rule."""
+    rules, aggregates = writer.counting.rules, writer.counting.aggregates
+    if not rules:
+        return {}
+    found = validated.where(F.size("_reasons") == 0).agg(*aggregates).first()
+    assert found is not None, "an aggregate without groups is one row"
+    return {
+        name: {
+            "validated": int(found[f"validated_{n}"]),
+            "violations": int(found[f"violations_{n}"]),
+            "first": None if found[f"first_{n}"] is None else list(found[f"first_{n}"]),
+        }
+        for n, name in enumerate(rules)
+    }
+
+
+def _duplicate_of(writer: SilverTables) -> Column:
+    identity = F.lit(", ".join(writer.dataset.pipeline.identity))
+    return F.array(
+        F.struct(F.lit("duplicate").alias("rule"), identity.alias("column"), F.col("_winner").alias("detail"))
+    )
+
+
+def _rejected(writer: SilverTables, rows: DataFrame, disposition: str, reasons: Column) -> DataFrame:
+    month = F.greatest(F.least(F.date_format("_timestamp", "yyyy-MM"), F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
+    return rows.select(
+        *("_topic", "_partition", "_offset", "_batch_id"),
+        F.lit(disposition).alias("disposition"),
+        reasons.cast(REASONS).alias("reasons"),
+        F.lit(writer.dataset.contract.version).alias("contract_version"),
+        F.col("_timestamp").alias("first_seen"),
+        month.alias(MONTH),
+    )
+
+
+def _inherited(writer: SilverTables, inheritance: Inheritance, run: RefineRun) -> SparkRun:
+    """Return the base release's rows of these batches, unchanged; new columns are null."""
+    if run.last >= inheritance.until:
+        why = f"batches before {inheritance.until} are inherited, later ones validated: a run cannot do both"
+        raise RowsUnaccounted(writer.silver.spec.name, run.batches, why)
+    month = F.date_format(writer.dataset.pipeline.event_time, "yyyy-MM")
+    arrival = F.greatest(F.least(F.date_format("first_seen", "yyyy-MM"), F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
+    accepted = _rows_of_base(writer, inheritance.silver, writer.silver, month, run)
+    rejected = _rows_of_base(writer, inheritance.rejected, writer.rejected, arrival, run)
+    count, refused = (count_rows(table, *run.batches) for table in (inheritance.silver, inheritance.rejected))
+    rows_in = count_rows(writer.bronze, *run.batches)
+    if run.first < first_unexpired_batch(writer, "bronze"):
+        # Bronze has no rows any more of batches that have expired.
+        rows_in = count + refused
+    if rows_in != count + refused:
+        why = f"{rows_in} records came in, {count} are accepted and {refused} rejected"
+        raise RowsUnaccounted(writer.silver.spec.name, run.batches, why)
+    reasons, dispositions = _counts_of(rejected)
+    counts = DecisionCounts(rows_in, count, refused, reasons, dispositions, {}, _latest(writer, accepted))
+    return SparkRun(writer, accepted, rejected, counts)
+
+
+def _rows_of_base(writer: SilverTables, source: Table, target: Table, month: Column, run: RefineRun) -> DataFrame:
+    rows, known = source.read_batches(writer.spark, source.batch_files(*run.batches), *run.batches), source.spec.schema
+    columns = [
+        F.col(each.name) if each.name in known.fieldNames() else F.lit(None).try_cast(each.dataType).alias(each.name)
+        for each in target.spec.data_schema.fields
+    ]
+    return rows.select(*columns, month.alias(MONTH))
+
+
+def _counts_of(rejected: DataFrame) -> tuple[dict[str, int], dict[str, int]]:
+    """Return rejected rows by reason, each once a record, and by disposition."""
+    rules = F.array_distinct(F.transform("reasons", lambda reason: reason["rule"]))
+    groups = rejected.groupBy("disposition", rules.alias("rules")).agg(F.count(F.lit(1)).alias("rows")).collect()
+    reasons, dispositions = Counter[str](), Counter[str]()
+    for group in groups:
+        dispositions[group["disposition"]] += group["rows"]
+        reasons.update(dict.fromkeys(group["rules"], group["rows"]))
+    return dict(reasons), dict(dispositions)
