@@ -79,11 +79,11 @@ class PartitionsNotReady(Transient):
 
 
 class KafkaRefused(Terminal):
-    """The broker answered with an error; `code` is Kafka's name for it."""
+    """The broker answered with an error; `answer` is Kafka's name for it."""
 
-    def __init__(self, doing: str, bootstrap: str, code: str, reason: str) -> None:
-        super().__init__(f"{doing} at {bootstrap} was refused: {code}: {reason}")
-        self.bootstrap, self.code = bootstrap, code
+    def __init__(self, doing: str, bootstrap: str, answer: str, reason: str) -> None:
+        super().__init__(f"{doing} at {bootstrap} was refused: {answer}: {reason}")
+        self.bootstrap, self.answer = bootstrap, answer
 
 
 @lru_cache(maxsize=8)
@@ -126,7 +126,7 @@ def _create_topic(bootstrap: str, name: str, partitions: int) -> None:
     try:
         result_of(future, f"creating topic {name}", bootstrap, TIMEOUT)
     except KafkaRefused as error:
-        if error.code != "TOPIC_ALREADY_EXISTS":
+        if error.answer != "TOPIC_ALREADY_EXISTS":
             raise
 
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from stack_tools.airflow_rest import AirflowRest
 
-from include.ground.airflow_rest import AirflowRest
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE
 

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 from foreign_airflow import foreign_airflow
 from recovery_site import TEMPLATE, Site, close_broker, copy_dataset, wait_until
+from stack_tools.airflow_rest import AirflowRest
 
-from include.ground.airflow_rest import AirflowRest
 from include.ground.kafka import ensure_topic
 from include.ground.ports import free_ports, is_open
 from include.ground.settings import CLONE, Settings

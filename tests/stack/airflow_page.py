@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-from include.ground.airflow_rest import AT_MOST, AirflowRest, AirflowTimeout, Refused
+from stack_tools.airflow_rest import AT_MOST, AirflowRest, AirflowTimeout
+
 from include.ground.settings import Settings
 from include.run.airflow_process import USER, password_path
 from include.state.process_states import AIRFLOW
 from include.state.run_files import read_run_file
 
-__all__ = ["AT_MOST", "AirflowPage", "AirflowTimeout", "Refused"]
+__all__ = ["AT_MOST", "AirflowPage", "AirflowTimeout"]
 
 
 class AirflowPage(AirflowRest):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from site_of_stack import DATASET, Stack, await_that
+from stack_tools.airflow_rest import ANSWER_AFTER
 
-from include.ground.airflow_rest import ANSWER_AFTER
 from include.ground.settings import CLONE
 from include.plans.stage_results import Stage
 from include.run.airflow_process import USER

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow_page import Refused
 from site_of_stack import DATASET, Stack, await_that
 
+from include.ground.errors import Refused
 from include.observe.ledger_reader import open_reader
 from include.plans.stage_results import Stage
 
@@ -47,7 +47,7 @@ def test_every_dag_is_loaded_and_the_api_requires_a_login(stack: Stack) -> None:
     anonymous = type(stack.page)(stack.settings, token="nobody")
     with pytest.raises(Refused) as refused:
         anonymous.call("GET", "/dags")
-    assert refused.value.code in (401, 403)
+    assert refused.value.facts["status"] in (401, 403)
     assert stack.status()["airflow"]["state"] == "running"
 
 
@@ -184,7 +184,7 @@ def test_form_refuses_a_value_of_the_wrong_type(stack: Stack, conf: dict[str, ob
     before = stack.plan_files()
     with pytest.raises(Refused) as refused:
         stack.page.trigger(REPLAY, conf)
-    assert refused.value.code == 400
+    assert refused.value.facts["status"] == 400
     assert stack.plan_files() == before
 
 

@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from include.ground.airflow_rest import AirflowRest
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import CLONE
+from stack_tools.airflow_rest import AirflowRest
 
 USER = "admin"
 PROJECT = "headrace"
@@ -35,7 +35,7 @@ class CommandFailed(Terminal):
 
     def __init__(self, words: tuple[str, ...], code: int, output: str) -> None:
         super().__init__(f"`{' '.join(words)}` ended with {code}\n{output[-3000:]}")
-        self.code, self.output = code, output
+        self.output = output
 
 
 class StateNotReached(Transient):

@@ -10,21 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.ground.errors import Terminal, Transient
+from include.ground.errors import Refused, Transient
 
 ENDED = {"success", "failed"}
 # A machine with two slow cores takes minutes for a build, which is a JVM.
 AT_MOST = 300.0
 ANSWER_AFTER = 10.0
 """Seconds: Airflow takes a task for failed, and requests it again, that is answered before its process has ended."""
-
-
-class Refused(Terminal):
-    """The API answered with an error; `code` is the HTTP status, `answer` the body."""
-
-    def __init__(self, method: str, path: str, code: int, answer: str) -> None:
-        super().__init__(f"Airflow refused {method} {path}: {code} {answer[:1000]}")
-        self.code, self.answer = code, answer
 
 
 class AirflowTimeout(Transient):
@@ -63,10 +55,12 @@ class AirflowRest:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                text = answer.read()
+            with urllib.request.urlopen(request, timeout=60) as found:
+                text = found.read()
         except urllib.error.HTTPError as error:
-            raise Refused(method, path, error.code, error.read().decode(errors="replace")) from error
+            answer = error.read().decode(errors="replace")
+            what = f"Airflow refused {method} {path}: {error.code} {answer[:1000]}"
+            raise Refused(what, code="airflow-refused", status=error.code, answer=answer) from error
         return json.loads(text) if text else None
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None, **more: Any) -> str:
