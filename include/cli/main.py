@@ -16,11 +16,11 @@ from include.ground.errors import HeadraceError
 # Demo, workloads, benchmarks and producers are named only here: nothing in the product imports them.
 COMMANDS = {
     "demo": LazyCommand(
-        "include.demo.demo_command:demo",
+        "include.demo.command:demo",
         "Run the flights of 2013, with injected faults, from Kafka to gold; then queries, score, audit.",
     ),
     "demo-change": LazyCommand(
-        "include.demo.demo_change_command:demo_change",
+        "include.demo.change:demo_change",
         "Change the demo's flights while the feed runs: ship a release, compare, publish, roll back, replay.",
     ),
     "demo-workloads": LazyCommand(
@@ -36,7 +36,7 @@ COMMANDS = {
         "benchmarks.command:app", "Measure the platform on this machine, in state folders of its own."
     ),
     "produce": LazyCommand(
-        "include.producers.produce_command:produce",
+        "include.producers.command:produce",
         "Send a feed's events to its topic, optionally with duplicate, late, reordered, corrupt records; or a file's.",
     ),
     "new": LazyCommand(

@@ -14,9 +14,9 @@ import polars as pl
 from workloads.ad_events import AD_EVENTS, BETWEEN, EVENTS
 from workloads.outcome import FAULTS
 
-from include.producers.event_feed import REPETITION, Feed
-from include.producers.flight_events import FLIGHTS
-from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES, inject_faults
+from include.producers.faults import DEFAULT_SEED, DEFAULT_SHARES, inject_faults
+from include.producers.feed import REPETITION, Feed
+from include.producers.flights import FLIGHTS
 
 FEEDS: dict[str, Feed] = {"flights": FLIGHTS, "ad_events": AD_EVENTS}
 BLOCK_SPAN = EVENTS * BETWEEN

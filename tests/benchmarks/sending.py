@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from benchmarks.sent_records import SentRecords
 from include.ground.errors import Transient
 from include.ground.kafka_address import client_options
-from include.producers.kafka_producer import (
+from include.producers.sending import (
     Outbox,
     Pace,
     Schedule,

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from small_release import small_release
 
 from include.ground.settings import Settings
-from include.producers.injected_faults import Shares
+from include.producers.faults import Shares
 
 RECORDS = 40_000
 DAYS = [f"2013-03-{day:02}" for day in range(1, 22)]

@@ -16,7 +16,7 @@ from simulated_deaths import Died, crash_order, dying_at
 from small_release import SmallRelease, small_release
 
 from include.ground.settings import Settings
-from include.producers.injected_faults import Shares
+from include.producers.faults import Shares
 from spark_jobs.layers import embedded_plan, prepared_silver, validate_records
 from spark_jobs.layers import embedded_plan as recomputed_grains
 from spark_jobs.layers.validated_run import NextRun

@@ -26,7 +26,7 @@ from include.audit.run import audit_dataset
 from include.ground.kafka import ensure_topic, log_end_offsets
 from include.ground.paths import log_path, publication_path, run_path, status_path, warehouse
 from include.ground.settings import CLONE, Settings
-from include.producers.kafka_producer import produce
+from include.producers.sending import produce
 from include.run.driver_process import driver_command
 from include.run.kafka_broker import answers, start_broker
 from include.run.start_stop import down

@@ -19,7 +19,7 @@ from secured_gateway import secured_gateway
 
 from include.declare.wire_format import framed
 from include.ground.schema_registry import RegistryRefused, SchemaRegistry
-from include.producers.kafka_producer import produce
+from include.producers.sending import produce
 from infra.registry.apicurio import RunningRegistry, start_registry
 
 pytestmark = pytest.mark.extended

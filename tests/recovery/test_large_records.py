@@ -11,7 +11,7 @@ from recovery_site import Site
 
 from include.ground.delta_log import commits
 from include.ground.paths import bronze_path
-from include.producers.kafka_producer import produce
+from include.producers.sending import produce
 
 RECORDS, PADDING, SENT_AT_A_TIME = 3_000, 150_000, 250
 SCHEMA = {"key": pl.Binary, "value": pl.Binary, "fault": pl.String}

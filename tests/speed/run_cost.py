@@ -25,7 +25,7 @@ from deliveries import days_of, deliveries
 from small_release import SmallRelease, small_release
 
 from include.ground.settings import Settings
-from include.producers.injected_faults import DEFAULT_SHARES
+from include.producers.faults import DEFAULT_SHARES
 from include.read.publication import publish
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_layer import commit_gold

@@ -15,9 +15,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.demo import demo_command as cli
-from include.demo import demo_feed
-from include.demo.demo_feed import (
+from include.demo import command as cli
+from include.demo import feed as demo_feed
+from include.demo.feed import (
     FeedSender,
     ForeignRecords,
     ManifestMismatch,
@@ -29,7 +29,8 @@ from include.demo.demo_feed import (
     read_ends,
     require_own_records,
 )
-from include.demo.demo_state import (
+from include.demo.questions import rejected_of_run
+from include.demo.state import (
     LOCK,
     DemoBusy,
     DemoRefused,
@@ -41,10 +42,8 @@ from include.demo.demo_state import (
     remove_state,
     require_own_state,
 )
-from include.demo.demo_verdicts import rejected_of_run
 from include.ground.settings import Settings, load_settings
-from include.producers.kafka_producer import DeliveryFailed, Pace, Produced
-from include.producers.paced_sending import Run, Sent
+from include.producers.sending import DeliveryFailed, Pace, Produced, Run, Sent
 
 FROM, TO = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 3, tzinfo=UTC)
 FLIGHTS, WEATHER = demo_runs(FROM, TO, weather=True)
@@ -274,7 +273,7 @@ def test_only_records_of_the_demo_are_scored() -> None:
 def command(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
     load_settings.cache_clear()
-    monkeypatch.setattr("include.demo.demo_state.run_checks", lambda: [])
+    monkeypatch.setattr("include.demo.state.run_checks", lambda: [])
     yield CliRunner()
     load_settings.cache_clear()
 
@@ -336,7 +335,7 @@ def test_unfit_machine_is_refused_before_anything_is_created(
     from include.observe.check_result import failed, warning
 
     monkeypatch.setattr(
-        "include.demo.demo_state.run_checks", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]
+        "include.demo.state.run_checks", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]
     )
     stub_steps(monkeypatch, True)
     result = command.invoke(app, ["demo"])

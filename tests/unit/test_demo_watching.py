@@ -11,10 +11,10 @@ import duckdb
 import pytest
 from rich.console import Console
 
-from include.demo.demo_display import live_table, progress_display, progress_line, score_table, verdict
-from include.demo.demo_feed import FeedProgress
-from include.demo.demo_questions import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
-from include.demo.demo_watch import (
+from include.demo.display import live_table, progress_display, progress_line, score_table, verdict
+from include.demo.feed import FeedProgress
+from include.demo.questions import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
+from include.demo.watch import (
     DemoStalled,
     Rates,
     RateWindow,
@@ -26,7 +26,7 @@ from include.demo.demo_watch import (
 )
 from include.ground.settings import Settings
 from include.observe.stream_progress import Batches, DatasetProgress, Lag, Progress
-from include.producers.fault_score import KindScore, Score
+from include.producers.manifest import KindScore, Score
 from include.read.published_sql import tables_mentioned, validate_reading
 from include.state.process_states import ProcessState, ProcessStatus
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from include.cli.main import app
 from include.cli.option_types import share, utc_time
 from include.ground import kafka
-from include.producers.event_feed import InvalidEventRange
+from include.producers.feed import InvalidEventRange
 
 ANYWHERE = ("--bootstrap", "127.0.0.1:1")
 

@@ -12,12 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.producers.bad_records import RARE_KIND, RARE_ROUNDS, bad_records, field_text, with_field
-from include.producers.event_feed import events
-from include.producers.feed_registry import FEEDS
-from include.producers.flight_events import FLIGHTS
-from include.producers.injected_faults import REORDER_PLACES, InvalidShare, Shares, inject_faults
-from include.producers.weather_events import WEATHER
+from include.producers.faults import (
+    RARE_KIND,
+    RARE_ROUNDS,
+    REORDER_PLACES,
+    InvalidShare,
+    Shares,
+    bad_records,
+    field_text,
+    inject_faults,
+    with_field,
+)
+from include.producers.feed import events
+from include.producers.flights import FLIGHTS
+from include.producers.registry import FEEDS
+from include.producers.weather import WEATHER
 
 DEMO = Shares(duplicates=0.005, late=0.01, reorder=0.02, corrupt=0.002)
 REASONS = {

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.producers.event_feed import REPETITION, InvalidEventRange, events
-from include.producers.flight_events import FLIGHTS, arrival, flight_events, flights
-from include.producers.source_tables import read_table
+from include.producers.feed import REPETITION, InvalidEventRange, events
+from include.producers.flights import FLIGHTS, arrival, flight_events, flights, read_table
 
 SHARED = ["event_id", "kind", "flight_id", "occurred_at", "scheduled_departure"]
 SHARED += ["carrier", "flight", "origin", "dest", "tailnum", "distance"]

@@ -9,7 +9,7 @@ import orjson
 import polars as pl
 import pytest
 
-from include.producers.fault_score import KindScore, Score, score
+from include.producers.manifest import KindScore, Score, score
 
 SCHEMA = {
     "_topic": pl.String,

@@ -13,9 +13,10 @@ import polars as pl
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from include.producers import kafka_producer
-from include.producers.event_feed import Feed, InvalidEventRange
-from include.producers.fault_manifest import (
+from include.producers import sending as kafka_producer
+from include.producers.faults import Shares
+from include.producers.feed import Feed, InvalidEventRange
+from include.producers.manifest import (
     Ends,
     ManifestExists,
     ManifestUnreadable,
@@ -23,10 +24,19 @@ from include.producers.fault_manifest import (
     journal_path,
     read_manifest,
 )
-from include.producers.injected_faults import Shares
-from include.producers.kafka_producer import DeliveryFailed, InvalidRate, Pace, SendProgress, SentChunk, produce
-from include.producers.paced_sending import Run, Sent, deliveries, send
-from include.producers.weather_events import WEATHER
+from include.producers.sending import (
+    DeliveryFailed,
+    InvalidRate,
+    Pace,
+    Run,
+    SendProgress,
+    Sent,
+    SentChunk,
+    deliveries,
+    produce,
+    send,
+)
+from include.producers.weather import WEATHER
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SHARES = Shares(duplicates=0.05, late=0.02, reorder=0.02, corrupt=0.01)
@@ -240,7 +250,7 @@ def test_chunk_resent_after_a_crash_is_in_the_manifest(
     class Crash(Exception):
         pass
 
-    monkeypatch.setattr("include.producers.paced_sending.produce", partial(produce, chunk_rows=200))
+    monkeypatch.setattr("include.producers.sending.produce", partial(produce, chunk_rows=200))
     manifest = tmp_path / "m"
     calls: list[int] = []
 

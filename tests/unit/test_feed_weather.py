@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 from workloads.feeds import GENERATED
 
-from include.producers.event_feed import InvalidEventRange, events
-from include.producers.feed_registry import FEEDS, UnknownFeed, find_feed
-from include.producers.weather_events import MEASUREMENTS, WEATHER, observations, weather_events
+from include.producers.feed import InvalidEventRange, events
+from include.producers.registry import FEEDS, UnknownFeed, find_feed
+from include.producers.weather import MEASUREMENTS, WEATHER, observations, weather_events
 
 FIELDS = ["event_id", "station", "observed_at", *MEASUREMENTS]
 

@@ -14,10 +14,10 @@ from workloads.auction_events import AUCTION, BID, FIRST_ID, PERSON, auction_eve
 from workloads.feeds import GENERATED
 from workloads.search_events import FREQUENT, injected, search_frame, usual_rate
 
-from include.producers.event_feed import REPETITION, InvalidEventRange
-from include.producers.feed_registry import FEEDS
-from include.producers.injected_faults import Shares
-from include.producers.paced_sending import Run, deliveries
+from include.producers.faults import Shares
+from include.producers.feed import REPETITION, InvalidEventRange
+from include.producers.registry import FEEDS
+from include.producers.sending import Run, deliveries
 
 YSB = re.compile(
     r'\{"user_id": "[0-9a-f-]{36}", "page_id": "[0-9a-f-]{36}", "ad_id": "[0-9a-f-]{36}", "ad_type": "[a-z-]+", '

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from include.producers import file_records
-from include.producers.file_records import record_key, send_file
-from include.producers.kafka_producer import Pace, SendProgress
+from include.producers import command as file_records
+from include.producers.command import record_key, send_file
+from include.producers.sending import Pace, SendProgress
 
 LINES = [b'{"id": "a", "n": 1}', b"nonsense \xff", b'{"id": 2}', b"{}", b'{"id": "a", "n": 2}']
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from include.demo.demo_state import STATE_FOLDERS
+from include.demo.state import STATE_FOLDERS
 from include.ground import paths
 
 

@@ -15,8 +15,8 @@ from uuid import UUID, uuid5
 
 import polars as pl
 
-from include.producers.event_feed import Feed
-from include.producers.generated_events import FRAME
+from include.producers.feed import Feed
+from workloads.generated_events import FRAME
 
 EVENTS = 50_000
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -13,8 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from include.producers.event_feed import Feed
-from include.producers.generated_events import event_frame, iso
+from include.producers.feed import Feed
+from workloads.generated_events import event_frame, iso
 
 EVENTS = 20_000
 START = datetime(2026, 3, 3, 12, tzinfo=UTC)

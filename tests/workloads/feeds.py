@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.producers.event_feed import Feed
+from include.producers.feed import Feed
 from workloads.ad_events import AD_EVENTS
 from workloads.auction_events import AUCTION_EVENTS
 from workloads.order_events import LINE_EVENTS, ORDER_EVENTS

@@ -15,8 +15,8 @@ from typing import Any
 
 import polars as pl
 
-from include.producers.event_feed import Feed
-from include.producers.generated_events import event_frame, iso
+from include.producers.feed import Feed
+from workloads.generated_events import event_frame, iso
 
 ORDERS, CUSTOMERS, PARTS, SUPPLIERS, CLERKS = 1500, 150, 2000, 100, 10
 START = datetime(2026, 3, 2, tzinfo=UTC)

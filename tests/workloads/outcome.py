@@ -25,10 +25,10 @@ from include.ground.errors import Terminal, Transient
 from include.ground.kafka import ensure_topic
 from include.ground.settings import Settings
 from include.observe.stream_progress import observe_catch_up
-from include.producers.event_feed import Feed
-from include.producers.fault_manifest import ManifestExists, refuse_other_run
-from include.producers.injected_faults import Shares
-from include.producers.paced_sending import Run, send
+from include.producers.faults import Shares
+from include.producers.feed import Feed
+from include.producers.manifest import ManifestExists, refuse_other_run
+from include.producers.sending import Run, send
 from include.read.published_tables import pinned
 from include.run.start_stop import down, up
 from include.state.broker_address import bootstrap_servers

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 import polars as pl
 
-from include.producers.event_feed import Feed
-from include.producers.generated_events import event_frame, iso
+from include.producers.feed import Feed
+from workloads.generated_events import event_frame, iso
 
 EVENTS = 20_000
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)

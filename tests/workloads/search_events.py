@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from include.producers.event_feed import Feed
-from include.producers.generated_events import event_frame, iso
+from include.producers.feed import Feed
+from workloads.generated_events import event_frame, iso
 
 # A Monday.
 START = datetime(2026, 3, 2, tzinfo=UTC)

@@ -16,8 +16,8 @@ from functools import lru_cache
 
 import polars as pl
 
-from include.producers.event_feed import Feed, WrongValue
-from include.producers.source_tables import read_table
+from include.producers.feed import Feed, WrongValue
+from include.producers.flights import read_table
 
 MEASUREMENTS = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 DECIMALS = 2

@@ -1,31 +1,161 @@
-"""`headrace produce`: send real events to Kafka, on request with injected faults."""
+"""`headrace produce`: send real events to Kafka, on request with injected faults; or a file's records."""
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
+import polars as pl
 import typer
 from rich.console import Console
 
 from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import output_file, sample_file, share, utc_time
-from include.declare.dataset import declared_dataset
+from include.declare.avro_record import SchemaUnusable, avro_record
+from include.declare.dataset import Dataset, declared_dataset
+from include.declare.payload_format import AVRO, JSON
+from include.declare.record_encoding import avro_encoding, contract_schema
+from include.declare.wire_format import framed
+from include.ground.errors import Terminal
 from include.ground.kafka import ensure_topic
-from include.ground.settings import load_settings
-from include.producers.dataset_records import dataset_encoding
-from include.producers.feed_registry import find_feed
-from include.producers.file_records import Encode, send_file
-from include.producers.injected_faults import Shares
-from include.producers.kafka_producer import DeliveryFailed, Pace, SendProgress
-from include.producers.paced_sending import Run, Sent, send
+from include.ground.schema_registry import AVRO as AVRO_TYPE
+from include.ground.schema_registry import JSON as JSON_TYPE
+from include.ground.schema_registry import RegistryNotSet, SchemaRegistry, schema_registry, subject_of
+from include.ground.settings import Settings, load_settings
+from include.producers.faults import Shares
+from include.producers.registry import find_feed
+from include.producers.sending import AT_ONCE, DeliveryFailed, Pace, Run, SendProgress, Sent, send
+from include.producers.sending import produce as produce_rows
 from include.state.broker_address import bootstrap_servers
+
+CHUNK_LINES = 20_000
+Encode = Callable[[int, bytes], bytes]
+"""The number of a line and the line → the record's value."""
+
+
+@dataclass(frozen=True)
+class FileSent:
+    """What was sent of a file: `sent` of `total` records in `seconds`."""
+
+    sent: int
+    total: int
+    seconds: float
+
+    @property
+    def finished(self) -> bool:
+        """Whether the whole file is in the topic."""
+        return self.sent == self.total
+
+
+def send_file(
+    path: Path,
+    bootstrap: str,
+    topic: str,
+    *,
+    key: str | None = None,
+    encoded: Encode | None = None,
+    pace: Pace = AT_ONCE,
+) -> FileSent:
+    """Send each line that is not empty as a record to a topic, which must exist, in order of the file.
+
+    `key` is the field of the JSON object whose value becomes the Kafka key, so that equal keys stay in order; a line
+    without it, or without `key`, has none. `encoded` makes a record of a line and its number, before the first is sent,
+    and again when it is sent. Raises DeliveryFailed, and what `encoded` raises.
+    """
+    total = sum(1 for _ in _records(path, encoded))
+    sent, seconds = 0, 0.0
+    for chunk in _chunks(path, key, encoded):
+        before, began = sent, seconds
+
+        def shift(at: SendProgress, before: int = before, began: float = began) -> None:
+            pace.on_progress(SendProgress(0, before + at.sent, total, began + at.seconds, at.behind))
+
+        done = produce_rows(bootstrap, topic, chunk, replace(pace, on_progress=shift))
+        sent, seconds = sent + done.sent, seconds + done.seconds
+        if done.next_row < chunk.height:
+            break
+    return FileSent(sent, total, seconds)
+
+
+def _records(path: Path, encoded: Encode | None) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each line that is not empty, and its record."""
+    with path.open("rb") as file:
+        for number, read in enumerate(file, 1):
+            if read.strip():
+                line = read.rstrip(b"\r\n")
+                yield line, line if encoded is None else encoded(number, line)
+
+
+def _chunks(path: Path, key: str | None, encoded: Encode | None) -> Iterator[pl.DataFrame]:
+    """Yield the file's records as the producer takes them: columns `key`, `value` and `fault`."""
+    records = _records(path, encoded)
+    while chunk := list(islice(records, CHUNK_LINES)):
+        keys = [None if key is None else record_key(line, key) for line, _ in chunk]
+        values = [value for _, value in chunk]
+        schema = {"key": pl.Binary, "value": pl.Binary, "fault": pl.String}
+        yield pl.DataFrame({"key": keys, "value": values, "fault": [None] * len(values)}, schema)
+
+
+def record_key(record: bytes, field: str) -> bytes | None:
+    """Return the value of a record's field as a Kafka key: a text as it is, anything else as JSON; None without it."""
+    try:
+        value: Any = json.loads(record)
+    except (ValueError, RecursionError):
+        return None
+    found = value.get(field) if isinstance(value, dict) else None
+    if found is None:
+        return None
+    return found.encode() if isinstance(found, str) else json.dumps(found, separators=(",", ":")).encode()
+
+
+class SchemaRefused(Terminal):
+    """A file is not a schema for a dataset's records."""
+
+    def __init__(self, dataset: str, why: str, remedy: str = "give one with --schema FILE") -> None:
+        super().__init__(f"{dataset}: {why}; nothing was sent", remedy)
+        self.dataset = dataset
+
+
+def dataset_encoding(settings: Settings, dataset: Dataset, schema: Path | None) -> Encode | None:
+    """Register the schema of a dataset's records and return how lines are written by it; None: as they are.
+
+    The default is the contract's schema. Raises SchemaRefused, RegistryNotSet, RegistryUnreachable, RegistryRefused.
+    """
+    name, form = dataset.name, dataset.contract.format
+    if form == JSON:
+        if schema is not None:
+            raise SchemaRefused(name, "its records are JSON without a schema", "the same command without --schema")
+        return None
+    registry, subject = schema_registry(settings), subject_of(dataset.pipeline.topic)
+    if registry is None:
+        raise RegistryNotSet(f"{name}: records in the format {form} name a registered schema")
+    return _avro(registry, subject, dataset, schema) if form == AVRO else _json(registry, subject, name, schema)
+
+
+def _avro(registry: SchemaRegistry, subject: str, dataset: Dataset, schema: Path | None) -> Encode:
+    text = contract_schema(dataset.contract) if schema is None else schema.read_text("utf-8")
+    try:
+        avro_record(text)
+    except SchemaUnusable as error:
+        raise SchemaRefused(dataset.name, f"{schema} {error}") from error
+    return avro_encoding(dataset.contract, text, registry.register(subject, text, AVRO_TYPE)).encoded
+
+
+def _json(registry: SchemaRegistry, subject: str, name: str, schema: Path | None) -> Encode:
+    if schema is None:
+        raise SchemaRefused(name, "its records name a JSON Schema, which a contract is not")
+    number = registry.register(subject, schema.read_text("utf-8"), JSON_TYPE)
+    return lambda _, line: framed(number, line)
+
 
 Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share of such faults: 0.005 or 0.5%.")]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 from include.ground.errors import Terminal
-from include.producers.event_feed import Feed
-from include.producers.flight_events import FLIGHTS
-from include.producers.weather_events import WEATHER
+from include.producers.feed import Feed
+from include.producers.flights import FLIGHTS
+from include.producers.weather import WEATHER
 
 FEEDS: dict[str, Feed] = {feed.name: feed for feed in (FLIGHTS, WEATHER)}
 

@@ -11,11 +11,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from include.demo.demo_watch import Rates, Snapshot, is_published
+from include.demo.watch import Rates, Snapshot, is_published
 from include.ground.settings import Settings
 from include.observe.process_status import observe_console, observe_stream
 from include.observe.stream_progress import DatasetProgress
-from include.producers.fault_score import KindScore, Score
+from include.producers.manifest import KindScore, Score
 from include.state.process_states import ProcessState
 
 LINE_SECONDS = 5.0

@@ -16,16 +16,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from include.declare.dataset import declared_dataset
-from include.demo.demo_state import DemoRefused, demo_folder
+from include.demo.state import DemoRefused, demo_folder
 from include.ground.durable_files import write_atomically
 from include.ground.kafka import ensure_topic, log_end_offsets
 from include.ground.settings import Settings
-from include.producers.fault_manifest import journal_path, read_manifest
-from include.producers.flight_events import FLIGHTS
-from include.producers.injected_faults import DEFAULT_SEED, DEFAULT_SHARES
-from include.producers.kafka_producer import Pace, SendProgress
-from include.producers.paced_sending import Run, deliveries, send
-from include.producers.weather_events import WEATHER
+from include.producers.faults import DEFAULT_SEED, DEFAULT_SHARES
+from include.producers.flights import FLIGHTS
+from include.producers.manifest import journal_path, read_manifest
+from include.producers.sending import Pace, Run, SendProgress, deliveries, send
+from include.producers.weather import WEATHER
 
 
 class ForeignRecords(DemoRefused):

@@ -18,10 +18,10 @@ from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import utc_time
 from include.cli.query_command import print_table
 from include.cli.up_command import print_progress
-from include.demo.demo_display import progress_display, score_table, suggestions, verdict
-from include.demo.demo_feed import FeedSender, demo_runs, finished_records, open_topics
-from include.demo.demo_questions import answer_questions
-from include.demo.demo_state import (
+from include.demo.display import progress_display, score_table, suggestions, verdict
+from include.demo.feed import FeedSender, demo_runs, finished_records, open_topics
+from include.demo.questions import answer_questions, audits, scores
+from include.demo.state import (
     DemoRefused,
     demo_lock,
     removal_interrupted,
@@ -29,11 +29,10 @@ from include.demo.demo_state import (
     require_fit_machine,
     require_own_state,
 )
-from include.demo.demo_verdicts import audits, scores
-from include.demo.demo_watch import StallDetector, poll_snapshots, snapshot_reader, watch
+from include.demo.watch import StallDetector, poll_snapshots, snapshot_reader, watch
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings, load_settings
-from include.producers.paced_sending import Run
+from include.producers.sending import Run
 from include.read.published_tables import PinnedTables, pinned
 from include.run.airflow_process import down_airflow
 from include.run.start_stop import down, up

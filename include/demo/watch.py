@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.demo.demo_feed import FeedProgress, FeedSender
+from include.demo.feed import FeedProgress, FeedSender
 from include.ground.errors import Terminal
 from include.ground.paths import log_path
 from include.ground.settings import Settings
