@@ -43,11 +43,9 @@ from include.declare.payload_format import AVRO, JSON
 from include.declare.payload_text import define_payload_text
 from include.declare.pipeline import Gold, refresh_interval
 from include.declare.writer_schemas import WriterSchemas
-from include.read.memory_database import memory_database
-from include.read.parquet_rows import view_table
+from include.read.memory_database import memory_database, view_table
 from include.read.publication import Publication, PublishedTable
-from include.read.published_tables import RECORD_LAYERS, PinnedTables
-from include.read.refresh_state import RefreshState, stored_refresh_state
+from include.read.published_tables import RECORD_LAYERS, PinnedTables, RefreshState, stored_refresh_state
 
 
 @dataclass(frozen=True)

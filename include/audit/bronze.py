@@ -18,10 +18,8 @@ from include.audit.kafka import HEADERS, RECORD, Chunk, Topic
 from include.ground.delta_log import commits
 from include.ground.kafka_times import AFTER, BEFORE, FIRST_MS, HEADER, LAST_MS
 from include.ground.record_coordinates import CONTENT
-from include.read.bronze_ranges import commit_ranges
-from include.read.expired_batches import first_unexpired_batch
 from include.read.publication import PublishedTable
-from include.read.published_tables import PublishedVersionGone
+from include.read.published_tables import PublishedVersionGone, commit_ranges, first_unexpired_batch
 
 
 @dataclass(frozen=True)

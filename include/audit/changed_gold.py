@@ -55,8 +55,7 @@ from include.declare.windows import MICROSECOND, Session, Window, window_begin, 
 from include.ground.sql_quoting import same_sql, sql_identifier
 from include.ground.table_files import add_actions
 from include.read.memory_database import view_rows
-from include.read.published_tables import PinnedTables, open_table
-from include.read.refresh_state import RefreshState
+from include.read.published_tables import PinnedTables, RefreshState, open_table
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from include.declare.pipeline import (
 from include.declare.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
-from include.read.refresh_state import RefreshState
+from include.read.published_tables import RefreshState
 
 EXACT_BELOW = 200
 RELATIVE_ERROR = 0.05

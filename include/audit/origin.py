@@ -26,8 +26,7 @@ from include.ground.sql_quoting import duckdb_expression, sql_identifier
 from include.read.memory_database import memory_database
 from include.read.plain_values import text_value
 from include.read.publication import PublishedTable, find_publication
-from include.read.published_tables import PinnedTables
-from include.read.refresh_state import stored_refresh_state
+from include.read.published_tables import PinnedTables, stored_refresh_state
 
 GOLD_LAYER = "gold."
 

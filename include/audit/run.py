@@ -29,9 +29,9 @@ from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.kafka import BrokerUnreachable, TopicMissing
 from include.ground.paths import audit_path
 from include.ground.settings import Settings
-from include.read.decision_log import decided_records
 from include.read.publication import Publication, find_publication, publications, stream_publications, tables_of
 from include.read.published_tables import RECORD_LAYERS, PinnedTables
+from include.read.rejected_records import decided_records
 from include.state.json_file import JsonFile
 
 

@@ -24,7 +24,7 @@ from include.ground.durable_files import write_atomically
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import analyses_path, analysis_run_path, analysis_table_path
 from include.ground.settings import Settings
-from include.read.published_analyses import PublishedAnalysis, publish_analysis, published_analyses
+from include.read.publication import PublishedAnalysis, publish_analysis, published_analyses
 from include.read.published_sql import open_query, tables_mentioned
 from include.read.published_tables import PinnedTables, pinned
 from include.state.file_locks import LockHeld, take_lock

@@ -27,8 +27,8 @@ from include.plans.plan import BACKFILL, PlanRecord
 from include.plans.plan_journal import planning_lock
 from include.plans.plan_lookup import find_plan
 from include.plans.stage_results import SliceBuilt
-from include.read.expired_batches import first_unexpired_batch
 from include.read.publication import tables_of
+from include.read.published_tables import first_unexpired_batch
 
 
 class BackfillParameters(SliceParameters):

@@ -23,8 +23,8 @@ from include.declare.pipeline import AdditiveGold, row_columns
 from include.ground.record_coordinates import RECORD
 from include.ground.sql_quoting import sql_identifier
 from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
-from include.read.bounded_reader import bounded_reader
 from include.read.memory_database import memory_database
+from include.read.published_tables import bounded_reader
 
 SIDES = ("old", "new")
 KINDS = ("added", "missing", "changed")

@@ -19,8 +19,7 @@ from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.plans.plan import Plan
 from include.read.memory_database import memory_database, spill_folder
 from include.read.publication import Publication, read_publication, tables_of
-from include.read.published_tables import layer_order, open_dataset
-from include.read.refresh_state import stored_refresh_state
+from include.read.published_tables import layer_order, open_dataset, stored_refresh_state
 
 
 def release_sides(settings: Settings, published: Publication, built: Publication) -> tuple[Side, Side]:

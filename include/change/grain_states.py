@@ -29,8 +29,7 @@ from include.ground.sql_quoting import sql_identifier
 from include.observe.ledger_reader import Verification, open_reader
 from include.read.memory_database import memory_database
 from include.read.publication import Publication, PublishedTable, read_publication, tables_of
-from include.read.published_tables import TableUnknown, open_dataset
-from include.read.refresh_state import REFRESH_KEY, read_refresh_state
+from include.read.published_tables import REFRESH_KEY, TableUnknown, open_dataset, read_refresh_state
 
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 

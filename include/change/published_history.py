@@ -16,11 +16,10 @@ from urllib.parse import unquote
 
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.ground.table_files import add_actions
-from include.read.bronze_ranges import BatchOffsets
-from include.read.bronze_ranges import batch_offsets as read_batch_offsets
 from include.read.memory_database import memory_database
 from include.read.publication import PublishedTable
-from include.read.published_tables import open_dataset, open_table
+from include.read.published_tables import BatchOffsets, open_dataset, open_table
+from include.read.published_tables import batch_offsets as read_batch_offsets
 
 
 @dataclass(frozen=True)

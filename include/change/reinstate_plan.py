@@ -18,9 +18,18 @@ from include.declare.history_slice import Slice
 from include.ground.settings import Settings
 from include.plans.plan import REINSTATE, Plan, PlanRecord
 from include.plans.plan_journal import planning_lock
-from include.read.decision_log import DISCARD, FIX, Decision, append_decisions, decided_records
-from include.read.decision_log import REINSTATE as REINSTATED
-from include.read.rejected_records import DISCARDED, FIXED, OPEN, RejectedFilter
+from include.read.rejected_records import (
+    DISCARD,
+    DISCARDED,
+    FIX,
+    FIXED,
+    OPEN,
+    Decision,
+    RejectedFilter,
+    append_decisions,
+    decided_records,
+)
+from include.read.rejected_records import REINSTATE as REINSTATED
 
 
 class ReinstateParameters(PlanParameters):

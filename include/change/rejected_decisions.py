@@ -13,15 +13,20 @@ from datetime import datetime
 from include.declare.history_slice import BRONZE, Span, joined_spans
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
-from include.read.decision_log import DISCARD, FIX, Decision, Position, append_decisions, decided_records
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
 from include.read.rejected_records import (
+    DISCARD,
     DUPLICATE,
+    FIX,
     FIXED,
     OPEN,
+    Decision,
+    Position,
     RejectedFilter,
     RejectedRecord,
+    append_decisions,
+    decided_records,
     rejected_coordinates,
     rejected_records,
     status_of,

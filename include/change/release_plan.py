@@ -33,9 +33,8 @@ from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanReco
 from include.plans.plan_journal import planning_lock
 from include.plans.plan_lookup import find_plan, plans_of_data
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, Stage
-from include.read.bronze_ranges import first_batch_since
-from include.read.expired_batches import first_unexpired_batch
 from include.read.publication import Publication, read_publication, tables_of
+from include.read.published_tables import first_batch_since, first_unexpired_batch
 from include.state.owner_requests import OwnerRequest, RequestKind
 from include.state.release_files import active_releases_file
 

@@ -43,10 +43,8 @@ from include.ground.paths import patch_path, silver_path
 from include.ground.settings import Settings
 from include.plans.plan import DRY_RUN, Plan, PlanRecord, Prediction
 from include.plans.stage_results import Applied, RolledBack, SliceBuilt
-from include.read.bronze_ranges import BatchOffsets
-from include.read.expired_batches import first_complete_batch
 from include.read.publication import Publication, read_publication, tables_of
-from include.read.published_tables import PinnedTables
+from include.read.published_tables import BatchOffsets, PinnedTables, first_complete_batch
 from include.state.owner_requests import OwnerRequest, RequestKind
 from include.state.release_files import patch_in_progress_file
 

@@ -19,8 +19,8 @@ from typing import Any
 from include.declare.contract_rules import Rule, referenced_columns
 from include.declare.row_expectations import ROW_EXPECTATIONS
 from include.ground.sql_quoting import sql_identifier
-from include.read.bounded_reader import BATCH, bounded_reader
 from include.read.memory_database import memory_database
+from include.read.published_tables import BATCH, bounded_reader
 
 CHUNK = 200_000
 """Rows of a frame for rules about single rows."""

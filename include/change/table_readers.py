@@ -30,8 +30,8 @@ from include.plans.reader_effects import (
     rollback_remedy,
 )
 from include.plans.stage_results import ReleaseBuilt, Stage
-from include.read.column_types import columns_of, table_columns
 from include.read.publication import Publication, find_publication, publications, published_tables
+from include.read.published_tables import columns_of, table_columns
 
 
 def effects_of(settings: Settings, after: Mapping[str, Publication], analysed: Mapping[str, Analysed]) -> list[Effect]:

@@ -16,7 +16,7 @@ from include.cli.wide_console import wide_console
 from include.declare.analyses import declared_analyses, declared_analysis
 from include.declare.dataset import dataset_names, declared_dataset
 from include.ground.settings import load_settings
-from include.read.published_analyses import PublishedAnalysis, published_analyses
+from include.read.publication import PublishedAnalysis, published_analyses
 
 app = typer.Typer(no_args_is_help=True, help="Analyses: iterative and learning jobs over published tables.")
 

@@ -20,11 +20,10 @@ from include.cli.exit_codes import INTERRUPTED
 from include.cli.option_types import AsJson, output_file
 from include.cli.wide_console import wide_console
 from include.ground.settings import load_settings
-from include.read.duckdb_catalog import write_catalog
 from include.read.plain_values import is_numeric, json_value, text_value
-from include.read.published_sql import QueryResult, run_query
+from include.read.published_sql import QueryResult, run_query, write_catalog
 from include.read.published_tables import TableStats, layer_order, pinned
-from include.read.watched_query import ResultChange, watched_changes
+from include.read.subscription import ResultChange, watched_changes
 
 SHOWN_ROWS = 200
 

@@ -20,13 +20,14 @@ from include.cli.wide_console import wide_console
 from include.declare.payload_text import shown_payload
 from include.declare.writer_schemas import known_schemas
 from include.ground.settings import load_settings
-from include.read.decision_log import Decision, decided_records
 from include.read.plain_values import excerpt, iso_time, json_value, text_of
 from include.read.published_tables import PinnedTables, pinned
 from include.read.rejected_records import (
     REINSTATED,
+    Decision,
     RejectedFilter,
     RejectedRecord,
+    decided_records,
     reason_counts,
     rejected_datasets,
     rejected_records,

@@ -6,7 +6,7 @@ from include.ground.object_store import StoreUnavailable, find_store
 from include.ground.password_file import PasswordUnreadable
 from include.ground.settings import Settings
 from include.observe.check_result import CheckResult, failed, passed
-from include.read.store_probe import StoreUnsafe, require_conditional_puts
+from include.read.stored_publication import StoreUnsafe, require_conditional_puts
 
 
 def check_store(settings: Settings) -> list[CheckResult]:

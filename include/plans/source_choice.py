@@ -10,8 +10,8 @@ from include.ground.errors import Terminal
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.plans.reader_effects import ColumnTypes, release_together
-from include.read.column_types import table_columns
 from include.read.publication import SourceVersion, published_tables
+from include.read.published_tables import table_columns
 
 Versions = Mapping[str, SourceVersion]
 """Versions of tables by full name."""

@@ -1,28 +1,38 @@
-"""Publish to the object store: files, then commits, then the publication (adr-0002).
+"""Publish to the object store: files, then commits, then the publication (adr-0002); later remove what is obsolete.
 
-Reads: the tables here. Writes: the store; never a table here.
-Guarantee: all that the store's publication names is complete in the store. Commits are created, never replaced. The
+All that the store's publication names is complete in the store. Commits are created, never replaced. The
 publication is replaced only if this working copy was the last to replace it.
 After a crash: call it again; it recognises what the store already has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from include.ground.commit_guard import require_ownership
-from include.ground.delta_log import LOG, checkpoint_file, commit_content, last_checkpoint, latest_version
+from include.ground.delta_log import (
+    LOG,
+    checkpoint_file,
+    checkpoint_name,
+    commit_content,
+    last_checkpoint,
+    latest_version,
+)
 from include.ground.file_changes import file_changes
 from include.ground.file_checksum import file_checksum
 from include.ground.object_store import ObjectStore, find_store, keys_below
 from include.ground.paths import active_releases_path, decision_log_path, snapshots_path, warehouse, writer_schemas_path
 from include.ground.settings import Settings
-from include.read.store_probe import require_conditional_puts
+from include.ground.table_files import obsolete_files
 from include.read.stored_publication import (
     NOTHING,
     StoreConflict,
@@ -34,6 +44,7 @@ from include.read.stored_publication import (
     read_stored,
     refuse_conflict,
     refuse_other_commits,
+    require_conditional_puts,
     save_stored,
 )
 
@@ -227,3 +238,40 @@ def small_files(settings: Settings, dataset: str, names: set[str]) -> Iterator[t
 
 
 SNAPSHOT = "snapshot"
+
+
+CHECKPOINT = re.compile(r".*/(\d{20})\.checkpoint\.parquet")
+KEPT_CHECKPOINTS = 10
+"""A reader may be opening one of them. A version before the oldest checkpoint is opened from its commits."""
+
+
+def remove_stored_files(settings: Settings, table: Path, protected: Iterable[int], retention: timedelta) -> int:
+    """Remove the obsolete objects of a table from the store; return how many. Without a store, 0.
+
+    `protected`: the versions that stay. Lists the table's log, and waits for the store. Raises StoreUnavailable.
+    """
+    store = find_store(settings)
+    if store is None:
+        return 0
+    path = table.relative_to(warehouse(settings))
+    stored, key = read_stored(store, path.parts[0]), path.as_posix()
+    own = owner_file(settings, path.parts[0]).read()
+    if stored is None or own is None or own.name != stored.owner.name:
+        # Another state folder owns what is stored now: what it protects is not known here.
+        return 0
+    if key not in stored.versions:
+        return 0
+    kept = [version for version in protected if version <= stored.versions[key]]
+    files = obsolete_files(f"{store.url}/{key}", kept, retention, options=store.delta_options)
+    obsolete = [f"{key}/{file}" for file in files] + _old_checkpoints(store, key)
+    require_ownership()
+    store.delete(obsolete)
+    return len(obsolete)
+
+
+def _old_checkpoints(store: ObjectStore, table: str) -> list[str]:
+    """Return the log's checkpoints without the newest ones and without the one that the hint for readers names."""
+    found = sorted(each.key for each in store.list(f"{table}/{LOG}") if CHECKPOINT.fullmatch(each.key))
+    hint = store.read(f"{table}/{LOG}/_last_checkpoint")
+    named = checkpoint_name(int(orjson.loads(hint.content)["version"])) if hint else ""
+    return [key for key in found[:-KEPT_CHECKPOINTS] if not key.endswith(f"/{named}")]

@@ -28,10 +28,9 @@ from include.ground.settings import Settings
 from include.observe.derived_progress import DerivedProgress
 from include.observe.stream_progress import DatasetProgress
 from include.observe.watermark_status import WatermarkStatus
-from include.read.decision_log import decided_records
 from include.read.plain_values import text_of
 from include.read.published_tables import pinned
-from include.read.rejected_records import RejectedFilter, RejectedRecord, rejected_records
+from include.read.rejected_records import RejectedFilter, RejectedRecord, decided_records, rejected_records
 from include.serve.chart_shapes import BarChart, bar_chart
 from include.serve.display_values import UNKNOWN, duration, moment, percent, short, whole
 from include.serve.live_observer import LiveObserver, LiveSnapshot, TimeRange

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include.ground.delta_log import commits
-from include.read.decision_log import Position
+from include.read.rejected_records import Position
 from include.state.release_files import PatchDirection
 from spark_jobs.layers.run_inputs import ReferenceVersions
 from spark_jobs.layers.silver_tables import SilverTables

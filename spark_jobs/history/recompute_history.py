@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.declare.pipeline import AdditiveGold, Gold, QueryGold, grain_columns, row_columns
 from include.ground.record_coordinates import POSITION, RANK
 from include.ground.settings import Settings
-from include.read.decision_log import DecidedRecord, Position
+from include.read.rejected_records import DecidedRecord, Position
 from spark_jobs.history.patched_reference import PatchedReference, patched_references, validate_joined
 from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder, save_differences

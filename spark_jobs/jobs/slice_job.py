@@ -31,8 +31,8 @@ from include.ground.errors import Terminal
 from include.ground.paths import patch_path
 from include.ground.record_coordinates import CONTENT
 from include.ground.settings import Settings
-from include.read.bronze_ranges import BatchOffsets, batch_offsets
 from include.read.publication import Publication, read_publication
+from include.read.published_tables import BatchOffsets, batch_offsets
 from include.state.broker_address import bootstrap_servers
 from include.state.release_files import PlanBuild, plan_build_file
 from spark_jobs.history.rebuild_gold import rebuild_gold

@@ -21,7 +21,7 @@ from include.declare.gold_refresh import EVERY_RUN, SessionClosing, closing
 from include.declare.pipeline import Gold, closes, gold_session, gold_window, refresh_interval, timed_by
 from include.declare.watermark import WatermarkProgress, watermark_facts
 from include.declare.windows import Session, Start, Window, window_begin
-from include.read.refresh_state import REFRESH_KEY, RefreshState, stored_refresh_state
+from include.read.published_tables import REFRESH_KEY, RefreshState, stored_refresh_state
 from spark_jobs.layers.gold_files import GoldTable, files_within
 from spark_jobs.layers.gold_windows import is_before
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables

@@ -32,7 +32,7 @@ from include.ground.schema_registry import (
     schema_registry,
 )
 from include.ground.settings import Settings
-from include.read.decision_log import DecidedRecord, DecisionLogReader, Position, decision_log_size
+from include.read.rejected_records import DecidedRecord, DecisionLogReader, Position, decision_log_size
 from spark_jobs.contract.payload_texts import UNREAD, PayloadTexts
 from spark_jobs.contract.validator import REASONS, Validator
 from spark_jobs.tables.duckdb_session import duckdb_session

@@ -26,7 +26,7 @@ from include.declare.payload_format import AVRO
 from include.ground.paths import release_path
 from include.ground.record_coordinates import POSITION
 from include.ground.settings import Settings
-from include.read.decision_log import DecidedRecord, Position
+from include.read.rejected_records import DecidedRecord, Position
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import Counts, summed_counts

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import Settings
-from include.read.decision_log import decision_log_size
+from include.read.rejected_records import decision_log_size
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
 from include.state.release_files import PatchDirection, PlanBuild
 from spark_jobs.layers.release import refined_batch, unfinished_run

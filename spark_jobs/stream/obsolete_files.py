@@ -21,7 +21,7 @@ from include.ground import table_files
 from include.ground.paths import reading_lock_path, rejected_path, silver_path, snapshots_path, warehouse
 from include.ground.settings import Settings
 from include.read.publication import read_publication
-from include.read.remove_objects import remove_stored_files
+from include.read.publish_to_store import remove_stored_files
 from include.state.file_locks import is_free
 from spark_jobs.layers.release import Release, refined_batch, tables_of
 from spark_jobs.stream.automatic_step import SECONDS_AT_ONCE, AutomaticStep

@@ -10,7 +10,7 @@ from include.declare.pipeline import refresh_interval
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.read.publication import Publication, TableVersion
-from include.read.refresh_state import read_refresh_state
+from include.read.published_tables import read_refresh_state
 from spark_jobs.layers.release import Release
 from spark_jobs.tables.batches import batch_commit, commit_of, latest_patch, metadata_of
 

@@ -17,7 +17,7 @@ from include.audit.gold import GoldCheck, gold_check
 from include.declare.pipeline import refresh_interval
 from include.ground.settings import Settings
 from include.read.publication import published_tables
-from include.read.refresh_state import stored_refresh_state
+from include.read.published_tables import stored_refresh_state
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 MIDNIGHT = datetime(2024, 2, 27, tzinfo=UTC)

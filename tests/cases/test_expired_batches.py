@@ -27,9 +27,8 @@ from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
 from include.observe.ledger_rebuild import rebuild
-from include.read.expired_batches import first_unexpired_batch
 from include.read.publication import publish, read_publication, tables_of
-from include.read.published_tables import PinnedTables
+from include.read.published_tables import PinnedTables, first_unexpired_batch
 from spark_jobs.history.rebuild_gold import GrainsExpired
 from spark_jobs.history.rebuild_slice import OriginalsExpired
 from spark_jobs.history.recompute_history import recompute_history

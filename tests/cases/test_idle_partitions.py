@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease
 
 from include.read.publication import published_tables
-from include.read.refresh_state import RefreshState, stored_refresh_state
+from include.read.published_tables import RefreshState, stored_refresh_state
 from spark_jobs.layers.release import next_run
 from spark_jobs.stream.quiet_commits import is_awaited
 

@@ -21,7 +21,7 @@ from include.declare.dataset import snapshot_dataset
 from include.ground.errors import Terminal
 from include.ground.paths import patch_in_progress_path
 from include.ground.settings import Settings
-from include.read.decision_log import DISCARD, Decision, append_decisions
+from include.read.rejected_records import DISCARD, Decision, append_decisions
 from include.state.lease import Lease, take_lease
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, respond, submit_request
 from include.state.release_files import PatchDirection

@@ -12,8 +12,8 @@ from slice_patcher import SlicePatcher, copy_release, edited_dataset
 from small_release import SmallRelease, small_release
 
 from include.declare.history_slice import BRONZE, Slice, Span
-from include.read.decision_log import DISCARD, FIX, Decision, append_decisions
 from include.read.publication import publish, read_publication
+from include.read.rejected_records import DISCARD, FIX, Decision, append_decisions
 from include.state.release_files import PatchDirection
 from spark_jobs.history.recompute_history import Recomputed, recompute_history
 from spark_jobs.layers.release import pinned_release, tables_of

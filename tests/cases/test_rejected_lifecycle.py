@@ -16,16 +16,21 @@ from small_release import Record, SmallRelease
 from include.change.rejected_decisions import record_spans
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
-from include.read.decision_log import DISCARD, FIX, REINSTATE, Decision, append_decisions, decided_records
 from include.read.publication import published_tables
 from include.read.published_tables import PinnedTables
 from include.read.rejected_records import (
     ALL_REJECTED,
+    DISCARD,
     DISCARDED,
     DUPLICATE,
+    FIX,
     FIXED,
     OPEN,
+    REINSTATE,
+    Decision,
     RejectedFilter,
+    append_decisions,
+    decided_records,
     rejected_coordinates,
     rejected_records,
 )

@@ -17,7 +17,7 @@ from simulated_deaths import Died, dying_at
 from small_release import Record, SmallRelease
 
 from include.ground.settings import Settings
-from include.read.decision_log import FIX, Decision, append_decisions
+from include.read.rejected_records import FIX, Decision, append_decisions
 from spark_jobs.jobs.shadow_job import advance
 from spark_jobs.layers import prepared_silver, validated_run
 from spark_jobs.layers import silver as silver_layer

@@ -34,7 +34,7 @@ from include.declare.pipeline import Gold, closes, refresh_interval, timed_by
 from include.ground.paths import gold_path
 from include.ground.settings import Settings
 from include.read.publication import publish
-from include.read.refresh_state import REFRESH_KEY, RefreshState
+from include.read.published_tables import REFRESH_KEY, RefreshState
 
 PIPELINE = """
 topic: sales

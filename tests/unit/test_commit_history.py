@@ -40,7 +40,7 @@ from include.ground.settings import Settings
 from include.observe.disk_use import disk_use
 from include.observe.ledger_rebuild import rebuild
 from include.observe.project_commits import project_dataset
-from include.read.bronze_ranges import batch_offsets
+from include.read.published_tables import batch_offsets
 from include.state.file_locks import shared_lock
 from spark_jobs.layers.release import tables_of
 from spark_jobs.stream.automatic_history import CHECK_EVERY, AutomaticHistory

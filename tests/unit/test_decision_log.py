@@ -13,8 +13,8 @@ import pytest
 
 from include.ground.paths import decision_log_path
 from include.ground.settings import Settings
-from include.read import decision_log as module
-from include.read.decision_log import (
+from include.read import rejected_records as module
+from include.read.rejected_records import (
     DISCARD,
     FIX,
     REINSTATE,

@@ -14,7 +14,7 @@ from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.ground.paths import silver_path
 from include.ground.settings import Settings
-from include.read.duckdb_catalog import CatalogRefused, write_catalog
+from include.read.published_sql import CatalogRefused, write_catalog
 from include.read.published_tables import pinned
 
 READ = """

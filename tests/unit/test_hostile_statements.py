@@ -20,6 +20,7 @@ from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 from include.read.limited_query import (
     AT_ONCE_EACH,
+    MARGIN_BYTES,
     QUERIES,
     WORKER,
     QueriesBusy,
@@ -27,11 +28,11 @@ from include.read.limited_query import (
     QueryPool,
     QueryProcess,
     limited_query,
+    memory_bytes,
 )
 from include.read.memory_database import memory_database
 from include.read.published_sql import QueryFailed, QueryRefused, validate_reading
 from include.read.published_tables import PinnedTables, pinned
-from include.read.query_worker import MARGIN_BYTES, memory_bytes
 
 LIMITS = QueryLimits(1.0, memory="200MB", rows=100)
 # Python with DuckDB, Arrow and delta-rs, before a statement.

@@ -40,8 +40,8 @@ from include.plans.plan import (
 from include.plans.plan_journal import PlanBusy, PlanUnknown, load_plan, plan_lock, save_plan
 from include.plans.plan_lookup import newest_plans, next_plan_id
 from include.plans.stage_results import ReleaseBuilt, Retired, Stage
-from include.read.decision_log import DISCARD, Decision, append_decisions, decided_records
 from include.read.publication import Publication, publish
+from include.read.rejected_records import DISCARD, Decision, append_decisions, decided_records
 from include.state.owner_requests import (
     OwnerRequest,
     OwnerResponse,

@@ -24,8 +24,7 @@ from include.read import fetch_dataset as fetching
 from include.read import publish_to_store as pushing
 from include.read.fetch_dataset import FetchedFileDiffers, PublicationNotStored, fetch_dataset
 from include.read.publication import Publication, SourceVersion, TableVersion, find_publication, publish
-from include.read.publish_to_store import refuse_start
-from include.read.remove_objects import remove_stored_files
+from include.read.publish_to_store import refuse_start, remove_stored_files
 from include.read.stored_publication import PublishedElsewhere
 from spark_jobs.jobs import restore_job
 from spark_jobs.stream.obsolete_files import AutomaticDeletion, RetainedTables

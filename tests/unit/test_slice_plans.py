@@ -15,7 +15,7 @@ from include.declare.dataset import DatasetUnknown
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.ground.paths import bronze_path
 from include.ground.settings import Settings
-from include.read.bronze_ranges import BatchOffsets, batch_offsets
+from include.read.published_tables import BatchOffsets, batch_offsets
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import time
 
 from include.change.slice_plan import parts_within
 from include.declare.history_slice import BRONZE, KAFKA, Span, SpanIndex
-from include.read.bronze_ranges import BatchOffsets
+from include.read.published_tables import BatchOffsets
 
 
 def test_index_agrees_with_a_comparison_of_each_offset() -> None:

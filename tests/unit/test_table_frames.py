@@ -15,7 +15,7 @@ from test_quality_checks import rule
 from include.change import gx_checkpoint, table_frames
 from include.change.table_frames import Frame, frames_of, to_pandas
 from include.declare.contract_rules import Rule, referenced_columns
-from include.read import bounded_reader
+from include.read import published_tables
 
 LOW = {"type": "comparison", "column": {"name": "rows"}, "operator": "<", "parameter": 3}
 VALUES = {"column": "name", "value_set": ["a", "b"]}
@@ -103,7 +103,7 @@ def test_parts_give_the_result_of_the_whole(name: str, monkeypatch: pytest.Monke
         with monkeypatch.context() as patch:
             patch.setattr(table_frames, "CHUNK", 17)
             patch.setattr(table_frames, "BATCH", 3)
-            patch.setattr(bounded_reader, "BATCH", 3)
+            patch.setattr(published_tables, "BATCH", 3)
             patch.setattr(table_frames, "HASHES", 13)
             patch.setattr(table_frames, "REPEATED", 5)
             in_parts = result(rows, RULES[name])
@@ -115,7 +115,7 @@ def test_texts_are_never_whole_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> No
     rows = pa.table({"name": [f"n{n}" for n in range(100)], "rows": list(range(100))})
     monkeypatch.setattr(table_frames, "CHUNK", 7)
     monkeypatch.setattr(table_frames, "BATCH", 3)
-    monkeypatch.setattr(bounded_reader, "BATCH", 3)
+    monkeypatch.setattr(published_tables, "BATCH", 3)
     for each in ("regex", "unique", "rows"):
         longest = max(len(frame.rows) * ("name" in frame.rows) for frame in frames_of(pd.dataset(rows), RULES[each]))
         assert longest <= 9 or each == "rows", each
@@ -125,7 +125,7 @@ def test_texts_that_are_repeated_are_never_whole_in_a_frame(monkeypatch: pytest.
     rows = pa.table({"name": [f"n{n // 3}" for n in range(99)] + [None, "once"]})
     monkeypatch.setattr(table_frames, "REPEATED", 7)
     monkeypatch.setattr(table_frames, "BATCH", 3)
-    monkeypatch.setattr(bounded_reader, "BATCH", 3)
+    monkeypatch.setattr(published_tables, "BATCH", 3)
     frames = list(frames_of(pd.dataset(rows), RULES["unique"]))
     assert max(len(frame.rows) for frame in frames) <= 9
     assert sum(len(frame.rows) for frame in frames) == 99
@@ -138,7 +138,7 @@ def test_one_value_of_most_rows_is_never_whole_in_a_frame(monkeypatch: pytest.Mo
     rows = pa.table({"name": ["same"] * same + ["a", "once", "a"]})
     monkeypatch.setattr(table_frames, "REPEATED", 7)
     monkeypatch.setattr(table_frames, "BATCH", 3)
-    monkeypatch.setattr(bounded_reader, "BATCH", 3)
+    monkeypatch.setattr(published_tables, "BATCH", 3)
     frames = list(frames_of(pd.dataset(rows), RULES["unique"]))
     assert max(len(frame.rows) for frame in frames) <= 9
     assert sum(len(frame.rows) for frame in frames) == same + 2
@@ -151,7 +151,7 @@ def test_one_value_with_nan_of_most_rows_is_never_whole_in_a_frame(monkeypatch: 
     rows = pa.table({"name": ["same"] * 500 + ["once"], "size": [float("nan")] * 500 + [1.0]})
     monkeypatch.setattr(table_frames, "REPEATED", 7)
     monkeypatch.setattr(table_frames, "BATCH", 3)
-    monkeypatch.setattr(bounded_reader, "BATCH", 3)
+    monkeypatch.setattr(published_tables, "BATCH", 3)
     frames = list(frames_of(pd.dataset(rows), together))
     assert max(len(frame.rows) for frame in frames) <= 9
     assert sum(len(frame.rows) for frame in frames) == 500

@@ -21,7 +21,7 @@ from include.observe import project_commits, project_publications, project_verif
 from include.observe.ledger_reader import open_reader
 from include.observe.ledger_writer import open_writer
 from include.observe.project_commits import project_dataset
-from include.read.bronze_ranges import first_batch_since
+from include.read.published_tables import first_batch_since
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.tables.checkpoint import Generation

@@ -13,7 +13,7 @@ from include.cli import main as command_line
 from include.cli import query_command
 from include.ground.settings import Settings, load_settings
 from include.read.published_sql import QueryFailed
-from include.read.watched_query import ResultChange, watched_changes
+from include.read.subscription import ResultChange, watched_changes
 
 COUNTS = "select shop, count(*) as n from silver.sales group by shop"
 

@@ -18,8 +18,8 @@ from include.ground.settings import Settings
 from include.plans.plan import BACKFILL, REPLAY
 from include.plans.plan_lookup import newest_plans
 from include.plans.stage_results import Stage
-from include.read.bronze_ranges import BatchOffsets
 from include.read.publication import publish
+from include.read.published_tables import BatchOffsets
 
 HOUR = timedelta(hours=1)
 COMMANDS = {
