@@ -185,7 +185,8 @@ def workload_outputs(names: tuple[str, ...]) -> Outputs:
             made.json(f"plans/{plan['id']}", "plan", "show", plan["id"])
         made.start_broker()
         for dataset in sorted({table["dataset"] for table in json.loads(made.run("tables", "--json"))}):
-            made.json(f"audit/{dataset}", "audit", "--full", "--dataset", dataset)
+            # Exit code 2: it cannot evaluate some of Spark's SQL; the output says which tables it did not check.
+            made.json(f"audit/{dataset}", "audit", "--full", "--dataset", dataset, expect=(0, 2))
     return made.outputs
 
 

@@ -16,6 +16,7 @@ LEFT_OUT = {
     **dict.fromkeys(("release", "base", "attempt"), "id"),
     # How many batches the driver cut the records into depends on when they arrived. With the batches differ the
     # files, their bytes, the versions of tables, and the spans of a slice, which whole batches make up.
+    # "batch" also hides `differing_rows.batch` of the workloads: demo-workloads ends with 1 unless it is 0.
     **dict.fromkeys(("batch", "version", "files", "bytes", "ranges", "spans", "offsets", "scope"), "batches"),
     # Where the state folder is.
     **dict.fromkeys(("path", "site", "page"), "path"),
