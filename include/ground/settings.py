@@ -172,6 +172,11 @@ class Settings(ProfiledSettings):
         "",
         description="master of a Spark cluster, spark://host:port; empty: drivers compute by themselves, local[N]",
     )
+    backend: Literal["auto", "local", "spark"] = Field(
+        "auto",
+        description="what computes rows: local, the driver's process; spark, executors with delta-spark; auto, spark "
+        "where there is a Spark master",
+    )
     spark_cores: int = Field(
         2, ge=1, le=4096, description="cores of the cluster that a driver or a plan's job takes at most"
     )
@@ -281,6 +286,11 @@ class Settings(ProfiledSettings):
     def _absolute_path(cls, value: Path) -> Path:
         return value.expanduser().resolve()
 
+    @property
+    def computes_with_spark(self) -> bool:
+        """Whether executors and delta-spark read and write rows, instead of the driver's process."""
+        return self.backend == "spark" or (self.backend == "auto" and bool(self.spark_master))
+
     @field_validator("spark_master")
     @classmethod
     def _require_cluster_master(cls, value: str) -> str:
@@ -295,6 +305,10 @@ class Settings(ProfiledSettings):
         if self.spark_master and self.is_power_safe:
             raise InvalidSetting(
                 "HEADRACE_DURABILITY", "power is not kept with HEADRACE_SPARK_MASTER: other hosts write the files"
+            )
+        if self.backend == "spark" and self.is_power_safe:
+            raise InvalidSetting(
+                "HEADRACE_DURABILITY", "power is not kept with HEADRACE_BACKEND=spark: executors write the files"
             )
         if self.lease_url and not (self.kafka_bootstrap and self.runner == "service"):
             raise InvalidSetting(
