@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
 from include.declare.dataset import Dataset, declared_dataset
-from include.declare.pipeline import AdditiveGold
+from include.declare.gold import AdditiveGold
 from include.declare.watermark import PROGRESS, WatermarkProgress
 from include.ground.commit_history import history_end
 from include.ground.paths import gold_path, rejected_path, silver_path

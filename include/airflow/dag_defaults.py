@@ -17,7 +17,7 @@ from include.airflow.run_context import log_failure
 from include.declare.analyses import analysis_files
 from include.declare.dataset import dataset_names
 from include.declare.derived_dataset import derived_names, load_derived, origin_datasets
-from include.declare.pipeline import load_pipeline, windows_of_gold
+from include.declare.pipeline import load_pipeline
 from include.declare.windows import Window, day_range
 from include.ground.errors import HeadraceError
 from include.ground.settings import load_settings
@@ -93,7 +93,7 @@ def _declared(name: str) -> DeclaredDataset:
         log.warning("%s", error.what)
     else:
         gold = [table.name for table in pipeline.gold]
-        days = 1 + -(-(pipeline.lateness + _behind_utc(windows_of_gold(pipeline))) // timedelta(days=1))
+        days = 1 + -(-(pipeline.lateness + _behind_utc(pipeline.windows)) // timedelta(days=1))
     tables = (f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold))
     assets = tuple(asset(name, table) for table in tables)
     return DeclaredDataset(name, assets, plans_asset(name), days, asset(name, f"bronze.{name}"))

@@ -38,10 +38,9 @@ from include.audit.silver import (
 from include.audit.verified_history import AuditScope, VerifiedGold
 from include.declare.column_lineage import unchanged_fields
 from include.declare.dataset import Dataset
-from include.declare.gold_refresh import EVERY_RUN
+from include.declare.gold import EVERY_RUN, Gold
 from include.declare.payload_format import AVRO, JSON
 from include.declare.payload_text import define_payload_text
-from include.declare.pipeline import Gold, refresh_interval
 from include.declare.writer_schemas import WriterSchemas
 from include.read.memory_database import memory_database, view_table
 from include.read.publication import Publication, PublishedTable
@@ -366,7 +365,7 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
             found = gold_check(database, gold, refreshed, first)
         check, wrong = found
         if isinstance(check, GoldCheck):
-            held = audited.tables.table(silver).batch if refresh_interval(gold) is None else refreshed.batch
+            held = audited.tables.table(silver).batch if gold.refresh_interval is None else refreshed.batch
             audited.gold.append(replace(check, batch=held if held < audited.tables.table(silver).batch else None))
             audited.reached[name] = VerifiedGold(held, refreshed.watermark, check.decided, check.expired)
         else:
@@ -387,7 +386,7 @@ def _view_gold(
 
 
 def _batch_findings(table: PublishedTable, gold: Gold, refreshed: RefreshState) -> Iterator[Finding]:
-    if refresh_interval(gold) is not None and refreshed.batch != table.batch:
+    if gold.refresh_interval is not None and refreshed.batch != table.batch:
         detail = f"is published as of batch {table.batch}, and its commit says {refreshed.batch}"
         yield Finding(FindingKind.different, table.name, 0, detail)
 
@@ -403,7 +402,7 @@ def _refresh_state(tables: PinnedTables, gold: Gold) -> RefreshState:
 
 def _last_batch(gold: Gold, refreshed: RefreshState) -> int | None:
     """Return the batch up to which a table with an interval has the rows of silver; None for all of them."""
-    return None if refresh_interval(gold) is None else refreshed.batch
+    return None if gold.refresh_interval is None else refreshed.batch
 
 
 def _rows_held(silver: Any, gold: Gold, refreshed: RefreshState) -> Any:

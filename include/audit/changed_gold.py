@@ -38,20 +38,9 @@ from include.audit.gold import (
 )
 from include.audit.verified_history import AuditScope, VerifiedGold, is_there, row_digest
 from include.declare.event_times import FIRST, LAST, after, before
-from include.declare.gold_refresh import closing
+from include.declare.gold import Gold
 from include.declare.measures import Measure
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    closes,
-    gold_session,
-    gold_window,
-    grain_columns,
-    timed_by,
-)
-from include.declare.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql
-from include.declare.windows import MICROSECOND, Session, Window, window_begin, window_end
+from include.declare.windows import MICROSECOND, SESSION_NUMBER, Session, Window
 from include.ground.sql_quoting import same_sql, sql_identifier
 from include.ground.table_files import add_actions
 from include.read.memory_database import view_rows
@@ -133,10 +122,10 @@ MICROS = pa.timestamp("us", tz="UTC")
 
 def create_touched(database: Any, gold: Gold) -> None:
     """Create the table `touched` of the grains of the rows of the view `silver`; of sessions those of these rows."""
-    session, rows = gold_session(gold), grained_sql(gold, columns_of(database, "silver"))
-    found = f"select distinct {listed(grain_columns(gold))} from grained"
+    session, rows = gold.session, grained_sql(gold, columns_of(database, "silver"))
+    found = f"select distinct {listed(gold.grain_columns)} from grained"
     if session is not None:
-        bounds, numbered = session_bounds_sql(session), numbered_sessions_sql(session, gold.keys, "grained")
+        bounds, numbered = session.bounds_sql(), session.numbered_sql(gold.keys, "grained")
         keys = listed(gold.keys)
         found = f"select {keys}, {', '.join(bounds)} from ({numbered}) group by {keys}, {SESSION_NUMBER}"
     database.execute(f"create or replace temp table touched as {rows} {found}")
@@ -144,16 +133,16 @@ def create_touched(database: Any, gold: Gold) -> None:
 
 def add_closed(database: Any, gold: Gold, window: Window, old: datetime | None, new: datetime | None) -> None:
     """Add the windows of the view `silver` that a watermark closed which moved from `old` to `new`."""
-    now = f"{closing(window, new).sql} and not {closing(window, old).sql}"
-    rows, grain = grained_sql(gold, columns_of(database, "silver")), listed(grain_columns(gold))
+    now = f"{window.closing(new).sql} and not {window.closing(old).sql}"
+    rows, grain = grained_sql(gold, columns_of(database, "silver")), listed(gold.grain_columns)
     database.execute(f"insert into touched {rows} select distinct {grain} from grained where {now}")
 
 
 def closed_span(window: Window, old: datetime | None, new: datetime) -> Span:
     """Return the times of the rows of the windows that a watermark closed which moved from `old` to `new`."""
-    first, last = closing(window, old).bound, closing(window, new).bound
-    low = FIRST if first is None else window_begin(window, first)
-    return low, LAST if last is None else window_end(window, last)
+    first, last = window.closing(old).bound, window.closing(new).bound
+    low = FIRST if first is None else window.begin(first)
+    return low, LAST if last is None else window.end(last)
 
 
 def add_near_sessions(database: Any, session: Session, keys: Sequence[str]) -> None:
@@ -166,7 +155,7 @@ def add_near_sessions(database: Any, session: Session, keys: Sequence[str]) -> N
 
 def touches_sql(gold: Gold, row: str, touched: str) -> str:
     """Return the condition that a row of gold is of a touched grain, or overlaps a touched interval."""
-    condition, session = same_sql(grain_columns(gold), row, touched), gold_session(gold)
+    condition, session = same_sql(gold.grain_columns, row, touched), gold.session
     if session is None:
         return condition
     start, end = bound_columns(session)
@@ -175,7 +164,7 @@ def touches_sql(gold: Gold, row: str, touched: str) -> str:
 
 def touching_sql(gold: Gold, rows: str) -> str:
     """Return the query of the rows of silver in `rows` that may belong to touched grains: by key, and by session."""
-    session = gold_session(gold)
+    session = gold.session
     same = [same_sql(gold.keys, "s", "t")] if gold.keys else []
     columns = list(gold.keys)
     if session is not None:
@@ -191,14 +180,14 @@ def touching_sql(gold: Gold, rows: str) -> str:
 
 def event_spans(database: Any, gold: Gold) -> tuple[str, list[Span]] | None:
     """Return the column of silver that gives touched grains their time, and its ranges; None if only keys name them."""
-    window, timed = gold_window(gold), timed_by(gold)
+    window, timed = gold.window, gold.timed_by
     if timed is None:
         return None
     _, found = row_spans(database, gold)
     if (None, None) in found:
         return None
     if window is not None:
-        found = [(window_begin(window, first), window_end(window, last)) for first, last in found]
+        found = [(window.begin(first), window.end(last)) for first, last in found]
     return timed.column, merged_spans(found)
 
 
@@ -207,7 +196,7 @@ def row_spans(database: Any, gold: Gold) -> tuple[tuple[str, str], list[Span]]:
 
     A grain without a value gives a range of nulls.
     """
-    session, column = gold_session(gold), grain_columns(gold)[0]
+    session, column = gold.session, gold.grain_columns[0]
     low, high = (session.start, session.end) if session else (column, column)
     first, last = sql_identifier(low), sql_identifier(high)
     found = f"select distinct {first}, {last} from touched"
@@ -285,7 +274,7 @@ def changed_gold(
     """Return what an audit needs to check only what changed in a table; None when it has to check all of it."""
     name = f"gold.{gold.name}"
     before = None if scope.verified is None else scope.verified.gold.get(name)
-    if before is None or (closes(gold) and gold_session(gold) is not None):
+    if before is None or (gold.closes and gold.session is not None):
         # The verified table lacks the sessions that were open then; newer rows join them as well.
         return None
     if _has_reopened(gold, before, refreshed):
@@ -296,7 +285,7 @@ def changed_gold(
 
 def _has_reopened(gold: Gold, before: VerifiedGold, refreshed: RefreshState) -> bool:
     """Whether a table with `on_close` is published with an earlier watermark than it was verified with."""
-    if not closes(gold) or before.watermark is None:
+    if not gold.closes or before.watermark is None:
         return False
     return refreshed.watermark is None or refreshed.watermark < before.watermark
 
@@ -347,20 +336,19 @@ def _with_earlier(check: GoldCheck, before: VerifiedGold) -> GoldCheck:
 
 def is_merged(gold: Gold, before: VerifiedGold) -> bool:
     """Whether verified rows and newer rows of silver give a table's rows, without older rows of silver."""
-    if isinstance(gold, LatestGold):
+    if gold.deciding_columns:
         return before.decided
-    if not isinstance(gold, AdditiveGold) or gold.window is not None or gold.session is not None:
-        return False
-    return all(measure.function in (*MERGED, "ratio") for measure in gold.measures)
+    is_additive = bool(gold.measures) and gold.timed_by is None
+    return is_additive and all(measure.function in (*MERGED, "ratio") for measure in gold.measures)
 
 
 def _find_touched(database: Any, changed: ChangedGold) -> None:
     """Create the table `touched`."""
-    gold, window, session = changed.gold, gold_window(changed.gold), gold_session(changed.gold)
+    gold, window, session = changed.gold, changed.gold.window, changed.gold.session
     view_rows(database, "silver", changed.newer)
     create_touched(database, gold)
     old, new = changed.before.watermark, changed.refreshed.watermark
-    if closes(gold) and window is not None and new is not None:
+    if gold.closes and window is not None and new is not None:
         view_rows(database, "silver", changed.silver.filter(within(window.column, [closed_span(window, old, new)])))
         add_closed(database, gold, window, old, new)
     if session is not None:
@@ -403,15 +391,14 @@ def _merged(database: Any, changed: ChangedGold) -> str:
     before = _touched_part(database, changed, files.removed | files.near(*row_spans(database, gold)))
     database.execute(f"create or replace temp table touched_before as {before}")
     silver = columns_of(database, "silver")
-    if isinstance(gold, LatestGold):
+    if gold.deciding_columns:
         candidates = latest_candidates_sql(gold, silver)
         names = listed(columns_of(database, candidates))
         return newest_sql(gold, f"select {names} from touched_before union all {candidates}")
-    assert isinstance(gold, AdditiveGold)
     return _merged_measures(gold, recompute_sql(gold, silver))
 
 
-def _merged_measures(gold: AdditiveGold, newer: str) -> str:
+def _merged_measures(gold: Gold, newer: str) -> str:
     keys, names = listed(gold.keys), listed(measure.name for measure in gold.measures if measure.function in MERGED)
     both = f"select {keys}, {names} from touched_before union all by name select {keys}, {names} from ({newer})"
     measures = ", ".join(f"{_merge_sql(measure)} as {sql_identifier(measure.name)}" for measure in gold.measures)

@@ -10,7 +10,7 @@ equality proves that it is right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,22 +18,9 @@ import duckdb
 
 from include.audit.findings import Finding, FindingKind
 from include.declare.comparable_doubles import SUM_ERROR
-from include.declare.gold_refresh import closing
+from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure, measure_expressions
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    QueryGold,
-    closes,
-    deciding_columns,
-    gold_window,
-    grain_columns,
-    row_columns,
-    row_condition,
-    timed_by,
-)
-from include.declare.window_sql import SESSION_NUMBER, numbered_sessions_sql, session_bounds_sql, windowed_sql
+from include.declare.windows import SESSION_NUMBER, windowed_sql
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
 from include.read.published_tables import RefreshState
@@ -115,24 +102,20 @@ def _bins(measure: Measure, expression: str) -> list[str]:
 
 def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
     """Return the SQL that computes a gold table's declared columns from the view `silver` with the columns `silver`."""
-    if isinstance(gold, AdditiveGold):
-        return _additive(gold, silver)
-    if isinstance(gold, LatestGold):
-        return newest_sql(gold, latest_candidates_sql(gold, silver))
-    return _query(gold, silver)
+    return RECOMPUTED[type(gold)](gold, silver)
 
 
-def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
+def _additive(gold: Gold, silver: Sequence[str]) -> str:
     columns = grained_columns(gold, silver)
-    keys = selected = [sql_identifier(name) for name in grain_columns(gold)]
+    keys = selected = [sql_identifier(name) for name in gold.grain_columns]
     measures = [
         f"{aggregate_sql(measure, columns, gold.measures)} as {sql_identifier(measure.name)}"
         for measure in gold.measures
     ]
     source = "grained"
     if gold.session is not None:
-        source = f"({numbered_sessions_sql(gold.session, gold.keys, source)})"
-        keys, selected = [*keys, SESSION_NUMBER], [*keys, *session_bounds_sql(gold.session)]
+        source = f"({gold.session.numbered_sql(gold.keys, source)})"
+        keys, selected = [*keys, SESSION_NUMBER], [*keys, *gold.session.bounds_sql()]
     return (
         f"{grained_sql(gold, silver)} select {', '.join(selected + measures)} from {source} group by {', '.join(keys)}"
     )
@@ -140,32 +123,32 @@ def _additive(gold: AdditiveGold, silver: Sequence[str]) -> str:
 
 def grained_columns(gold: Gold, silver: Sequence[str]) -> list[str]:
     """Return the columns of silver and the window."""
-    window = gold_window(gold)
+    window = gold.window
     return list(silver) if window is None else [*silver, window.name]
 
 
-def latest_candidates_sql(gold: LatestGold, silver: Sequence[str]) -> str:
+def latest_candidates_sql(gold: Gold, silver: Sequence[str]) -> str:
     """Return the query of all rows of `silver` as rows of the table, with what decides which is the newest."""
     columns = [f"{duckdb_expression(sql, silver)} as {sql_identifier(name)}" for name, sql in gold.columns]
-    kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in deciding_columns(gold)]
+    kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in gold.deciding_columns]
     return f"select {', '.join([*map(sql_identifier, gold.keys), *columns, *kept])} from {_source(gold, silver)}"
 
 
-def newest_sql(gold: LatestGold, candidates: str) -> str:
+def newest_sql(gold: Gold, candidates: str) -> str:
     """Return the query of the newest row of each key."""
     keys = ", ".join(map(sql_identifier, gold.keys))
-    order = ", ".join(f"{sql_identifier(by)} desc nulls last" for _, by in deciding_columns(gold))
+    order = ", ".join(f"{sql_identifier(by)} desc nulls last" for _, by in gold.deciding_columns)
     newest = f"row_number() over (partition by {keys} order by {order}) = 1"
     return f"select * from ({candidates}) qualify {newest}"
 
 
-def _query(gold: QueryGold, silver: Sequence[str]) -> str:
+def _query(gold: Gold, silver: Sequence[str]) -> str:
     columns = grained_columns(gold, silver)
-    grain = [sql_identifier(name) for name in grain_columns(gold)]
-    same = same_sql(grain_columns(gold), "grained", "touched")
+    grain = [sql_identifier(name) for name in gold.grain_columns]
+    same = same_sql(gold.grain_columns, "grained", "touched")
     return (
         f"{grained_sql(gold, silver)}, touched as "
-        f"(select distinct {', '.join(grain)} from grained where {duckdb_expression(gold.touched_by, columns)}), "
+        f"(select distinct {', '.join(grain)} from grained where {duckdb_expression(gold.row_condition, columns)}), "
         f"silver as (select * from grained semi join touched on {same}) "
         f"select * from ({duckdb_expression(gold.query, columns)})"
     )
@@ -173,16 +156,27 @@ def _query(gold: QueryGold, silver: Sequence[str]) -> str:
 
 def grained_sql(gold: Gold, silver: Sequence[str]) -> str:
     """Return the beginning of a statement that names `grained`: silver with the window's column."""
-    window = gold_window(gold)
+    window = gold.window
     replaced = [name for name in silver if window is not None and name == window.name]
     return f"with grained as ({windowed_sql(window, _source(gold, silver), replaced)})"
 
 
 def _source(gold: Gold, silver: Sequence[str]) -> str:
     """Return the relation of the rows that count; a query sees all rows of the grains that its `touched_by` finds."""
-    if isinstance(gold, QueryGold) or gold.where == "true":
+    if gold.counted == "true":
         return "silver"
-    return f"(select * from silver where {duckdb_expression(gold.where, silver)})"
+    return f"(select * from silver where {duckdb_expression(gold.counted, silver)})"
+
+
+def _latest(gold: Gold, silver: Sequence[str]) -> str:
+    return newest_sql(gold, latest_candidates_sql(gold, silver))
+
+
+RECOMPUTED: dict[type[Gold], Callable[[Gold, Sequence[str]], str]] = {
+    AdditiveGold: _additive,
+    LatestGold: _latest,
+    QueryGold: _query,
+}
 
 
 ROWS, GRAIN = "rows of the query", ""
@@ -293,7 +287,7 @@ def gold_check(
         reason = f"DuckDB cannot evaluate it: {str(error).splitlines()[0]}"
         return UncheckedTable(table, _failing_expression(database, gold, silver), reason), []
     expired = _leave_out_expired(database, gold, first) if first else 0
-    grain = ", ".join(map(sql_identifier, row_columns(gold)))
+    grain = ", ".join(map(sql_identifier, gold.row_columns))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
     earlier = part.earlier if part else 0
     rows = _number(database, "select count(*) from published") + earlier
@@ -309,10 +303,8 @@ def gold_check(
 
 def _is_decided(database: Any, gold: Gold) -> bool:
     """Whether a `latest` table has the values by which its rows are the newest, and the right ones."""
-    if not isinstance(gold, LatestGold):
-        return False
-    kept = [name for _, name in deciding_columns(gold)]
-    if not set(kept) <= set(columns_of(database, "published")):
+    kept = [name for _, name in gold.deciding_columns]
+    if not kept or not set(kept) <= set(columns_of(database, "published")):
         return False
     same = same_sql(gold.keys, "p", "r")
     wrong = " or ".join(f"p.{sql_identifier(name)} is distinct from r.{sql_identifier(name)}" for name in kept)
@@ -321,8 +313,8 @@ def _is_decided(database: Any, gold: Gold) -> bool:
 
 def _leave_out_expired(database: Any, gold: Gold, first: int) -> int:
     """Leave grains with records of batches before `first` out of both sides; return how many rows of gold they are."""
-    grain = [sql_identifier(name) for name in grain_columns(gold)]
-    columns, same = ", ".join(grain), same_sql(grain_columns(gold), "l", "r")
+    grain = [sql_identifier(name) for name in gold.grain_columns]
+    columns, same = ", ".join(grain), same_sql(gold.grain_columns, "l", "r")
     old = f"select distinct {columns} from published where _first_batch < {first}"
     database.execute(f"create or replace temp table expired_grains as {old}")
     before = _number(database, "select count(*) from published")
@@ -335,8 +327,8 @@ def _leave_out_expired(database: Any, gold: Gold, first: int) -> int:
 
 def _expected(gold: Gold, refreshed: RefreshState | None) -> str:
     """Return the condition of the rows that a table has by its refresh."""
-    timed = timed_by(gold)
-    return closing(timed, refreshed.watermark).sql if refreshed and timed and closes(gold) else "true"
+    timed = gold.timed_by
+    return timed.closing(refreshed.watermark).sql if refreshed and timed and gold.closes else "true"
 
 
 def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]]]:
@@ -346,16 +338,22 @@ def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]
     # sqlglot takes half a second to import: only an audit that found a difference needs it.
     from include.declare.sql_checks import unproven_constructs
 
-    if isinstance(gold, QueryGold):
-        written = {ROWS: gold.query if gold.touched_by == "true" else f"{gold.query}; select {gold.touched_by}"}
-    elif isinstance(gold, AdditiveGold):
-        written = {each.name: "; ".join(sql for _, sql in measure_expressions(each)) for each in gold.measures}
-    else:
-        written = dict(gold.columns)
-    if not isinstance(gold, QueryGold) and gold.where != "true":
-        written = {GRAIN: gold.where} | {column: f"{sql}; {gold.where}" for column, sql in written.items()}
+    written = dict(_written(gold))
     unproven = {column: (sql, unproven_constructs(sql)) for column, sql in written.items() if column in differing}
     return {column: (" ".join(sql.split()), constructs) for column, (sql, constructs) in unproven.items() if constructs}
+
+
+def _written(gold: Gold) -> Iterator[tuple[str, str]]:
+    """Yield the columns whose difference may be due to an expression, with the SQL that computes them."""
+    if gold.query:
+        yield ROWS, gold.query if gold.row_condition == "true" else f"{gold.query}; select {gold.row_condition}"
+        return
+    condition = [] if gold.counted == "true" else [gold.counted]
+    yield GRAIN, "; ".join(condition)
+    for measure in gold.measures:
+        yield measure.name, "; ".join([*(sql for _, sql in measure_expressions(measure)), *condition])
+    for name, sql in gold.columns:
+        yield name, "; ".join([sql, *condition])
 
 
 def _failing_expression(database: Any, gold: Gold, silver: Sequence[str]) -> str:
@@ -365,30 +363,28 @@ def _failing_expression(database: Any, gold: Gold, silver: Sequence[str]) -> str
             database.execute(f"select count(columns(*)) from ({sql})").fetchall()
         except EVALUATION_ERRORS:
             return expression
-    return " ".join(gold.query.split()) if isinstance(gold, QueryGold) else gold.name
+    return " ".join(gold.query.split()) or gold.name
 
 
 def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each expression of a declaration and a statement that evaluates it alone."""
-    if isinstance(gold, AdditiveGold):
-        for measure in gold.measures:
-            yield measure.expression, f"select {aggregate_sql(measure, silver, gold.measures)} from silver"
-    elif isinstance(gold, LatestGold):
-        for _, expression in gold.columns:
-            yield expression, f"select {duckdb_expression(expression, silver)} from silver"
-    condition = duckdb_expression(row_condition(gold), grained_columns(gold, silver))
-    yield row_condition(gold), f"{grained_sql(gold, silver)} select 1 from grained where {condition}"
+    for measure in gold.measures:
+        yield measure.expression, f"select {aggregate_sql(measure, silver, gold.measures)} from silver"
+    for _, expression in gold.columns:
+        yield expression, f"select {duckdb_expression(expression, silver)} from silver"
+    condition = duckdb_expression(gold.row_condition, grained_columns(gold, silver))
+    yield gold.row_condition, f"{grained_sql(gold, silver)} select 1 from grained where {condition}"
 
 
 def _findings(database: Any, gold: Gold, table: str) -> Iterator[tuple[str, Finding]]:
     """Yield each difference with the column whose expression it is about: ROWS for a query's, else GRAIN."""
-    kept = {name for _, name in deciding_columns(gold)} if isinstance(gold, LatestGold) else set()
+    kept = {name for _, name in gold.deciding_columns}
     declared = [name for name in columns_of(database, "recomputed") if name not in kept]
     published = columns_of(database, "published")
     missing = [name for name in declared if name not in published]
     if missing:
         yield GRAIN, Finding(FindingKind.missing, table, 0, f"has no column {', '.join(missing)}")
-    elif isinstance(gold, QueryGold):
+    elif gold.query:
         yield from ((ROWS, finding) for finding in _query_findings(database, declared, table))
     else:
         yield from _keyed_findings(database, gold, table)
@@ -399,9 +395,9 @@ def columns_of(database: Any, table: str) -> list[str]:
     return [str(row[0]) for row in database.sql(f"select column_name from (describe {table})").fetchall()]
 
 
-def _keyed_findings(database: Any, gold: AdditiveGold | LatestGold, table: str) -> Iterator[tuple[str, Finding]]:
-    keys = list(row_columns(gold))
-    values = gold.measures if isinstance(gold, AdditiveGold) else [Measure(n, "max", n) for n, _ in gold.columns]
+def _keyed_findings(database: Any, gold: Gold, table: str) -> Iterator[tuple[str, Finding]]:
+    keys = list(gold.row_columns)
+    values = [*gold.measures, *(Measure(name, "max", name) for name, _ in gold.columns)]
     listed = ", ".join(map(sql_identifier, keys))
     scales = _decimal_scales(database)
     same = same_sql(keys, "p", "r")

@@ -15,11 +15,9 @@ from include.audit.gold import DIALECT, EVALUATION_ERRORS, columns_of, grained_c
 from include.declare.dataset import released_dataset
 from include.declare.derived_dataset import as_query, released_derived
 from include.declare.event_times import before, utc_text
-from include.declare.gold_refresh import closing, first_open
-from include.declare.pipeline import Gold, QueryGold, closes, gold_session, gold_window, grain_columns, row_columns
+from include.declare.gold import Gold
 from include.declare.sql_checks import duckdb_translation
-from include.declare.window_sql import end_sql
-from include.declare.windows import MICROSECOND, Start, Window, window_begin, window_end
+from include.declare.windows import MICROSECOND, Start, Window
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.ground.sql_quoting import duckdb_expression, sql_identifier
@@ -108,10 +106,10 @@ def _silver_of(reading: PinnedTables, table: PublishedTable) -> Any:
 
 def refuse_other_keys(table: str, gold: Gold, keys: Mapping[str, str]) -> None:
     """Raise OriginRefused when the keys do not name a grain of a table."""
-    names = row_columns(gold)
+    names = gold.row_columns
     if unknown := [key for key in keys if key not in names]:
         raise OriginRefused(table, f"{unknown[0]} does not name its rows; {', '.join(names)} do", names)
-    if missing := [name for name in grain_columns(gold) if name not in keys]:
+    if missing := [name for name in gold.grain_columns if name not in keys]:
         raise OriginRefused(table, f"--key is missing for {', '.join(missing)}", names)
 
 
@@ -124,29 +122,29 @@ def rows_with_keys(
     try:
         found = database.execute(f"select * from published where {same}", [value or None for value in keys.values()])
     except duckdb.ConversionException as error:
-        raise OriginRefused(table, str(error).splitlines()[0], row_columns(gold)) from error
+        raise OriginRefused(table, str(error).splitlines()[0], gold.row_columns) from error
     names = [column[0] for column in found.description]
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
     if not rows:
         raise _no_row(gold, table, keys, published)
-    if gold_session(gold) is not None and len(rows) > 1:
-        raise OriginRefused(table, f"has {len(rows)} sessions with these keys", row_columns(gold))
+    if gold.session is not None and len(rows) > 1:
+        raise OriginRefused(table, f"has {len(rows)} sessions with these keys", gold.row_columns)
     return rows
 
 
 def _no_row(gold: Gold, table: str, keys: Mapping[str, str], published: PublishedTable) -> OriginRefused:
     """Return why there is no row with these keys: perhaps its window or session is open."""
     why = f"has no row with {', '.join(f'{k}={v}' for k, v in keys.items())}"
-    remedy = f'headrace query "select {", ".join(row_columns(gold))} from {table} limit 20"'
-    if not closes(gold):
+    remedy = f'headrace query "select {", ".join(gold.row_columns)} from {table} limit 20"'
+    if not gold.closes:
         return OriginRefused(table, why, (), remedy)
-    watermark, window = stored_refresh_state(published.path, published.version).watermark, gold_window(gold)
+    watermark, window = stored_refresh_state(published.path, published.version).watermark, gold.window
     reached = f"{utc_text(watermark)} UTC" if watermark else "nowhere yet"
     if window is None:
         why += f"; sessions appear when the watermark, at {reached}, has passed their end by the gap"
         return OriginRefused(table, why, (), f"headrace grains --dataset {published.dataset}")
     start = _start_of(window, keys[window.name])
-    end = None if start is None else window_end(window, start)
+    end = None if start is None else window.end(start)
     if end is None or (watermark is not None and end <= watermark):
         return OriginRefused(table, why, (), remedy)
     why += f"; its window is open: it closes when the watermark, at {reached}, reaches {utc_text(end)} UTC"
@@ -164,18 +162,18 @@ def _start_of(window: Window, text: str) -> Start | None:
 
 def _origin_conditions(gold: Gold, row: Mapping[str, Any], silver: Sequence[str]) -> list[tuple[str, list[Any]]]:
     """Return the SQL conditions, with their values, of the rows of silver from which a row of gold was computed."""
-    window, session = gold_window(gold), gold_session(gold)
-    found = [(f"{sql_identifier(name)} is not distinct from ?", [row[name]]) for name in grain_columns(gold)]
+    window, session = gold.window, gold.session
+    found = [(f"{sql_identifier(name)} is not distinct from ?", [row[name]]) for name in gold.grain_columns]
     if window is not None and row[window.name] is not None:
         # The files of other times are not read.
-        span = [window_begin(window, row[window.name]), window_end(window, row[window.name])]
+        span = [window.begin(row[window.name]), window.end(row[window.name])]
         found.append((f"{sql_identifier(window.column)} between ? and ?", span))
     if session is not None:
         span = [row[session.start], row[session.end]]
         found.append((f"{sql_identifier(session.column)} between ? and ?", span))
-    if isinstance(gold, QueryGold):
+    if gold.recomputes:
         # A query sees all rows of its grain; those that touch it are the reason why it is there.
-        found.append((f"({duckdb_expression(gold.touched_by, [*silver, *grain_columns(gold)])})", []))
+        found.append((f"({duckdb_expression(gold.row_condition, [*silver, *gold.grain_columns])})", []))
     return found
 
 
@@ -287,7 +285,7 @@ def _key_columns(settings: Settings, table: PublishedTable) -> tuple[str, ...]:
         derived = released_derived(settings, table.dataset, table.release).pipeline
         return next(gold.grain for gold in derived.gold if gold.name == name)
     pipeline = released_dataset(settings, table.dataset, table.release).pipeline
-    return next(row_columns(gold) for gold in pipeline.gold if gold.name == name)
+    return next(gold.row_columns for gold in pipeline.gold if gold.name == name)
 
 
 def _source_origin(
@@ -345,29 +343,27 @@ def _recent(reading: PinnedTables, silver: str, gold: Gold, watermark: datetime 
 
     Of a session that began earlier its last row is among them, and so is its end.
     """
-    rows, session, window = reading.arrow(silver), gold_session(gold), gold_window(gold)
+    rows, session, window = reading.arrow(silver), gold.session, gold.window
     if watermark is None:
         return rows
     if session is not None:
         return rows.filter(pc.field(session.column) >= pc.scalar(before(watermark, session.gap)))
-    start = first_open(window, watermark) if window else None
+    start = window.first_open(watermark) if window else None
     if window is None or start is None:
         return rows
-    return rows.filter(pc.field(window.column) >= pc.scalar(window_begin(window, start)))
+    return rows.filter(pc.field(window.column) >= pc.scalar(window.begin(start)))
 
 
 def _open_sql(database: Any, gold: Gold, watermark: datetime | None) -> str:
-    silver, session, window = columns_of(database, "silver"), gold_session(gold), gold_window(gold)
+    silver, session, window = columns_of(database, "silver"), gold.session, gold.window
     if session is not None:
         gap = f"interval '{session.gap // MICROSECOND + 1} microseconds'"
-        is_open = f"not ({closing(session, watermark).sql})"
+        is_open = f"not ({session.closing(watermark).sql})"
         ends = f"min({sql_identifier(session.end)}::timestamptz + {gap})"
         return f"select count(*), {ends} from ({recompute_sql(gold, silver)}) where {is_open}"
     assert window is not None, f"gold.{gold.name} has no time"
-    grain = ", ".join(map(sql_identifier, grain_columns(gold)))
-    counts = (
-        duckdb_expression(gold.touched_by, grained_columns(gold, silver)) if isinstance(gold, QueryGold) else "true"
-    )
-    is_open = f"not ({closing(window, watermark).sql})"
+    grain = ", ".join(map(sql_identifier, gold.grain_columns))
+    counts = duckdb_expression(gold.row_condition, grained_columns(gold, silver)) if gold.recomputes else "true"
+    is_open = f"not ({window.closing(watermark).sql})"
     rows = f"{grained_sql(gold, silver)} select distinct {grain} from grained where {is_open} and ({counts})"
-    return f"select count(*), min({end_sql(window, sql_identifier(window.name))}) from ({rows})"
+    return f"select count(*), min({window.end_sql(sql_identifier(window.name))}) from ({rows})"

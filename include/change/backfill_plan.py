@@ -20,7 +20,6 @@ from include.change.slice_plan import (
 from include.change.verified_ranges import write_verified
 from include.declare.event_times import before
 from include.declare.history_slice import Slice, joined_spans
-from include.declare.pipeline import time_columns
 from include.ground.settings import Settings
 from include.plans.comparison import EQUAL, Comparison
 from include.plans.plan import BACKFILL, PlanRecord
@@ -52,7 +51,7 @@ def plan_backfill(
             return known
         view = published_view(settings, dataset)
         _refuse_expired_events(view, since)
-        batches = view.history.batches_with_events(time_columns(view.declared.pipeline), since, until)
+        batches = view.history.batches_with_events(view.declared.pipeline.time_columns, since, until)
         parts = [part for part in view.history.batch_offsets if part.batch in batches]
         if not parts:
             raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
@@ -66,7 +65,7 @@ def _refuse_expired_events(view: PublishedView, since: datetime) -> None:
     """Raise RangeRefused when silver may have lost events of `since` or later: none lies further ahead of its arrival
     than the contract allows."""
     pipeline, columns = view.declared.pipeline, view.declared.contract.columns
-    ahead = max((column.future for column in columns if column.name in time_columns(pipeline)), default=timedelta())
+    ahead = max((column.future for column in columns if column.name in pipeline.time_columns), default=timedelta())
     silver = tables_of(view.settings, view.publication)[f"silver.{view.publication.dataset}"]
     view.refuse_expired_times(before(since, ahead), first_unexpired_batch(silver))
 

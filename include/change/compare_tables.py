@@ -19,7 +19,6 @@ from include.change.key_parts import key_parts
 from include.change.widened_rows import LESS_EXACT, widened_columns, widened_rows
 from include.declare.comparable_doubles import rounded_sql
 from include.declare.dataset import Dataset
-from include.declare.pipeline import AdditiveGold, row_columns
 from include.ground.record_coordinates import RECORD
 from include.ground.sql_quoting import sql_identifier
 from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
@@ -95,13 +94,13 @@ def key_columns(dataset: Dataset, table: str) -> tuple[str, ...]:
     if layer == "rejected":
         return RECORD
     gold = next(gold for gold in dataset.pipeline.gold if gold.name == name)
-    return row_columns(gold)
+    return gold.row_columns
 
 
 def summed_columns(dataset: Dataset, table: str) -> frozenset[str]:
     """Return the columns of an additive gold table that are sums."""
     gold = next((gold for gold in dataset.pipeline.gold if table == f"gold.{gold.name}"), None)
-    measures = gold.measures if isinstance(gold, AdditiveGold) else ()
+    measures = gold.measures if gold else ()
     return frozenset(measure.name for measure in measures if measure.function == "sum")
 
 

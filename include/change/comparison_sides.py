@@ -10,8 +10,7 @@ from uuid import uuid4
 
 from include.change.compare_tables import Rows, Side, key_columns, parquet_rows
 from include.declare.dataset import Dataset, released_dataset
-from include.declare.gold_refresh import Closing, closing
-from include.declare.pipeline import closes, timed_by
+from include.declare.windows import Closing
 from include.ground.paths import patch_path
 from include.ground.record_coordinates import POSITION
 from include.ground.settings import Settings
@@ -38,10 +37,10 @@ def _closed(settings: Settings, dataset: Dataset, publication: Publication) -> d
     """Return which rows are closed, for each table that has no others."""
     tables, found = tables_of(settings, publication), {}
     for gold in dataset.pipeline.gold:
-        table, timed = tables.get(f"gold.{gold.name}"), timed_by(gold)
-        if closes(gold) and table is not None and timed is not None:
+        table, timed = tables.get(f"gold.{gold.name}"), gold.timed_by
+        if gold.closes and table is not None and timed is not None:
             refreshed = stored_refresh_state(table.path, table.version)
-            found[table.name] = closing(timed, refreshed.watermark)
+            found[table.name] = timed.closing(refreshed.watermark)
     return found
 
 

@@ -31,7 +31,6 @@ from include.declare.dataset import released_dataset
 from include.declare.derived_dataset import DerivedDataset, as_dataset, derived_names, released_derived
 from include.declare.grain_range import GrainRange, grain_range
 from include.declare.history_slice import Slice
-from include.declare.pipeline import windows_of_gold
 from include.declare.windows import Window
 from include.ground.app_ids import plan_app_id
 from include.ground.delta_log import transaction_version
@@ -59,7 +58,7 @@ def published_windows(settings: Settings, dataset: str) -> tuple[Window, ...]:
     publication = find_publication(settings, dataset)
     if publication is None or publication.is_derived:
         return ()
-    return windows_of_gold(released_dataset(settings, dataset, publication.release).pipeline)
+    return released_dataset(settings, dataset, publication.release).pipeline.windows
 
 
 def plan_derived_backfill(

@@ -18,10 +18,9 @@ from include.change.plan_preconditions import refuse_unknown_dataset
 from include.change.published_watermarks import after_batch, published_watermarks
 from include.declare.dataset import released_dataset
 from include.declare.derived_dataset import derived_names, released_derived
+from include.declare.gold import Gold
 from include.declare.grain_range import timed_query
-from include.declare.pipeline import Gold, gold_session, gold_window, refresh_interval, row_columns, timed_by
 from include.declare.watermark import Watermark
-from include.declare.window_sql import begin_sql, end_sql
 from include.declare.windows import MICROSECOND
 from include.ground.delta_log import commits_descending
 from include.ground.settings import Settings
@@ -81,7 +80,7 @@ class _PublishedGold:
     def runs(self, gold: Gold) -> list[Watermark]:
         """Return the watermarks before and after each change of a table: those of its refreshes, not of all runs."""
         table = self.tables[f"gold.{gold.name}"]
-        return self.known if refresh_interval(gold) is None else as_refreshed(self.known, refreshes(table))
+        return self.known if gold.refresh_interval is None else as_refreshed(self.known, refreshes(table))
 
 
 def _published_gold(settings: Settings, dataset: str) -> _PublishedGold:
@@ -93,7 +92,7 @@ def _published_gold(settings: Settings, dataset: str) -> _PublishedGold:
         declared = _derived_gold(settings, publication, tables)
     else:
         declared = released_dataset(settings, dataset, publication.release).pipeline.gold
-    gold = [each for each in declared if timed_by(each) is not None]
+    gold = [each for each in declared if each.timed_by is not None]
     _, verified = open_reader(settings).event_times(dataset, publication.release)
     return _PublishedGold(tables, gold, published_watermarks(settings, dataset), list(verified))
 
@@ -167,7 +166,7 @@ def _classified(gold: Gold, rows: Any, known: list[Watermark], verified: list[Ve
         [(v.since, v.until, v.batch) for v in verified],
     )  # fmt: skip
     now = (known[-1].after if known else None) or LONG_AGO
-    names = [sql_identifier(name) for name in row_columns(gold)]
+    names = [sql_identifier(name) for name in gold.row_columns]
     begin, end = _bounds_sql(gold)
     same = " and ".join(f"gold.{name} is not distinct from classified.{name}" for name in names)
     grain = ", ".join(names)
@@ -176,10 +175,10 @@ def _classified(gold: Gold, rows: Any, known: list[Watermark], verified: list[Ve
 
 def _bounds_sql(gold: Gold) -> tuple[str, str]:
     """Return the first moment of a row's window or session, and the first at which the watermark has closed it."""
-    window, session = gold_window(gold), gold_session(gold)
+    window, session = gold.window, gold.session
     if window is not None:
         start = sql_identifier(window.name)
-        return begin_sql(window, start), end_sql(window, start)
+        return window.begin_sql(start), window.end_sql(start)
     assert session is not None, f"gold.{gold.name} has no time"
     # A row exactly the gap after the last one still joins the session.
     gap = f"interval '{session.gap // MICROSECOND + 1} microseconds'"

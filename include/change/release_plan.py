@@ -22,7 +22,6 @@ from include.change.release_kind import apply_release, release_kind
 from include.declare.dataset import Dataset, ReleaseStart, released_dataset, snapshot_dataset
 from include.declare.dataset_checks import checked_dataset
 from include.declare.event_times import utc_text
-from include.declare.pipeline import time_columns, window_zones
 from include.declare.reference_tables import validate_reference_tables
 from include.declare.release_diff import release_changes
 from include.ground.errors import Terminal
@@ -200,7 +199,7 @@ def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
     """Raise StartPointRefused when inherited rows would not fit: other duplicates, or no time for a new window."""
     if base.pipeline.identity != fresh.pipeline.identity:
         raise StartPointRefused(fresh.name, "another identity finds other duplicates, also among inherited rows")
-    new = set(time_columns(fresh.pipeline)) - set(time_columns(base.pipeline))
+    new = set(fresh.pipeline.time_columns) - set(base.pipeline.time_columns)
     if new:
         raise StartPointRefused(fresh.name, f"inherited rows may lack {', '.join(sorted(new))}, which has windows now")
 
@@ -219,7 +218,7 @@ def _same_code(one: Dataset, other: Dataset) -> bool:
 
 
 def _computed_by(release: Dataset) -> tuple[object, ...]:
-    return release.code, window_zones(release.pipeline), release.contract.types
+    return release.code, release.pipeline.window_zones, release.contract.types
 
 
 def _start(start: ReleaseStart | None) -> tuple[str, int] | None:

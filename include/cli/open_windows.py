@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from include.audit.origin import OpenRows, open_rows
 from include.declare.dataset import released_dataset
-from include.declare.pipeline import closes
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
@@ -22,7 +21,7 @@ def open_tables(settings: Settings, publication: Publication, found: WatermarkSt
     return {
         f"gold.{each.name}": open_rows(reading, publication.dataset, each, found.watermark)
         for each in gold
-        if closes(each) and f"gold.{each.name}" in publication.tables
+        if each.closes and f"gold.{each.name}" in publication.tables
     }
 
 

@@ -12,18 +12,9 @@ from functools import partial
 from include.declare.column_origins import ColumnOrigin, Origins, TableColumns, Use, unique, use_of
 from include.declare.dataset import Dataset, dataset_names, declared_dataset
 from include.declare.derived_dataset import DerivedDataset, DerivedGold, derived_in_order
+from include.declare.gold import Gold
 from include.declare.lineage_graph import REFERENCE
 from include.declare.measures import Measure, measure_expressions
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    QueryGold,
-    gold_session,
-    gold_window,
-    grain_columns,
-    row_condition,
-)
 from include.declare.query_columns import query_columns
 from include.declare.silver_columns import RECORD, SilverColumns, silver_columns
 from include.declare.sql_checks import parsed_statements
@@ -136,17 +127,17 @@ def rejected_lineage(dataset: Dataset) -> TableColumns:
 
 def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumns:
     """Return the origins of a gold table's columns in silver, which has these columns."""
-    if isinstance(gold, QueryGold):
-        window = gold_window(gold)
+    window = gold.window
+    if gold.query:
         found = query_columns(gold.query, {"silver": [*columns, *([window.name] if window else ())]})
         renamed = {window.name: window.column} if window else {}
         return _with_sources(found, {"silver": silver}, renamed)
-    grain = {name: _grain_origins(gold, silver, name) for name in grain_columns(gold)}
-    made = dict(_additive(gold, silver)) if isinstance(gold, AdditiveGold) else dict(_latest(gold, silver))
+    made = {name: _grain_origins(gold, silver, name) for name in gold.grain_columns} | dict(_computed(gold, silver))
     keys = (ColumnOrigin(silver, key, "group_by") for key in gold.keys)
-    rows = unique(iter([*keys, *_expression(silver, row_condition(gold), "filter"), *_order(gold, silver)]))
+    order = (ColumnOrigin(silver, name, "sort") for name in gold.order_by)
+    rows = unique(iter([*keys, *_expression(silver, gold.row_condition, "filter"), *order]))
     # A count of rows is computed from no column: it depends on the rows alone.
-    return TableColumns({name: origins or rows for name, origins in (grain | made).items()}, rows)
+    return TableColumns({name: origins or rows for name, origins in made.items()}, rows)
 
 
 def derived_lineage(derived: DerivedDataset, columns: Mapping[str, Sequence[str]]) -> dict[str, TableColumns]:
@@ -186,20 +177,22 @@ def _with_sources(found: TableColumns, sources: Mapping[str, str], renamed: Mapp
 
 
 def _grain_origins(gold: Gold, silver: str, name: str) -> Origins:
-    window = gold_window(gold)
-    if window is not None and name == window.name:
-        return (ColumnOrigin(silver, window.column, "transformation"),)
+    if gold.window is not None and name == gold.window.name:
+        return (ColumnOrigin(silver, gold.window.column, "transformation"),)
     return (ColumnOrigin(silver, name, "identity"),)
 
 
-def _additive(gold: AdditiveGold, silver: str) -> Iterator[tuple[str, Origins]]:
-    session, made = gold_session(gold), dict[str, Origins]()
-    for name in (session.start, session.end) if session else ():
-        yield name, (ColumnOrigin(silver, session.column, "aggregation"),) if session else ()
+def _computed(gold: Gold, silver: str) -> Iterator[tuple[str, Origins]]:
+    """Yield the columns besides the grain's with their origins."""
+    made = dict[str, Origins]()
+    if gold.session:
+        of_time = (ColumnOrigin(silver, gold.session.column, "aggregation"),)
+        yield from ((name, of_time) for name in (gold.session.start, gold.session.end))
     for measure in gold.measures:
         parts = (*made.get(measure.of, ()), *made.get(measure.to, ()))
         made[measure.name] = unique(iter([*parts, *_measure(measure, silver)]))
     yield from made.items()
+    yield from ((name, unique(_expression(silver, expression))) for name, expression in gold.columns)
 
 
 def _measure(measure: Measure, silver: str) -> Iterator[ColumnOrigin]:
@@ -207,16 +200,6 @@ def _measure(measure: Measure, silver: str) -> Iterator[ColumnOrigin]:
         yield from _expression(silver, expression, "sort" if key[-1] == "by" else "aggregation")
     if measure.function in ("first", "last"):
         yield from _expression(silver, measure.by, "sort")
-
-
-def _latest(gold: LatestGold, silver: str) -> Iterator[tuple[str, Origins]]:
-    for name, expression in gold.columns:
-        yield name, unique(_expression(silver, expression))
-
-
-def _order(gold: AdditiveGold | LatestGold, silver: str) -> Iterator[ColumnOrigin]:
-    if isinstance(gold, LatestGold):
-        yield from (ColumnOrigin(silver, name, "sort") for name in gold.order_by)
 
 
 def _expression(table: str, text: str, use: Use | None = None) -> Iterator[ColumnOrigin]:

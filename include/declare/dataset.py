@@ -11,9 +11,8 @@ from pathlib import Path
 
 from include.declare.contract import Contract
 from include.declare.contract_file import TYPES_FILE, read_contract, released_types, write_types
-from include.declare.pipeline import Pipeline, read_pipeline, window_zones
-from include.declare.pipeline_checks import contract_findings, dataset_findings, pipeline_findings
-from include.declare.record_retention import retention_findings
+from include.declare.pipeline import Pipeline, read_pipeline
+from include.declare.pipeline_checks import contract_findings, dataset_findings, pipeline_findings, retention_findings
 from include.declare.time_zones import ZONES_FILE, write_zones
 from include.declare.yaml_declarations import NAME, NAME_RULE, DeclarationRefused, Document, Problem, raise_problems
 from include.ground.durable_files import unique_suffix
@@ -163,7 +162,7 @@ def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | No
     """
     declared = declared_dataset(settings, name)
     copy = copied_folder(settings, name, declared.folder, declared.release)
-    write_zones(copy, window_zones(declared.pipeline))
+    write_zones(copy, declared.pipeline.window_zones)
     write_types(copy, declared.contract.types, released_types(copy))
     if beginning is not None:
         (copy / RELEASE_START).write_text(json.dumps(asdict(beginning)), "utf-8")

@@ -31,7 +31,8 @@ from include.declare.dataset import (
     released_dataset,
     released_folder,
 )
-from include.declare.pipeline import CONFIG, Pipeline, QueryGold, QueryText, Retention, load_pipeline, named_items
+from include.declare.gold import CONFIG, QueryGold, QueryText
+from include.declare.pipeline import Pipeline, Retention, load_pipeline, named_items
 from include.declare.yaml_declarations import NAME, Document, raise_problems
 from include.ground.errors import Terminal
 from include.ground.paths import snapshot_path

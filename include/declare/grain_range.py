@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from include.declare.derived_dataset import DerivedGold, as_query
-from include.declare.pipeline import QueryGold
+from include.declare.gold import QueryGold
 from include.declare.windows import DAY, MICROSECOND, Domain, Window, WindowSize
 
 UNIT: dict[Domain, timedelta] = {"time": MICROSECOND, "day": DAY}

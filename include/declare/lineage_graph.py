@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from include.declare.dataset import Dataset
 from include.declare.derived_dataset import DerivedDataset
-from include.declare.pipeline import Gold, gold_session, gold_window, grain_columns
+from include.declare.gold import Gold
 
 REFERENCE = "reference "
 
@@ -42,8 +42,8 @@ def derived_edges(derived: DerivedDataset) -> Iterator[LineageEdge]:
 
 def described_gold(gold: Gold) -> str:
     """Describe kind and grain of a gold table."""
-    window, session = gold_window(gold), gold_session(gold)
-    grain = list(grain_columns(gold))
+    window, session = gold.window, gold.session
+    grain = list(gold.grain_columns)
     if window is not None:
         grain[0] += f" ({window.size} every {window.slide})" if window.slide else f" ({window.size})"
     sessions = f", sessions with gaps of {session.gap}" if session else ""

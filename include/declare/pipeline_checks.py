@@ -7,31 +7,15 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from include.declare.contract import Contract
-from include.declare.gold_refresh import refresh_findings
-from include.declare.measures import measures_findings
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    Pipeline,
-    QueryGold,
-    gold_session,
-    gold_window,
-    latest_keys,
-    row_columns,
-    time_columns,
-    timed_by,
-)
-from include.declare.windows import session_findings, window_findings
-from include.declare.yaml_declarations import NAME, NAME_RULE, Finding, accepted_names, shown
+from include.declare.gold import EVERY_RUN, listed_once
+from include.declare.pipeline import Pipeline
+from include.declare.yaml_declarations import Finding, accepted_names, shown
 from include.ground.record_coordinates import COORDINATES
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MAX_PARTITIONS = 10_000
 SHORTEST_RETENTION = timedelta(hours=1)
 COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")
-"""Texts, which are skipped, and names that are not of functions."""
 
 
 def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
@@ -45,16 +29,14 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
         yield ("retention", "versions"), "must be at least 1 hour: readers keep the version that they began with"
     if not COLUMN.fullmatch(pipeline.event_time):
         yield ("event_time",), f"must be the name of a column, is {shown(pipeline.event_time)}"
-    yield from _column_list_findings(("identity", "columns"), pipeline.identity)
+    yield from listed_once(("identity", "columns"), pipeline.identity)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:
-        yield from _gold_findings(gold)
-        found = refresh_findings(gold.refresh, timed_by(gold), pipeline.event_time)
-        yield from ((("gold", gold.name, *key), why) for key, why in found)
+        yield from ((("gold", gold.name, *key), why) for key, why in gold.findings(pipeline.event_time))
     for table in pipeline.reference:
         place = ("reference", table.name)
         yield from accepted_names([(place, table.name)])
-        yield from _column_list_findings((*place, "keys"), table.keys)
+        yield from listed_once((*place, "keys"), table.keys)
         columns = [name for name, _ in table.columns]
         if not set(table.keys) <= set(columns):
             yield (*place, "keys"), f"must be columns of the table ({', '.join(columns)}), are {', '.join(table.keys)}"
@@ -67,7 +49,7 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
     for n, name in enumerate(pipeline.identity):
         if name not in types:
             yield ("identity", "columns", n), f"{name!r} {known}"
-    for name in time_columns(pipeline):
+    for name in pipeline.time_columns:
         if name in types and types[name].type != "timestamp":
             key = _time_key(pipeline, name)
             yield key, f"must be a timestamp; {name} is of type {types[name].type_text}"
@@ -76,7 +58,7 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
             if name in types and types[name].kind.no_key:
                 why = f"{name} is of type {types[name].type_text}, no key: {types[name].kind.no_key}"
                 yield ("gold", gold.name, "keys", n), why
-        window = gold_window(gold)
+        window = gold.window
         if window is not None and window.name in (*types, *COORDINATES):
             why = f"{window.name!r} is already a column of silver; give the window a name of its own"
             yield ("gold", gold.name, "window", "as"), why
@@ -90,7 +72,7 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
     for n, table in enumerate(contract.gold, 1):
         if table not in tables:
             yield ("schema", n, "name"), f"{table} is not a gold table of pipeline.yaml; tables: {', '.join(tables)}"
-    needed = {*time_columns(pipeline), *pipeline.identity, *latest_keys(pipeline)}
+    needed = {pipeline.event_time, *pipeline.identity}.union(*(gold.required_columns for gold in pipeline.gold))
     for n, column in enumerate(contract.columns):
         if column.name in needed and not column.required:
             why = f"{column.name} is a time, an identity or a key of a latest table, so it needs required: true"
@@ -101,66 +83,39 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
         yield ("schema", 0, "properties"), why
 
 
-def _gold_findings(gold: Gold) -> Iterator[Finding]:
-    place = ("gold", gold.name)
-    grain = row_columns(gold)
-    required = {AdditiveGold: "measures", LatestGold: "columns", QueryGold: "query"}[type(gold)]
-    if not getattr(gold, required):
-        yield (*place, required), "is required and missing"
-    if gold_window(gold) is None and not gold.keys:
-        yield (*place, "keys"), "must name at least one column, or the table needs a window"
-    yield from _duplicate_findings((*place, "keys"), gold.keys)
-    outputs: list[tuple[str, str]] = []
-    if isinstance(gold, LatestGold):
-        yield from _column_list_findings((*place, "order_by"), gold.order_by)
-        outputs = [("columns", name) for name, _ in gold.columns]
-    elif isinstance(gold, AdditiveGold):
-        outputs = [("measures", measure.name) for measure in gold.measures]
-        yield from (((*place, "measures", *key), why) for key, why in measures_findings(gold.measures))
-    yield from (((*place, *key), why) for key, why in _time_findings(gold))
-    for part, name in outputs:
-        if not NAME.fullmatch(name):
-            yield (*place, part, name), f"{NAME_RULE}, is {shown(name)}"
-        if name in grain:
-            yield (*place, part, name), f"{name!r} is already a column of the table: {', '.join(grain)} name its grain"
-    words = {word for word in WORD.findall(gold.partition) if not word.startswith("'")}
-    if gold.partition and (words - set(grain) or not words):
-        why = f"must be an expression over {', '.join(grain)} alone, so that a row never moves, is {gold.partition!r}"
-        yield (*place, "partition"), why
-
-
-def _time_findings(gold: Gold) -> Iterator[Finding]:
-    """Yield what is wrong with the window or the sessions of a gold table."""
-    window, session = gold_window(gold), gold_session(gold)
-    if session is not None:
-        yield from ((("session", *key), why) for key, why in session_findings(session))
-        if taken := {session.start, session.end} & set(gold.keys):
-            yield ("session",), f"{', '.join(sorted(taken))} is a key as well; choose other names for start and end"
-    if window is not None:
-        yield from ((("window", *key), why) for key, why in window_findings(window))
-        if window.name in gold.keys:
-            yield ("window", "as"), f"{window.name!r} is a key as well; give the window another name"
-    if session is not None and window is not None:
-        yield ("session",), "cannot have a window as well"
-
-
-def _column_list_findings(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding for an empty list, and for each repeated name."""
-    if not names:
-        yield key, "must name at least one column"
-    yield from _duplicate_findings(key, names)
-
-
-def _duplicate_findings(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding for each repeated name."""
-    for n, name in enumerate(names):
-        if name in names[:n]:
-            yield (*key, n), f"{name!r} occurs twice"
-
-
 def _time_key(pipeline: Pipeline, column: str) -> tuple[str, ...]:
     if column == pipeline.event_time:
         return ("event_time",)
-    windows = {window.column: (g.name, "window") for g in pipeline.gold if (window := gold_window(g)) is not None}
-    sessions = {session.column: (g.name, "session") for g in pipeline.gold if (session := gold_session(g)) is not None}
-    return ("gold", *(sessions | windows)[column], "column")
+    timed = {gold.timed_by.column: (gold.name, gold.timed_by.part) for gold in pipeline.gold if gold.timed_by}
+    return ("gold", *timed[column], "column")
+
+
+def retention_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding]:
+    """Yield the ages of expiry that would change how later records are classified.
+
+    A record that arrives finds its duplicates in silver. Silver may therefore expire only rows that no later record can
+    duplicate: the contract's `past` and `future` limit the distance between event time and arrival.
+    """
+    retention, key = pipeline.retention, ("retention", "silver")
+    if retention.bronze is not None and retention.bronze < SHORTEST_RETENTION:
+        yield ("retention", "bronze"), "must be at least 1 hour: the stream reads its records from bronze"
+    if retention.silver is None:
+        return
+    for gold in pipeline.gold:
+        if gold.recomputes or gold.refresh != EVERY_RUN:
+            yield key, f"gold.{gold.name} computes rows from silver again, so silver must keep all records"
+    time = next((column for column in contract.columns if column.name == pipeline.event_time), None)
+    if time is None or time.past is None:
+        remedy = f"customProperties: [{{property: past, value: 30 days}}] on {pipeline.event_time} in contract.yaml"
+        yield key, f"needs a limit of how old a record may be when it arrives: {remedy}"
+    elif retention.silver < (longest := time.past + time.future + pipeline.horizon):
+        why = "a later record may still be a duplicate: past and future of the event time, and the horizon"
+        yield key, f"must be at least {_duration_text(longest)} ({why})"
+
+
+def _duration_text(length: timedelta) -> str:
+    minutes = -(-length // timedelta(minutes=1))
+    for name, size in (("days", 1440), ("hours", 60)):
+        if minutes % size == 0:
+            return f"{minutes // size} {name}"
+    return f"{minutes} minutes"

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from include.declare.contract import contract_changes
 from include.declare.dataset import Dataset, declared_dataset, released_dataset
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    Pipeline,
-    closes,
-    gold_window,
-    grain_columns,
-    row_columns,
-)
+from include.declare.gold import Gold
+from include.declare.pipeline import Pipeline
 from include.declare.time_zones import difference_since
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
@@ -56,8 +48,8 @@ def _watermark_changes(base: Pipeline, fresh: Pipeline) -> list[TableChange]:
         why = "idle differs: from now on a quiet partition holds its windows open for another time"
     else:
         return []
-    before = {gold.name for gold in base.gold if closes(gold)}
-    waiting = [f"gold.{gold.name}" for gold in fresh.gold if closes(gold) and gold.name in before]
+    before = {gold.name for gold in base.gold if gold.closes}
+    waiting = [f"gold.{gold.name}" for gold in fresh.gold if gold.closes and gold.name in before]
     return [TableChange(", ".join(waiting) or "all", "changed", why)]
 
 
@@ -83,10 +75,10 @@ def _gold_change(before: Gold, after: Gold) -> tuple[str, str]:
     """Return whether readers of the old columns can continue, and what changed."""
     if type(before) is not type(after):
         return "incompatible", "another kind of table"
-    if not set(_columns(before)) <= set(_columns(after)):
-        gone = ", ".join(sorted(set(_columns(before)) - set(_columns(after))))
+    if not set(before.declared_columns) <= set(after.declared_columns):
+        gone = ", ".join(sorted(set(before.declared_columns) - set(after.declared_columns)))
         return "incompatible", f"without {gone}"
-    added = sorted(set(_columns(after)) - set(_columns(before)))
+    added = sorted(set(after.declared_columns) - set(before.declared_columns))
     if (other := _other_rules(before, after)) and not added:
         return "changed", other
     return "changed", f"{'with ' + ', '.join(added) if added else 'computed differently'}"
@@ -94,19 +86,11 @@ def _gold_change(before: Gold, after: Gold) -> tuple[str, str]:
 
 def _other_rules(before: Gold, after: Gold) -> str:
     """Return from when on the same time zone has other rules."""
-    windows = gold_window(before), gold_window(after)
+    windows = before.window, after.window
     if windows[0] is None or windows[1] is None or windows[0].time_zone.name != windows[1].time_zone.name:
         return ""
     since = difference_since(windows[0].time_zone, windows[1].time_zone)
     return f"time zone {windows[1].time_zone} has other rules from {since} on" if since else ""
-
-
-def _columns(gold: Gold) -> Iterable[str]:
-    if isinstance(gold, AdditiveGold):
-        return (*row_columns(gold), *(measure.name for measure in gold.measures))
-    if isinstance(gold, LatestGold):
-        return (*gold.keys, *(name for name, _ in gold.columns))
-    return grain_columns(gold)
 
 
 def _modules(base: Dataset, fresh: Dataset) -> list[str]:

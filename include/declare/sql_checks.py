@@ -23,19 +23,8 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from include.declare.contract import ADDED_UP, Contract
-from include.declare.measures import measure_expressions
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    Pipeline,
-    QueryGold,
-    gold_session,
-    gold_window,
-    grain_columns,
-    row_columns,
-    row_condition,
-)
+from include.declare.gold import Gold
+from include.declare.pipeline import Pipeline
 from include.declare.possible_columns import PossibleColumns, names_in_code
 from include.declare.query_grains import grain_problems
 from include.declare.silver_columns import silver_columns
@@ -106,7 +95,7 @@ def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> 
         for key, expression, columns in _expressions(gold, known):
             for _, why in _expression_findings(key, expression, columns):
                 yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
-        if isinstance(gold, QueryGold):
+        if gold.query:
             file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
             for line, why in _query_findings(gold, known):
                 yield Problem(file, line, "", why)
@@ -116,20 +105,10 @@ def _expressions(gold: Gold, silver: PossibleColumns | None) -> Iterator[tuple[K
     """Yield key, SQL and known columns of each expression of a gold table."""
     path: Key = ("gold", gold.name)
     if gold.partition:
-        yield (*path, "partition"), gold.partition, PossibleColumns(frozenset(row_columns(gold)))
-    yield from (((*path, "keys", n), name, silver) for n, name in enumerate(gold.keys))
-    if isinstance(gold, AdditiveGold):
-        for measure in gold.measures:
-            for key, expression in measure_expressions(measure):
-                yield (*path, "measures", measure.name, *key), expression, silver
-    if isinstance(gold, LatestGold):
-        yield from (((*path, "order_by", n), name, silver) for n, name in enumerate(gold.order_by))
-        yield from (((*path, "columns", name), expression, silver) for name, expression in gold.columns)
-    if (window := gold_window(gold)) is not None:
-        yield (*path, "window", "column"), window.column, silver
-    if (session := gold_session(gold)) is not None:
-        yield (*path, "session", "column"), session.column, silver
-    yield (*path, "touched_by" if isinstance(gold, QueryGold) else "where"), row_condition(gold), silver
+        yield (*path, "partition"), gold.partition, PossibleColumns(frozenset(gold.row_columns))
+    yield from (((*path, *key), expression, silver) for key, expression in gold.expressions())
+    for timed in filter(None, (gold.window, gold.session)):
+        yield (*path, timed.part, "column"), timed.column, silver
 
 
 def _expression_findings(key: Key, expression: str, known: PossibleColumns | None) -> Iterator[Finding]:
@@ -147,7 +126,7 @@ def _expression_findings(key: Key, expression: str, known: PossibleColumns | Non
     yield from ((key, why) for why in (*_unknown_columns(trees[0], known), *_unknown_functions(trees[0])))
 
 
-def _query_findings(gold: QueryGold, silver: PossibleColumns | None) -> Iterator[tuple[int, str]]:
+def _query_findings(gold: Gold, silver: PossibleColumns | None) -> Iterator[tuple[int, str]]:
     """Yield line and reason where a query cannot be the query of a gold table."""
     try:
         trees = parsed_statements(gold.query)
@@ -164,7 +143,7 @@ def _query_findings(gold: QueryGold, silver: PossibleColumns | None) -> Iterator
     for table in query.find_all(exp.Table):
         if table.name and table.name.lower() not in ours:
             yield 1, f"reads {table.name}; a query of a gold table reads silver alone"
-    grain, names = list(grain_columns(gold)), query.named_selects
+    grain, names = list(gold.grain_columns), query.named_selects
     if "*" not in names and names[: len(grain)] != grain:
         yield 1, f"the query's columns must begin with {', '.join(grain)}, are {', '.join(names)}"
     aliases = {alias.alias.lower() for alias in query.find_all(exp.Alias, exp.TableAlias, exp.Subquery)}
@@ -187,13 +166,11 @@ def _overflows(gold: Gold, wide: set[str]) -> Iterator[Finding]:
 
 def _summed(gold: Gold) -> Iterator[tuple[Key, Any]]:
     """Yield the expressions that a gold table adds up, with their keys below the table."""
-    if isinstance(gold, QueryGold):
-        sums = [node for tree in _parsed_or_none(gold.query) for node in tree.find_all(exp.Sum, exp.Avg)]
-        yield from ((("query",), node.this) for node in sums)
-    if isinstance(gold, AdditiveGold):
-        for each in gold.measures:
-            for text in each.added_up:
-                yield from ((("measures", each.name, each.function), tree) for tree in _parsed_or_none(text))
+    sums = [node for tree in _parsed_or_none(gold.query) for node in tree.find_all(exp.Sum, exp.Avg)]
+    yield from ((("query",), node.this) for node in sums)
+    for each in gold.measures:
+        for text in each.added_up:
+            yield from ((("measures", each.name, each.function), tree) for tree in _parsed_or_none(text))
 
 
 def _parsed_or_none(sql: str) -> list[Any]:

@@ -10,8 +10,8 @@ from include.declare.column_lineage import dataset_columns, derived_lineage
 from include.declare.column_origins import TableColumns, unique, used
 from include.declare.dataset import Dataset
 from include.declare.derived_dataset import DerivedDataset
+from include.declare.gold import Gold
 from include.declare.lineage_graph import REFERENCE, described_gold
-from include.declare.pipeline import Gold, QueryGold
 from include.declare.query_columns import query_columns
 from include.observe.event_naming import TOPIC
 from include.read.published_tables import RECORD_LAYERS
@@ -68,9 +68,9 @@ def topic_of(dataset: Dataset) -> str:
 
 
 def _gold_job(dataset: str, gold: Gold, silver: str, columns: TableColumns) -> DeclaredJob:
-    sql, table = gold.query if isinstance(gold, QueryGold) else "", f"gold.{gold.name}"
+    table = f"gold.{gold.name}"
     about = f"Keeps {table} up to date: {described_gold(gold)}."
-    return DeclaredJob(f"{dataset}.{table}", "GOLD", about, (silver,), {table: columns}, sql=sql)
+    return DeclaredJob(f"{dataset}.{table}", "GOLD", about, (silver,), {table: columns}, sql=gold.query)
 
 
 def derived_jobs(derived: DerivedDataset, columns: Mapping[str, Sequence[str]]) -> tuple[DeclaredJob, ...]:

@@ -14,10 +14,7 @@ from pathlib import Path
 
 from include.declare.dataset import Dataset, released_dataset
 from include.declare.event_times import utc_text
-from include.declare.gold_refresh import first_open
-from include.declare.pipeline import closes, gold_window
 from include.declare.watermark import WatermarkProgress, read_progress
-from include.declare.windows import window_end
 from include.ground.delta_log import newest_metadata
 from include.ground.errors import HeadraceError
 from include.ground.paths import snapshot_path
@@ -187,11 +184,11 @@ def watermark_status(
 
 def _waits(declared: Dataset, progress: WatermarkProgress) -> Iterator[TableWait]:
     for gold in declared.pipeline.gold:
-        if not closes(gold):
+        if not gold.closes:
             continue
-        window = gold_window(gold)
-        start = first_open(window, progress.watermark) if window and progress.watermark else None
-        yield TableWait(f"gold.{gold.name}", window_end(window, start) if window and start is not None else None)
+        window = gold.window
+        start = window.first_open(progress.watermark) if window and progress.watermark else None
+        yield TableWait(f"gold.{gold.name}", window.end(start) if window and start is not None else None)
 
 
 def watermark_json(found: WatermarkStatus | None) -> object:

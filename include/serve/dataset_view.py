@@ -20,7 +20,6 @@ from include.declare.derived_dataset import (
 )
 from include.declare.lineage_graph import described_gold
 from include.declare.payload_text import shown_payload
-from include.declare.pipeline import described_refresh, timed_by
 from include.declare.row_expectations import PAIR
 from include.declare.writer_schemas import known_schemas
 from include.ground.paths import snapshot_path
@@ -222,10 +221,10 @@ def _gold_line(now: LiveSnapshot, each: DatasetProgress, declared: Dataset, numb
     gold = declared.pipeline.gold[number]
     name, publication = f"gold.{gold.name}", now.published.get(each.dataset)
     found = now.watermarks.get(each.dataset)
-    complete = moment(found.watermark if found else None) if timed_by(gold) else "newest row per key"
+    complete = moment(found.watermark if found else None) if gold.timed_by else "newest row per key"
     published = publication is not None and name in publication.tables
     wait = next((wait for wait in found.waits if wait.table == name), None) if found else None
-    refresh = described_refresh(gold) if wait is None else f"on close: {wait.sentence.removeprefix(name).lstrip(': ')}"
+    refresh = gold.described_refresh if wait is None else f"on close: {wait.sentence.removeprefix(name).lstrip(': ')}"
     return GoldLine(name, described_gold(gold), whole(each.rows.get(name)), complete, published, refresh)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from include.declare.dataset import IsDerived, ReleaseUnknown
 from include.declare.derived_dataset import released_derived
-from include.declare.pipeline import AdditiveGold, Gold, gold_session, gold_window, grain_columns
+from include.declare.gold import Gold
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.read.publication import PublishedTable
@@ -53,10 +53,10 @@ def gold_axes(settings: Settings, reading: PinnedTables, table: PublishedTable) 
 
 
 def _axes(gold: Gold) -> GoldAxes:
-    window, session = gold_window(gold), gold_session(gold)
+    window, session = gold.window, gold.session
     time = window.name if window else session.start if session else ""
-    added = [each.name for each in gold.measures if each.function in ADDED] if isinstance(gold, AdditiveGold) else []
-    return GoldAxes(time, grain_columns(gold)[0], added, bool(time))
+    added = [each.name for each in gold.measures if each.function in ADDED]
+    return GoldAxes(time, gold.grain_columns[0], added, bool(time))
 
 
 def _derived_axes(grain: Sequence[str], reading: PinnedTables, name: str) -> GoldAxes:

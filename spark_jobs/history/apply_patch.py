@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from include.declare.gold_refresh import EVERY_RUN
+from include.declare.gold import EVERY_RUN
 from include.ground.app_ids import plan_app_id
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION

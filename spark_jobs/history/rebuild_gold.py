@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.declare.pipeline import Gold, grain_columns, row_columns
+from include.declare.gold import Gold
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql
@@ -39,7 +39,7 @@ from spark_jobs.tables.duckdb_session import (
 
 def grains_schema(target: GoldTable) -> StructType:
     """Return the columns that name a grain of a table."""
-    return StructType([target.table.spec.schema[name] for name in grain_columns(target.gold)])
+    return StructType([target.table.spec.schema[name] for name in target.gold.grain_columns])
 
 
 def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
@@ -152,7 +152,7 @@ def _save_grains_to_correct(duck: DuckSession, gold: _SliceGold) -> None:
     for state in ("before", "after"):
         duck.view_folder(state, gold.rows(state), visible(gold.target.table.spec.data_schema))
     duck.view_folder("moved", gold.staging("moved"), schema)
-    columns = ", ".join(f'"{column}"' for column in grain_columns(gold.target.gold))
+    columns = ", ".join(f'"{column}"' for column in gold.target.gold.grain_columns)
     duck.save(DIFFERING.format(columns=columns), gold.staging("differing"))
     duck.view_folder("differing", gold.staging("differing"), schema)
     duck.save("select * from differing union select * from moved", gold.rows("grains"))
@@ -172,7 +172,7 @@ def refuse_expired_grains(target: GoldTable, silver: Table, folder: PlanFolder, 
 
 def _touched_rows(duck: DuckSession, target: GoldTable, reach: SessionReach | None) -> str:
     """Return the rows of the view `published` of the grains in the view `touched`, of sessions those in reach."""
-    rows = f"published semi join touched on {same_sql(grain_columns(target.gold), 'published', 'touched')}"
+    rows = f"published semi join touched on {same_sql(target.gold.grain_columns, 'published', 'touched')}"
     return rows if reach is None else f"(from {rows}) as published semi join reach on {reach.condition(duck)}"
 
 
@@ -180,7 +180,7 @@ def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: i
     """Raise GrainsExpired when rows of gold have records of batches before `complete`."""
     old = f"from {rows} where _first_batch < {complete}"
     if complete and (count := duck.count(f"select 1 {old}")):
-        columns = row_columns(target.gold)
+        columns = target.gold.row_columns
         named = ", ".join(f'"{column}"' for column in columns)
         values = duck.rows(f"select {named} {old} order by all limit 1")[0]
         shown = ", ".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
@@ -213,9 +213,9 @@ def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     begun, old = first_batches(gold, whole, grains), touched_files(target, grains_in(gold, written))
     rows = table.read(spark, old)
     if reach is None:
-        return with_grains_replaced(grain_columns(gold), rows, fresh, grains, batch, begun), old
+        return with_grains_replaced(gold.grain_columns, rows, fresh, grains, batch, begun), old
     rows, kept = reach.divided(rows, grains)
-    replaced = with_grains_replaced(grain_columns(gold), rows, fresh, grains, batch, begun)
+    replaced = with_grains_replaced(gold.grain_columns, rows, fresh, grains, batch, begun)
     return replaced.unionByName(kept.select(*replaced.columns)), old
 
 

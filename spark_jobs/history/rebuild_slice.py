@@ -19,7 +19,6 @@ from pathlib import Path
 from pyspark.sql.types import StructType
 
 from include.declare.history_slice import Slice, SpanIndex
-from include.declare.pipeline import time_columns
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
 from spark_jobs.layers.identities import ORIGINALS, find_duplicates, identity_columns
@@ -139,7 +138,7 @@ def _write_chosen(writer: SilverTables, core: ValidatedFiles, slice_: Slice, fol
         if slice_.since is not None and slice_.until is not None:
             since, until = slice_.since.isoformat(), slice_.until.isoformat()
             inside = " or ".join(
-                f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in time_columns(writer.dataset.pipeline)
+                f"""("{c}" >= '{since}' and "{c}" < '{until}')""" for c in writer.dataset.pipeline.time_columns
             )
             duck.view_table("silver", silver, span_files(silver, slice_, *POSITION))
             there = f"select _partition, _offset from ({in_spans(slice_, 'silver', *POSITION)}) where {inside}"

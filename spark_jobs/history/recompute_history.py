@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.declare.pipeline import AdditiveGold, Gold, QueryGold, grain_columns, row_columns
+from include.declare.gold import Gold
 from include.ground.record_coordinates import POSITION, RANK
 from include.ground.settings import Settings
 from include.read.rejected_records import DecidedRecord, Position
@@ -267,12 +267,12 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
     gold, table, silver = target.gold, target.table, history.silver(target.spark)
     refreshed = refresh_state(target)
     silver = refreshed_silver(gold, refreshed, silver)
-    if isinstance(gold, QueryGold):
+    if gold.recomputes:
         rows = rows_of_grains(gold, silver, touched_grains(gold, silver), history.last)
     else:
         rows = gold_rows(gold, silver, history.last).drop(*PROVENANCE)
     shown = visible(table.spec.data_schema)
-    written, keys = history.folder / "gold", list(row_columns(gold))
+    written, keys = history.folder / "gold", list(gold.row_columns)
     write_folder(refreshed_rows(gold, refreshed, rows).select(*shown.fieldNames()), written)
     with duckdb_session() as duck:
         duck.view_table("published", table, table.files())
@@ -285,7 +285,7 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
         same = " and ".join(f'p."{key}" is not distinct from removed."{key}"' for key in keys)
         source = f"published as p semi join removed on {same}"
         first, last = duck.rows(f"select min(_first_batch), max(_last_batch) from {source}")[0]
-        sums = shown.fields if isinstance(gold, AdditiveGold) else []
+        sums = shown.fields if gold.measures else []
         doubles = [field.name for field in sums if field.dataType.simpleString() == "double"]
         found = row_differences(duck, table, keys, keys, doubles)
     shutil.rmtree(written)
@@ -294,7 +294,7 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
 
 def _view_complete(duck: DuckSession, gold: Gold, first: int) -> None:
     """Create views of both sides without grains that have records of batches before `first`, which have expired."""
-    keys = grain_columns(gold)
+    keys = gold.grain_columns
     names, same = (", ".join(f'"{key}"' for key in keys), " and ".join(SAME_KEY.format(key=key) for key in keys))
     duck.create_table("expired", f"select distinct {names} from published where _first_batch < {first}")
     for side in ("published", "recomputed"):

@@ -18,8 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from include.declare.event_times import after, before
-from include.declare.gold_refresh import EVERY_RUN
-from include.declare.pipeline import gold_session, row_condition
+from include.declare.gold import EVERY_RUN
 from include.declare.windows import Session
 from include.ground.sql_quoting import same_sql
 from spark_jobs.history.rebuild_slice import PlanFolder
@@ -69,7 +68,7 @@ class SessionReach:
     def is_crossed(self, silver: DataFrame) -> bool:
         """Whether a session of silver continues outside of the reach: gold has none, or a part of it."""
         keys, place = self.target.gold.keys, self.folder / "adjacent"
-        counted = silver.where(row_condition(self.target.gold))
+        counted = silver.where(self.target.gold.row_condition)
         write_folder(adjacent_to_reach(self.session, keys, counted, self.spans).select(*keys).limit(1), place)
         return bool(rows_in_folder(place))
 
@@ -97,7 +96,7 @@ def planned_reach(target: GoldTable, folder: PlanFolder) -> SessionReach | None:
 
 def reached_session(target: GoldTable) -> Session | None:
     """Return the sessions of a table in which slices have a reach; None for any other table."""
-    return gold_session(target.gold) if target.gold.refresh == EVERY_RUN else None
+    return target.gold.session if target.gold.refresh == EVERY_RUN else None
 
 
 def plan_reach(target: GoldTable, folder: PlanFolder, silver: DataFrame, grains: Path) -> None:
@@ -105,7 +104,7 @@ def plan_reach(target: GoldTable, folder: PlanFolder, silver: DataFrame, grains:
     session = reached_session(target)
     if session is not None:
         at = F.col(session.column)
-        spans = silver.where(row_condition(target.gold)).select(*target.gold.keys, at.alias(FROM), at.alias(UNTIL))
+        spans = silver.where(target.gold.row_condition).select(*target.gold.keys, at.alias(FROM), at.alias(UNTIL))
         _written(target, session, spans, grains, folder.rows("reach", target.table.spec.name))
 
 

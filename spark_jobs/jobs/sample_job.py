@@ -25,7 +25,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.declare.dataset import Dataset, declared_dataset
 from include.declare.payload_format import JSON
-from include.declare.pipeline import row_columns
 from include.declare.reference_tables import current_versions
 from include.ground.app_ids import bronze_app_id
 from include.ground.settings import Settings
@@ -84,7 +83,7 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
         "rejected": list(_rejected(rejected, lines)),
         "reasons": _reason_counts(rejected),
         "silver": _rows(silver.limit(SHOWN_ROWS)),
-        "gold": {f"gold.{gold.name}": _gold(reading, gold.name, row_columns(gold)) for gold in dataset.pipeline.gold},
+        "gold": {f"gold.{gold.name}": _gold(reading, gold.name, gold.row_columns) for gold in dataset.pipeline.gold},
     }
 
 

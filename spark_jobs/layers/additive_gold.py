@@ -10,21 +10,21 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.declare.pipeline import AdditiveGold, grain_columns, row_columns
+from include.declare.gold import Gold
 from spark_jobs.layers.gold_measures import kept_columns, merged_state, state_of_rows, value_of_state
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, merged_provenance
 from spark_jobs.layers.session_gold import NUMBER, numbered_sessions
 
 
-def additive_rows(gold: AdditiveGold, rows: DataFrame, batch: int) -> DataFrame:
+def additive_rows(gold: Gold, rows: DataFrame, batch: int) -> DataFrame:
     """Return one row per grain or session of `rows`, which are silver's with their windows, in final form."""
     parts = [part for measure in gold.measures for part in state_of_rows(measure)]
     column = gold.session.column if gold.session else ""
     grouped = _aggregated(gold, rows, column, column, parts)
-    return _final(gold, grouped.select("*", *first_provenance(batch, grain_columns(gold)[0])))
+    return _final(gold, grouped.select("*", *first_provenance(batch, gold.grain_columns[0])))
 
 
-def merged_additive(gold: AdditiveGold, old: DataFrame, new: DataFrame) -> DataFrame:
+def merged_additive(gold: Gold, old: DataFrame, new: DataFrame) -> DataFrame:
     """Return `old` and `new` rows of the same columns as one row per grain or session."""
     parts = [part for measure in gold.measures for part in merged_state(measure)]
     start, end = (gold.session.start, gold.session.end) if gold.session else ("", "")
@@ -34,19 +34,19 @@ def merged_additive(gold: AdditiveGold, old: DataFrame, new: DataFrame) -> DataF
     return _final(gold, merged.select(*typed))
 
 
-def _aggregated(gold: AdditiveGold, rows: DataFrame, start: str, end: str, parts: list[Column]) -> DataFrame:
+def _aggregated(gold: Gold, rows: DataFrame, start: str, end: str, parts: list[Column]) -> DataFrame:
     """Return the aggregates `parts` per grain, or per session of the intervals from column `start` to `end`."""
     if gold.session is None:
-        return rows.groupBy(*grain_columns(gold)).agg(*parts)
+        return rows.groupBy(*gold.grain_columns).agg(*parts)
     bounds = [F.min(start).alias(gold.session.start), F.max(end).alias(gold.session.end)]
     numbered = numbered_sessions(gold.session, gold.keys, rows, start, end)
     return numbered.groupBy(*gold.keys, NUMBER).agg(*bounds, *parts).drop(NUMBER)
 
 
-def _final(gold: AdditiveGold, rows: DataFrame) -> DataFrame:
+def _final(gold: Gold, rows: DataFrame) -> DataFrame:
     kept = [name for measure in gold.measures for name in kept_columns(measure)]
     ratios = {measure.name: value_of_state(measure) for measure in gold.measures if measure.function == "ratio"}
     values = [value_of_state(each).alias(each.name) for each in gold.measures if each.name not in ratios]
-    valued = rows.select(*row_columns(gold), *values, *PROVENANCE, *kept).withColumns(ratios)
+    valued = rows.select(*gold.row_columns, *values, *PROVENANCE, *kept).withColumns(ratios)
     names = [measure.name for measure in gold.measures]
-    return valued.select(*row_columns(gold), *names, *PROVENANCE, *kept) if ratios else valued
+    return valued.select(*gold.row_columns, *names, *PROVENANCE, *kept) if ratios else valued

@@ -14,17 +14,9 @@ from functools import cache
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure
-from include.declare.pipeline import (
-    AdditiveGold,
-    LatestGold,
-    QueryGold,
-    deciding_columns,
-    gold_window,
-    grain_columns,
-)
-from include.declare.window_sql import windowed_sql
-from include.declare.windows import Window
+from include.declare.windows import Window, windowed_sql
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from spark_jobs.layers.distinct_sketches import extended_sketch
 from spark_jobs.layers.embedded_measures import (
@@ -65,19 +57,19 @@ class EmbeddedMerge:
         """Compute the partial result of a run's rows; return its grains."""
         self.duck.view_arrow("run_rows", rows)
         where = f" where {sql_identifier(self.plan.where)}" if self.plan.where else ""
-        counted = windowed_sql(gold_window(self.target.gold), f"(select * from run_rows{where})")
+        counted = windowed_sql(self.target.gold.window, f"(select * from run_rows{where})")
         gold = self.target.gold
         if isinstance(gold, AdditiveGold):
             new = self._states(gold, counted)
         elif isinstance(gold, LatestGold):
             new = self._candidates(gold, counted)
         else:
-            new = f"select distinct {names_in_sql(grain_columns(gold))} from ({counted})"
+            new = f"select distinct {names_in_sql(gold.grain_columns)} from ({counted})"
         self.duck.create_table("new", new)
         return self._grains()
 
     def _grains(self) -> Grains:
-        column, *_ = names = grain_columns(self.target.gold)
+        column, *_ = names = self.target.gold.grain_columns
         count, nulls, low, high = self.duck.rows(
             f'select count(*), count(*) - count("{column}"), min("{column}"), max("{column}") from new'
         )[0]
@@ -111,7 +103,7 @@ class EmbeddedMerge:
         """Return the rows of a query in the table's types, sorted; an error when a value does not fit."""
         types = _sql_types(schema)
         typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in schema.names]
-        order = [self.target.table.spec.partition, *grain_columns(self.target.gold)]
+        order = [self.target.table.spec.partition, *self.target.gold.grain_columns]
         sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
         return self.duck.arrow(f"select {_list([*typed, *others])} from ({sql}) order by {sorted_by}")
 
@@ -135,22 +127,22 @@ class EmbeddedMerge:
         name = self.target.table.spec.partition
         if self.plan.partition:
             return f'{aggregate.format(sql_identifier(self.plan.partition))}::varchar as "{name}"'
-        window = gold_window(self.target.gold)
+        window = self.target.gold.window
         assert window is not None
         return f'{aggregate.format(_month(window))} as "{name}"'
 
-    def _states(self, gold: AdditiveGold, counted: str) -> str:
+    def _states(self, gold: Gold, counted: str) -> str:
         states = [
             part
             for each in gold.measures
             for part in new_state_sql(each, self.plan.values[each.name], self.plan.orders[each.name])
         ]
-        grain = names_in_sql(grain_columns(gold))
+        grain = names_in_sql(gold.grain_columns)
         selected = _list([grain, *states, self._partition("any_value({})")])
         return f"select {selected} from ({counted}) group by {grain}"
 
-    def _merged(self, gold: AdditiveGold) -> str:
-        grain, month = names_in_sql(grain_columns(gold)), sql_identifier(self.target.table.spec.partition)
+    def _merged(self, gold: Gold) -> str:
+        grain, month = names_in_sql(gold.grain_columns), sql_identifier(self.target.table.spec.partition)
         old = _list([grain, *state_columns(gold.measures), *PROVENANCE, month])
         same, new = same_grain(gold, "old", "new"), self._provenance(1)
         both = f"select {old} from old semi join new on {same} union all by name select {new} from new"
@@ -166,13 +158,13 @@ class EmbeddedMerge:
         number = f"{self.batch}::bigint"
         return f"*, {number} as _first_batch, {number} as _last_batch, {revision}::bigint as _revision"
 
-    def _candidates(self, gold: LatestGold, counted: str) -> str:
+    def _candidates(self, gold: Gold, counted: str) -> str:
         values = [f"{sql_identifier(self.plan.values[name])} as {sql_identifier(name)}" for name, _ in gold.columns]
-        kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in deciding_columns(gold)]
+        kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in gold.deciding_columns]
         keys = [sql_identifier(key) for key in gold.keys]
         return f"select {_list([*keys, *values, *kept, self._partition()])} from ({counted})"
 
-    def _newest(self, gold: LatestGold) -> str:
+    def _newest(self, gold: Gold) -> str:
         """Return the query of the newest row per key; each row of silver is of revision 0, as in `latest_gold.py`."""
         of_key, new = same_grain(gold, "old", "new"), self._provenance(0)
         both = f"select * from old semi join new on {of_key} union all by name select {new} from new"
@@ -183,12 +175,12 @@ class EmbeddedMerge:
             "max(_revision) over same + max(if(_revision = 0, 1, 0)) over same as _revision",
         )
         same = f"partition by {names_in_sql(gold.keys)}"
-        by = _list(f"{sql_identifier(name)} desc nulls last" for _, name in deciding_columns(gold))
+        by = _list(f"{sql_identifier(name)} desc nulls last" for _, name in gold.deciding_columns)
         place = f"row_number() over ({same} order by {by})"
         newest = f"select {_list(chosen)} from ({both}) window same as ({same}) qualify {place} = 1"
         return f"{newest} union all by name select * from old anti join new on {of_key}"
 
-    def _recomputed(self, gold: QueryGold, sources: Sequence[DataFile]) -> str:
+    def _recomputed(self, gold: Gold, sources: Sequence[DataFile]) -> str:
         query = self.plan.query
         assert query is not None
         query.view(self.duck, self.silver, sources, self.batch, "fresh")

@@ -15,20 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from include.declare.gold_refresh import EVERY_RUN
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    QueryGold,
-    gold_session,
-    gold_window,
-    grain_columns,
-    is_partitioned_by_month,
-    partition_expression,
-    row_condition,
-)
-from include.declare.window_sql import between_windows_sql, windowed_sql
+from include.declare.gold import EVERY_RUN, Gold, LatestGold, QueryGold
+from include.declare.windows import windowed_sql
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql, sql_identifier
 from spark_jobs.layers.embedded_measures import CARRIED, COMPARED, is_embedded, order_input, value_input
@@ -46,7 +34,7 @@ class RecomputedGrains:
     """The query of a gold table, prepared over silver's rows of any grains; input and result lie in `scratch`."""
 
     spark: SparkSession
-    gold: QueryGold
+    gold: Gold
     spec: TableSpec
     silver: TableSpec
     scratch: ScratchFolder
@@ -67,7 +55,7 @@ class RecomputedGrains:
     @cached_property
     def _query(self) -> PreparedQuery:
         self._slot.rows.createOrReplaceTempView("silver")
-        parted = F.expr(partition_expression(self.gold)).alias(self.spec.partition)
+        parted = F.expr(self.gold.partition_expression).alias(self.spec.partition)
         rows = self.spark.sql(self.gold.query).select("*", parted)
         return PreparedQuery(rows.select(*self.schema.fieldNames()))
 
@@ -75,7 +63,7 @@ class RecomputedGrains:
     def _filled_columns(self) -> Sequence[str]:
         """The columns of the slot that the query reads; at least one, so that a query that only counts finds rows."""
         scanned = self._query.scanned_columns
-        return self._slot.names if scanned is None else sorted(scanned) or grain_columns(self.gold)[:1]
+        return self._slot.names if scanned is None else sorted(scanned) or self.gold.grain_columns[:1]
 
     def view(self, duck: DuckSession, silver: Table, sources: Sequence[DataFile], batch: int, name: str) -> None:
         """Create a view of the query's rows over all rows of table `new`'s grains, from `sources` up to a batch.
@@ -98,20 +86,20 @@ class RecomputedGrains:
         name = sql_identifier(window.name)
         # A row without a time lies in the window null.
         first, last, nulls = duck.rows(f"select min({name}), max({name}), count(*) - count({name}) from new")[0]
-        return "true" if nulls else between_windows_sql(window, first, last)
+        return "true" if nulls else window.between_sql(first, last)
 
 
 def same_grain(gold: Gold, left: str, right: str) -> str:
     """Return the SQL condition that rows of two relations are of one grain; null is a key like any other."""
-    return same_sql(grain_columns(gold), left, right)
+    return same_sql(gold.grain_columns, left, right)
 
 
-def replaced_grains_sql(gold: QueryGold, columns: Sequence[str], batch: int) -> str:
+def replaced_grains_sql(gold: Gold, columns: Sequence[str], batch: int) -> str:
     """Return the query of `old` with the rows of the grains in `new` replaced by those of `fresh`.
 
     A grain's new rows have the first batch of its old ones, and one revision more than any of them.
     """
-    grain = ", ".join(sql_identifier(name) for name in grain_columns(gold))
+    grain = ", ".join(sql_identifier(name) for name in gold.grain_columns)
     before = f"select {grain}, min(_first_batch) as _first, max(_revision) as _revisions from old group by {grain}"
     named = ", ".join(f"fresh.{sql_identifier(name)}" for name in columns)
     history = (
@@ -146,7 +134,7 @@ def embedded_plan(
 
     `scratch` is for the input and the result of a query.
     """
-    comparable = all(isinstance(spec.schema[name].dataType, COMPARED) for name in grain_columns(gold))
+    comparable = all(isinstance(spec.schema[name].dataType, COMPARED) for name in gold.grain_columns)
     if gold.refresh != EVERY_RUN or not comparable:
         return None
     if isinstance(gold, QueryGold):
@@ -154,13 +142,13 @@ def embedded_plan(
             return None
         where = _counted(gold, inputs)
         return EmbeddedPlan(where, query=RecomputedGrains(spark, gold, spec, silver, scratch))
-    if gold_session(gold) is not None or not _is_embedded(spark, gold, spec, silver):
+    if gold.session is not None or not _is_embedded(spark, gold, spec, silver):
         return None
     return _registered(gold, inputs)
 
 
-def _is_embedded(spark: SparkSession, gold: AdditiveGold | LatestGold, spec: TableSpec, silver: TableSpec) -> bool:
-    grain = StructType([spec.schema[name] for name in grain_columns(gold)])
+def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, silver: TableSpec) -> bool:
+    grain = StructType([spec.schema[name] for name in gold.grain_columns])
     if not _gives_partition(spark, grain, gold):
         return False
     trial = GoldInputs(tuple(silver.data_schema.fieldNames()))
@@ -173,21 +161,21 @@ def _is_embedded(spark: SparkSession, gold: AdditiveGold | LatestGold, spec: Tab
 
 def _gives_partition(spark: SparkSession, grain: StructType, gold: Gold) -> bool:
     """Whether the grain alone determines the partition; of a window that slides it must be the month."""
-    window = gold_window(gold)
-    if window is not None and window.slide is not None and not is_partitioned_by_month(gold):
+    window = gold.window
+    if window is not None and window.slide is not None and not gold.is_partitioned_by_month:
         return False
     try:
-        _ = no_rows(spark, grain).select(F.expr(partition_expression(gold))).schema
+        _ = no_rows(spark, grain).select(F.expr(gold.partition_expression)).schema
     except AnalysisException:
         return False
     return True
 
 
-def _registered(gold: AdditiveGold | LatestGold, inputs: GoldInputs) -> EmbeddedPlan:
-    window, where, counted = gold_window(gold), gold.where, _counted(gold, inputs)
+def _registered(gold: Gold, inputs: GoldInputs) -> EmbeddedPlan:
+    window, where, counted = gold.window, gold.counted, _counted(gold, inputs)
     # DuckDB computes the month of each grain; Spark would for each row.
-    by_month = is_partitioned_by_month(gold)
-    partition = "" if by_month else inputs.of(partition_expression(gold), where, window)
+    by_month = gold.is_partitioned_by_month
+    partition = "" if by_month else inputs.of(gold.partition_expression, where, window)
     if isinstance(gold, LatestGold):
         for name in gold.order_by:
             inputs.column(name)
@@ -199,7 +187,7 @@ def _registered(gold: AdditiveGold | LatestGold, inputs: GoldInputs) -> Embedded
 
 def _counted(gold: Gold, inputs: GoldInputs) -> str:
     """Register the columns that name a row's grain; return the boolean column that selects counted rows."""
-    window, condition = gold_window(gold), row_condition(gold)
+    window, condition = gold.window, gold.row_condition
     for name in (*POSITION, *gold.keys, *((window.column,) if window else ())):
         inputs.column(name)
     return "" if condition == "true" else inputs.of(condition)

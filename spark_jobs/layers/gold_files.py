@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType
 
 from include.declare.event_times import FIRST, LAST, after, before
-from include.declare.pipeline import Gold, gold_session, gold_window, grain_columns, pruning_column
-from include.declare.windows import Start, Window, window_begin, window_end, window_starts
+from include.declare.gold import Gold
+from include.declare.windows import Start, Window
 from include.ground.file_checksum import name_by_checksum
 from spark_jobs.layers.embedded_plan import EmbeddedPlan
 from spark_jobs.tables.data_files import (
@@ -106,7 +106,7 @@ class Grains:
 def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Grains:
     """Return the grains of all rows in these files of silver."""
     paths = [silver.spec.path / file.path for file in fresh]
-    spans, window = silver_spans(gold, fresh), gold_window(gold)
+    spans, window = silver_spans(gold, fresh), gold.window
     if window is None:
         return Grains(gold.keys[0], spans, lambda: _rows_of(paths, gold.keys))
 
@@ -114,7 +114,7 @@ def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Gr
         rows = _rows_of(paths, (window.column, *gold.keys), MOST_GRAINS // window.count)
         if rows is None:
             return None
-        return {(start, *keys) for moment, *keys in rows for start in window_starts(window, moment)}
+        return {(start, *keys) for moment, *keys in rows for start in window.starts(moment)}
 
     starts = None if spans is None else [window_bounds(window, low, high) for low, high in spans]
     return Grains(window.name, starts, exact)
@@ -122,14 +122,14 @@ def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Gr
 
 def silver_spans(gold: Gold, fresh: Sequence[DataFile]) -> Spans:
     """Return the bounds of the pruning column in files of silver."""
-    column = pruning_column(gold)
+    column = gold.pruning_column
     known = [(f.low[column], f.high[column]) for f in fresh if f.nulls.get(column) == 0 and column in f.low]
     return known if len(known) == len(fresh) else None
 
 
 def window_bounds(window: Window, low: Bound, high: Bound) -> tuple[Start, Start]:
     """Return the starts of the first and the last window that rows between two moments lie in."""
-    earliest, latest = window_starts(window, _moment(low)), window_starts(window, _moment(high))
+    earliest, latest = window.starts(_moment(low)), window.starts(_moment(high))
     # Before the first window that slides, rows lie in none.
     first = earliest or latest or [_moment(low)]
     return first[0], (latest or first)[-1]
@@ -137,7 +137,7 @@ def window_bounds(window: Window, low: Bound, high: Bound) -> tuple[Start, Start
 
 def grains_in(gold: Gold, written: Sequence[Path]) -> Grains:
     """Return the grains in these files."""
-    return Grains(*grain_spans(gold, written), lambda: _rows_of(written, grain_columns(gold)))
+    return Grains(*grain_spans(gold, written), lambda: _rows_of(written, gold.grain_columns))
 
 
 def _rows_of(paths: Sequence[Path], columns: Sequence[str], most: int = MOST_GRAINS) -> set[Grain] | None:
@@ -152,7 +152,7 @@ def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
 
     A grain that is null there lies in no span, so the spans are not known then.
     """
-    column = grain_columns(gold)[0]
+    column = gold.grain_columns[0]
     if any(may_have_nulls(path, column) for path in written):
         return column, None
     found = [bounds for path in written for bounds in bounds_of(path, (column,))]
@@ -169,10 +169,10 @@ def files_within(table: Table, column: str, spans: Spans) -> list[DataFile]:
 
 def silver_within(gold: Gold, silver: Table, spans: Spans) -> list[DataFile]:
     """Return silver's files that may have rows of the grains whose first column lies in one of the spans."""
-    window = gold_window(gold)
+    window = gold.window
     if window is not None and spans is not None:
-        spans = [(window_begin(window, _start(low)), window_end(window, _start(high))) for low, high in spans]
-    return files_within(silver, pruning_column(gold), spans)
+        spans = [(window.begin(_start(low)), window.end(_start(high))) for low, high in spans]
+    return files_within(silver, gold.pruning_column, spans)
 
 
 def _start(bound: Bound) -> Start:
@@ -193,12 +193,12 @@ def touched_files(target: GoldTable, grains: Grains) -> list[DataFile]:
     # A NaN has no place in an order, and bounds leave it out.
     if exact is None or any(value != value for grain in exact for value in grain):  # noqa: PLR0124
         return files
-    return _holding(target.table.files(), grain_columns(target.gold), exact)
+    return _holding(target.table.files(), target.gold.grain_columns, exact)
 
 
 def near_sessions(gold: Gold, fresh: Sequence[DataFile], files: list[DataFile]) -> list[DataFile]:
     """Return those of a table's files that may have a session within the gap of rows in the silver files `fresh`."""
-    session = gold_session(gold)
+    session = gold.session
     if session is None:
         return files
     times = [(file.low[session.column], file.high[session.column]) for file in fresh]
@@ -256,7 +256,7 @@ def old_neighbours(target: GoldTable, batch: int) -> dict[str, tuple[str, int]]:
 
     A piece is young when one of the `YOUNG` batches before `batch` cut it.
     """
-    columns, keys, number = grain_columns(target.gold), dict[str, tuple[str, int]](), 0
+    columns, keys, number = target.gold.grain_columns, dict[str, tuple[str, int]](), 0
     for file in sorted(target.table.files(), key=lambda each: (str(each.partition), _range(each, columns)[0])):
         piece = PIECE.search(file.path)
         if piece and batch - int(piece[1]) < YOUNG:
@@ -273,7 +273,7 @@ def cut_files(
 
     Return the files to commit.
     """
-    table, columns, policy = target.table, grain_columns(target.gold), target.pieces
+    table, columns, policy = target.table, target.gold.grain_columns, target.pieces
     if sum(file.rows for file in added) < policy.rewritten * changed or not _is_ordered(target):
         return list(added)
     size = policy.piece_size(sum(file.size for file in table.files()))
@@ -295,7 +295,7 @@ def cut_files(
 def _is_ordered(target: GoldTable) -> bool:
     """Whether the grains can be sorted: a key may be a list or a struct."""
     schema = target.table.spec.schema
-    return all(isinstance(schema[name].dataType, AtomicType) for name in grain_columns(target.gold))
+    return all(isinstance(schema[name].dataType, AtomicType) for name in target.gold.grain_columns)
 
 
 def _cut(
@@ -320,7 +320,7 @@ def write_rows(
     `changed` of them are of `batch`. Return the files to commit.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    table, policy, columns = target.table, target.pieces, grain_columns(target.gold)
+    table, policy, columns = target.table, target.pieces, target.gold.grain_columns
     there = table.files()
     bytes_of_row = max(1, sum(file.size for file in there) // max(1, table.rows) or rows.nbytes // max(1, len(rows)))
     size, result = policy.piece_size(sum(file.size for file in there)), list[DataFile]()

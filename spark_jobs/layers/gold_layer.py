@@ -25,14 +25,7 @@ from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
 from include.declare.event_times import FIRST, LAST
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    QueryGold,
-    partition_expression,
-    row_columns,
-)
+from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.ground.app_ids import refresh_app_id
 from include.ground.errors import Terminal
 from include.ground.paths import gold_path
@@ -86,7 +79,7 @@ class GoldFailed(Terminal):
 def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, columns: StructType) -> TableSpec:
     """Return what `gold.<table>` is, from the columns that Spark computes."""
     schema = partitioned_schema(columns, MONTH)
-    bounded = tuple(name for name in row_columns(gold) if schema[name].dataType.simpleString() != "binary")
+    bounded = tuple(name for name in gold.row_columns if schema[name].dataType.simpleString() != "binary")
     path = gold_path(settings, dataset.name, dataset.release, gold.name)
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
 
@@ -229,7 +222,7 @@ def write_gold(
     target: GoldTable, rows: DataFrame, folder: str, old: Sequence[DataFile], batch: int
 ) -> tuple[list[DataFile], int]:
     """Write the files that take the place of `old`; return them and how many of their rows `batch` changed."""
-    added = target.table.write(rows.withColumn(MONTH, F.expr(partition_expression(target.gold))), folder)
+    added = target.table.write(rows.withColumn(MONTH, F.expr(target.gold.partition_expression)), folder)
     changed = sum(_changed_rows(target.table, file, batch) for file in added)
     return cut_files(target, added, old, changed, batch), changed
 
@@ -243,7 +236,7 @@ def _merged(target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame
     if isinstance(gold, AdditiveGold):
         return merged_additive(gold, old, _union([gold_rows(gold, rows, batch, within) for rows, within in sources]))
     if isinstance(gold, LatestGold):
-        return merged_latest(gold, old, _union([rows.where(gold.where) for rows, _ in sources]), batch)
+        return merged_latest(gold, old, _union([rows.where(gold.counted) for rows, _ in sources]), batch)
     spans = silver_spans(gold, [file for part in parts for file in part.files])
     if gold.window is not None and spans is not None:
         spans = [window_bounds(gold.window, low, high) for low, high in spans]

@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.declare.event_times import FIRST, LAST
-from include.declare.gold_refresh import EVERY_RUN, SessionClosing, closing
-from include.declare.pipeline import Gold, closes, gold_session, gold_window, refresh_interval, timed_by
+from include.declare.gold import EVERY_RUN, Gold
 from include.declare.watermark import WatermarkProgress, watermark_facts
-from include.declare.windows import Session, Start, Window, window_begin
+from include.declare.windows import Session, Start, Window
 from include.read.published_tables import REFRESH_KEY, RefreshState, stored_refresh_state
 from spark_jobs.layers.gold_files import GoldTable, files_within
 from spark_jobs.layers.gold_windows import is_before
+from spark_jobs.layers.session_gold import SessionClosing
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables
 from spark_jobs.tables.batches import commit_of, metadata_of
 from spark_jobs.tables.data_files import DataFile
@@ -100,9 +100,9 @@ def refresh_state(target: GoldTable) -> RefreshState:
 
 def update_of_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: float | None) -> GoldUpdate:
     """Return what a run merges; `now`: seconds since 1970, None while no interval is over."""
-    if closes(target.gold):
+    if target.gold.closes:
         return _closing_update(target, writer, run)
-    interval = refresh_interval(target.gold)
+    interval = target.gold.refresh_interval
     if interval is None:
         return GoldUpdate(_batches(writer.silver, run.first, run.last))
     refreshed = refresh_state(target)
@@ -127,7 +127,7 @@ def _batches(silver: Table, first: int, last: int) -> SilverPart:
 
 def _closing_update(target: GoldTable, writer: SilverTables, run: RefineRun) -> GoldUpdate:
     old = refresh_state(target)
-    new, session, window = _advanced(old, writer, run), gold_session(target.gold), gold_window(target.gold)
+    new, session, window = _advanced(old, writer, run), target.gold.session, target.gold.window
     if session is not None:
         return _closing_sessions(session, writer.silver, run, old, new)
     assert window is not None, f"gold.{target.gold.name} has no window"
@@ -137,9 +137,9 @@ def _closing_update(target: GoldTable, writer: SilverTables, run: RefineRun) -> 
 def _closing_sessions(
     session: Session, silver: Table, run: RefineRun, old: RefreshState, new: RefreshState
 ) -> GoldUpdate:
-    late, after = _batches(silver, *run.batches), closing(session, new.watermark)
+    late, after = _batches(silver, *run.batches), session.closing(new.watermark)
     # Spark would leave out the whole plan of what is empty, and with it the observation of open sessions.
-    if after.bound is None or (not late.files and after == closing(session, old.watermark)):
+    if after.bound is None or (not late.files and after == session.closing(old.watermark)):
         return GoldUpdate(refreshed=replace(new, since=old.since))
     earlier = files_within(silver, session.column, [(old.since or FIRST, LAST)])
     # Rows before it in the same files are of sessions in files of the table that are not read.
@@ -148,7 +148,7 @@ def _closing_sessions(
 
 
 def _closing_windows(window: Window, silver: Table, run: RefineRun, old: RefreshState, new: RefreshState) -> GoldUpdate:
-    before, after = closing(window, old.watermark).bound, closing(window, new.watermark).bound
+    before, after = window.closing(old.watermark).bound, window.closing(new.watermark).bound
     late = closed = None
     if old.watermark is not None and before is not None:
         files = [f for f in silver.batch_files(*run.batches) if f.overlaps(window.column, FIRST, old.watermark)]
@@ -160,7 +160,7 @@ def _closing_windows(window: Window, silver: Table, run: RefineRun, old: Refresh
 
 
 def _begin(window: Window, start: Start | None) -> datetime:
-    return FIRST if start is None else window_begin(window, start)
+    return FIRST if start is None else window.begin(start)
 
 
 def _advanced(old: RefreshState, writer: SilverTables, run: RefineRun) -> RefreshState:
@@ -173,13 +173,13 @@ def _advanced(old: RefreshState, writer: SilverTables, run: RefineRun) -> Refres
 
 def refreshed_silver(gold: Gold, refreshed: RefreshState, silver: DataFrame) -> DataFrame:
     """Return the rows of silver that a table has merged; for windows on close see `refreshed_rows`."""
-    return silver if refresh_interval(gold) is None else silver.where(F.col("_batch_id") <= refreshed.batch)
+    return silver if gold.refresh_interval is None else silver.where(F.col("_batch_id") <= refreshed.batch)
 
 
 def refreshed_rows(gold: Gold, refreshed: RefreshState, rows: DataFrame) -> DataFrame:
     """Return the rows of a table that the watermark has passed, or all when the table does not wait for it."""
-    timed = timed_by(gold)
-    if timed is None or not closes(gold):
+    timed = gold.timed_by
+    if timed is None or not gold.closes:
         return rows
-    closed = closing(timed, refreshed.watermark)
+    closed = timed.closing(refreshed.watermark)
     return rows.where(is_before(closed.column, closed.bound))

@@ -34,7 +34,7 @@ def is_before(column: str, start: Start | None) -> Column:
 def _newest(window: Window) -> Column:
     """Return the position of the newest window in which a row lies."""
     position = _position(window)
-    start = position - F.pmod(position - window.origin, F.lit(window.step))
+    start = position - F.pmod(position - window.positions.origin(window), F.lit(window.step))
     if window.slide is None:
         start = F.greatest(start, F.lit(FIRST_POSITION[window.size.domain]))
     return start.cast(_kind(window))

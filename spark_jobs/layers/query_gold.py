@@ -9,20 +9,20 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.declare.pipeline import QueryGold, grain_columns
+from include.declare.gold import Gold
 from spark_jobs.layers.gold_windows import windowed
 from spark_jobs.layers.row_provenance import first_provenance, rows_in_grains, with_grains_replaced
 
 
-def query_rows(gold: QueryGold, rows: DataFrame, batch: int) -> DataFrame:
+def query_rows(gold: Gold, rows: DataFrame, batch: int) -> DataFrame:
     """Return the query's rows over all of `rows`, which are silver's with their windows."""
     rows.createOrReplaceTempView("silver")
-    return rows.sparkSession.sql(gold.query).select("*", *first_provenance(batch, grain_columns(gold)[0]))
+    return rows.sparkSession.sql(gold.query).select("*", *first_provenance(batch, gold.grain_columns[0]))
 
 
-def merged_query(gold: QueryGold, old: DataFrame, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
+def merged_query(gold: Gold, old: DataFrame, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
     """Return `old` with the rows of `grains` replaced by the query's over `silver`, which has all rows of them."""
-    grain = list(grain_columns(gold))
+    grain = list(gold.grain_columns)
     rows_in_grains(windowed(gold.window, silver), F.broadcast(grains), grain).createOrReplaceTempView("silver")
     fresh = silver.sparkSession.sql(gold.query)
     return with_grains_replaced(grain, old, fresh, grains, batch)

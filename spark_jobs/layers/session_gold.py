@@ -7,19 +7,27 @@ same numbering finds the sessions of new rows, and those that new rows join toge
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
-from include.declare.gold_refresh import SessionClosing
-from include.declare.windows import MICROSECOND, Session
+from include.declare.windows import MICROSECOND, Closing, Session
 from spark_jobs.layers.gold_windows import is_before
 
 NUMBER, OPEN_SINCE = "_session", "_open_since"
 FROM, UNTIL = "_from", "_until"
 """The first and the last moment of a reach: a span of some rows, and of the sessions that these may touch."""
+
+
+@dataclass(frozen=True)
+class SessionClosing:
+    """Which sessions of a table with `on_close` are closed."""
+
+    session: Session
+    closed: Closing
 
 
 def numbered_sessions(session: Session, keys: Sequence[str], rows: DataFrame, start: str, end: str) -> DataFrame:

@@ -22,19 +22,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, StructType, TimestampType
 
 from include.declare.dataset import Dataset
+from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import OF_NUMBERS, measure_expressions
-from include.declare.pipeline import (
-    AdditiveGold,
-    Gold,
-    LatestGold,
-    QueryGold,
-    gold_session,
-    gold_window,
-    grain_columns,
-    partition_expression,
-    row_condition,
-    time_columns,
-)
 from include.declare.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
 from include.ground.record_coordinates import COORDINATES
 from include.ground.settings import Settings
@@ -171,7 +160,7 @@ def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
     path, pipeline = dataset.folder / "silver.py", dataset.pipeline
     line = _line_of_silver(path)
     own = {"_topic", "_partition", "_offset", "_timestamp", "_batch_id"}
-    for name in sorted({*own, *time_columns(pipeline), *pipeline.identity} - set(silver.columns)):
+    for name in sorted({*own, *pipeline.time_columns, *pipeline.identity} - set(silver.columns)):
         yield Problem(path, line, name, "silver() must return this column")
     names: dict[str, str] = {}
     for field in silver.schema.fields:
@@ -181,7 +170,7 @@ def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
         if field.name not in own and not COLUMN.fullmatch(field.name):
             why = "a column of silver must be letters, digits and _, and begin with a letter"
             yield Problem(path, line, field.name, why)
-        if field.name in time_columns(pipeline) and not isinstance(field.dataType, TimestampType):
+        if field.name in pipeline.time_columns and not isinstance(field.dataType, TimestampType):
             yield Problem(path, line, field.name, f"must be a timestamp, is {field.dataType.simpleString()}")
         if isinstance(field.dataType, NullType):
             yield Problem(path, line, field.name, "has no type: cast the null, as in F.lit(None).cast('string')")
@@ -216,7 +205,7 @@ def _line_of_silver(path: Path) -> int:
 def _gold_columns(pipeline: Document, gold: Gold, silver: DataFrame) -> StructType | list[Problem]:
     """Return the columns of a gold table, or the expressions that Spark cannot resolve over silver's columns."""
     path: Key = ("gold", gold.name)
-    window, session = gold_window(gold), gold_session(gold)
+    window, session = gold.window, gold.session
     if window is not None and window.name.lower() in map(str.lower, silver.columns):
         why = f"{window.name!r} is already a column of silver; give the window a name of its own"
         return [_at(pipeline, (*path, "window", "as"), why)]
@@ -236,7 +225,7 @@ def _gold_columns(pipeline: Document, gold: Gold, silver: DataFrame) -> StructTy
         found = [*_inexact_sums(pipeline, gold, computed), *_not_numbers(pipeline, gold, rows)]
     if found or isinstance(computed, AnalysisException):
         return found
-    why = _problem(computed, [partition_expression(gold)])
+    why = _problem(computed, [gold.partition_expression])
     return [_at(pipeline, (*path, "partition"), why)] if why else computed.schema
 
 
@@ -292,7 +281,7 @@ def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:
     elif isinstance(gold, LatestGold):
         yield from ((("order_by", n), name) for n, name in enumerate(gold.order_by))
         yield from ((("columns", name), expression) for name, expression in gold.columns)
-    yield ("touched_by" if isinstance(gold, QueryGold) else "where",), row_condition(gold)
+    yield ("touched_by" if isinstance(gold, QueryGold) else "where",), gold.row_condition
 
 
 def _query_problems(pipeline: Document, gold: QueryGold, found: DataFrame | AnalysisException) -> Iterator[Problem]:
@@ -304,7 +293,7 @@ def _query_problems(pipeline: Document, gold: QueryGold, found: DataFrame | Anal
         return
     if differs_each_time(found):
         yield Problem(file, 1, "", DIFFERS)
-    grain, columns = list(grain_columns(gold)), found.columns
+    grain, columns = list(gold.grain_columns), found.columns
     if columns[: len(grain)] != grain:
         why = f"the query's columns must begin with {', '.join(grain)}, are {', '.join(columns[: len(grain)])}"
         yield Problem(file, 1, "", why)

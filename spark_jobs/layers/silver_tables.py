@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from include.declare.dataset import Dataset
-from include.declare.pipeline import bounded_columns
 from include.ground.app_ids import expiry_app_id, release_app_id
 from include.ground.kafka_times import FIRST_DATE, LAST_DATE
 from include.ground.paths import identities_path, rejected_path, release_path, silver_path
@@ -156,7 +155,7 @@ def silver_spec(settings: Settings, dataset: Dataset, rows: DataFrame) -> TableS
     pipeline = dataset.pipeline
     bounded = [pipeline.event_time, *pipeline.identity]
     for gold in pipeline.gold:
-        bounded += bounded_columns(gold)
+        bounded += gold.bounded_columns
     columns = tuple(dict.fromkeys([*bounded, "_partition", "_offset", "_batch_id"]))
     path = silver_path(settings, dataset.name, dataset.release)
     schema = partitioned_schema(rows.schema, MONTH)

@@ -23,7 +23,6 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from include.declare.pipeline import row_columns
 from include.ground.errors import Terminal
 from include.ground.file_checksum import is_whole, named_checksum
 from include.ground.paths import warehouse
@@ -164,7 +163,7 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
         by_day = event_day_of(time_column)
         yield CompactedTable(writer.silver, by_day, SILVER_ORDER, time_column, batch, spark=writer.spark)
         for target in release.gold:
-            yield compacted_gold(target, row_columns(target.gold), batch)
+            yield compacted_gold(target, target.gold.row_columns, batch)
     batch = refined_batch(releases[0])
     bronze, order = releases[0].writer.bronze, ("_batch_id", "partition", "offset")
     yield CompactedTable(bronze, kafka_partition_of, order, before=batch, spark=releases[0].writer.spark)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from include.declare.pipeline import refresh_interval
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import refresh_gold
 from spark_jobs.layers.gold_update import is_due, refresh_state
@@ -17,14 +16,14 @@ from spark_jobs.layers.release import Release, refined_batch
 
 def interval_tables(release: Release) -> Iterator[GoldTable]:
     """Yield the gold tables that are refreshed after an interval."""
-    return (target for target in release.gold if refresh_interval(target.gold) is not None)
+    return (target for target in release.gold if target.gold.refresh_interval is not None)
 
 
 def refresh_due(release: Release, epoch: int, now: float) -> bool:
     """Refresh tables whose interval is over at `now` (seconds since 1970); return whether there was one."""
     last, done = refined_batch(release), False
     for target in interval_tables(release):
-        refreshed, interval = refresh_state(target), refresh_interval(target.gold)
+        refreshed, interval = refresh_state(target), target.gold.refresh_interval
         if refreshed.batch < last and interval is not None and is_due(refreshed, interval, now):
             refresh_gold(target, release.writer, last, epoch, now)
             done = True

@@ -10,8 +10,6 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from include.declare.gold_refresh import closing
-from include.declare.pipeline import timed_by
 from include.ground.errors import Transient
 from include.ground.kafka import KafkaRefused, TopicMissing
 from spark_jobs.layers.release import Release, refined_batch
@@ -88,9 +86,9 @@ def is_awaited(release: Release, idle: Collection[int], partitions: Collection[i
 
     A table without `on_close` has the rows already; their state tells readers whether more may come.
     """
-    timed = [each for each in (timed_by(target.gold) for target in release.gold) if each is not None]
+    timed = [each for each in (target.gold.timed_by for target in release.gold) if each is not None]
     if not timed:
         return False
     progress = stored_progress(release.writer)
     reached = progress.reached({str(each) for each in idle}, progress.without_rows(map(str, partitions)))
-    return any(closing(each, reached) != closing(each, progress.watermark) for each in timed)
+    return any(each.closing(reached) != each.closing(progress.watermark) for each in timed)

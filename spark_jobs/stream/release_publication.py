@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from include.declare.pipeline import refresh_interval
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.read.publication import Publication, TableVersion
@@ -42,6 +41,6 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
 
 def _behind(release: Release, commits: Mapping[str, Mapping[str, Any]], batch: int) -> dict[str, int]:
     """Return the last batch of each gold table that is behind `batch` by its refresh, given the tables' commits."""
-    names = [target.table.spec.name for target in release.gold if refresh_interval(target.gold) is not None]
+    names = [target.table.spec.name for target in release.gold if target.gold.refresh_interval is not None]
     refreshed = {name: read_refresh_state(commits[name]).batch for name in names}
     return {name: last for name, last in refreshed.items() if last < batch}

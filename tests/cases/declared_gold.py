@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
 from include.audit.gold import GoldCheck, gold_check
-from include.declare.pipeline import refresh_interval
 from include.ground.settings import Settings
 from include.read.publication import published_tables
 from include.read.published_tables import stored_refresh_state
@@ -49,7 +48,7 @@ def audited(release: SmallRelease, table: str) -> list[str]:
     published = published_tables(release.settings)[f"gold.{table}"]
     refreshed = stored_refresh_state(published.path, published.version)
     silver = release.silver()
-    rows = silver if refresh_interval(gold) is None else silver.filter(pl.col("_batch_id") <= refreshed.batch)
+    rows = silver if gold.refresh_interval is None else silver.filter(pl.col("_batch_id") <= refreshed.batch)
     database.register("silver", rows.to_arrow())
     database.register("published", release.read(f"gold.{table}").to_arrow())
     check, findings = gold_check(database, gold, refreshed)

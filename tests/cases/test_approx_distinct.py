@@ -6,8 +6,8 @@ import random
 
 from pyspark.sql import DataFrame, SparkSession
 
+from include.declare.gold import AdditiveGold
 from include.declare.measures import Measure
-from include.declare.pipeline import AdditiveGold
 from include.declare.windows import Window, parsed_size
 from spark_jobs.layers.additive_gold import merged_additive
 from spark_jobs.layers.gold_rows import gold_rows

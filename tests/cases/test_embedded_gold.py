@@ -14,7 +14,7 @@ from declared_gold import meter_release, reading
 from pyspark.sql import DataFrame, SparkSession
 from small_release import Record, SmallRelease
 
-from include.declare.pipeline import LatestGold
+from include.declare.gold import LatestGold
 from include.read.memory_database import memory_database
 from spark_jobs.layers import gold_layer
 from spark_jobs.layers.gold_layer import GoldFailed

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
+from include.declare.gold import AdditiveGold
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.declare.measures import QUANTILE_ERROR, Measure
-from include.declare.pipeline import AdditiveGold
 from spark_jobs.layers.additive_gold import additive_rows, merged_additive
 
 MEASURES = (

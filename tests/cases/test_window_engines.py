@@ -12,18 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.declare.time_zones import installed_zone
-from include.declare.window_sql import begin_sql, between_windows_sql, end_sql, windowed_sql
-from include.declare.windows import (
-    EPOCH,
-    MICROSECOND,
-    Start,
-    Window,
-    parsed_size,
-    window_begin,
-    window_end,
-    window_findings,
-    window_starts,
-)
+from include.declare.windows import EPOCH, MICROSECOND, Start, Window, parsed_size, window_findings, windowed_sql
 from spark_jobs.layers.gold_windows import windowed
 
 
@@ -97,7 +86,7 @@ def _start(window: Window, text: str) -> Start:
 
 @pytest.fixture(scope="module")
 def python() -> Found:
-    found = {(n, at): window_starts(window, at) for n, window in enumerate(WINDOWS) for at in moments()}
+    found = {(n, at): window.starts(at) for n, window in enumerate(WINDOWS) for at in moments()}
     return {key: starts for key, starts in found.items() if starts}
 
 
@@ -118,12 +107,12 @@ def test_duckdb_and_python_give_the_same_windows(python: Found) -> None:
     database.execute("set TimeZone = 'UTC'")
     database.register("silver", pa.table({"at": pa.array(moments(), pa.timestamp("us", tz="UTC"))}))
     for number, window in enumerate(WINDOWS):
-        begin, end = (f"epoch_us({each(window, 'started')})" for each in (begin_sql, end_sql))
+        begin, end = (f"epoch_us({each('started')})" for each in (window.begin_sql, window.end_sql))
         sql = f'select "at", started, {begin}, {end} from ({windowed_sql(window, "silver")})'
         found: Found = {}
         for at, start, first, last in database.execute(sql).fetchall():
             found.setdefault((number, at.astimezone(UTC)), []).append(start)
-            bounds = window_begin(window, start), window_end(window, start)
+            bounds = window.begin(start), window.end(start)
             assert [first, last] == [(bound - EPOCH) // MICROSECOND for bound in bounds], (window, start)
         assert ordered(found) == {key: starts for key, starts in python.items() if key[0] == number}, window
 
@@ -137,7 +126,7 @@ def test_condition_of_some_windows_holds_for_each_row_of_them(number: int, pytho
     starts = sorted({start for each in rows.values() for start in each})
     excluded = 0
     for first, last in zip(starts, starts[len(starts) // 8 :], strict=False):
-        condition = between_windows_sql(window, first, last)
+        condition = window.between_sql(first, last)
         meeting = database.execute(f'select "at" from silver where {condition}').fetchall()
         found = {at.astimezone(UTC) for (at,) in meeting}
         inside = {at for at, each in rows.items() if any(first <= start <= last for start in each)}
@@ -151,21 +140,21 @@ def test_moments_lie_between_begin_and_end_of_their_windows(number: int, python:
     window = WINDOWS[number]
     for (_, at), starts in ((key, starts) for key, starts in python.items() if key[0] == number):
         for start in starts:
-            assert at <= window_end(window, start), (at, start)
-            assert window_begin(window, start) <= at, (at, start)
+            assert at <= window.end(start), (at, start)
+            assert window.begin(start) <= at, (at, start)
         if 1 < at.year < 9999:
             assert len(starts) == window.count
 
 
 def test_days_of_a_zone_have_the_hours_of_its_clocks() -> None:
     day = declared("1 day", time_zone="America/New_York")
-    lengths = {on: window_end(day, on) - window_begin(day, on) for on in (date(2013, 3, 10), date(2013, 11, 3))}
+    lengths = {on: day.end(on) - day.begin(on) for on in (date(2013, 3, 10), date(2013, 11, 3))}
     assert lengths == {date(2013, 3, 10): timedelta(hours=23), date(2013, 11, 3): timedelta(hours=25)}
-    assert window_begin(day, date(2013, 7, 1)) == datetime(2013, 7, 1, 4, tzinfo=UTC)
+    assert day.begin(date(2013, 7, 1)) == datetime(2013, 7, 1, 4, tzinfo=UTC)
 
 
 def test_week_begins_on_monday_and_a_fiscal_month_on_its_day() -> None:
     at = datetime(2013, 5, 9, 12, tzinfo=UTC)
-    assert window_starts(declared("1 week"), at) == [date(2013, 5, 6)]
-    assert window_starts(declared("1 month", offset=DAYS_14), at) == [date(2013, 4, 15)]
-    assert window_end(declared("1 month", offset=DAYS_14), date(2013, 4, 15)) == datetime(2013, 5, 15, tzinfo=UTC)
+    assert declared("1 week").starts(at) == [date(2013, 5, 6)]
+    assert declared("1 month", offset=DAYS_14).starts(at) == [date(2013, 4, 15)]
+    assert declared("1 month", offset=DAYS_14).end(date(2013, 4, 15)) == datetime(2013, 5, 15, tzinfo=UTC)

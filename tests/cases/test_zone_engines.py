@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.declare.windows import Window, window_starts
+from include.declare.windows import Window
 from spark_jobs.layers.gold_windows import windowed
 from tests.unit.zone_moments import chosen_zones, local_days, moments
 
@@ -20,7 +20,7 @@ def test_spark_and_python_have_the_same_windows_at_the_transitions_of_zones(spar
     times = pa.array([at for _, at in rows], pa.timestamp("us", "UTC"))
     frame = spark.createDataFrame(pa.table({"zone": zones, "at": times})).coalesce(1)
     found = [_days(window, frame.where(F.col("zone") == number)) for number, window in enumerate(windows)]
-    expected = [[window_starts(window, at)[0] for at in moments(window.time_zone)] for window in windows]
+    expected = [[window.starts(at)[0] for at in moments(window.time_zone)] for window in windows]
     assert found == expected
 
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 import polars as pl
 from pyspark.sql import SparkSession
 
-from include.declare.pipeline import LatestGold
+from include.declare.gold import LatestGold
 from include.ground.settings import Settings
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy

@@ -29,8 +29,7 @@ from include.audit.balance import DatasetAudit
 from include.audit.gold import DIALECT, recompute_sql
 from include.audit.run import record_outcomes, requested_audits
 from include.declare.dataset import released_dataset, snapshot_dataset
-from include.declare.gold_refresh import EVERY_RUN, closing
-from include.declare.pipeline import Gold, closes, refresh_interval, timed_by
+from include.declare.gold import EVERY_RUN, Gold
 from include.ground.paths import gold_path
 from include.ground.settings import Settings
 from include.read.publication import publish
@@ -176,7 +175,7 @@ class KeptSales:
         behind = {
             f"gold.{name}": replace(moved.tables[f"gold.{name}"], batch=self.behind)
             for name, gold in self.gold.items()
-            if refresh_interval(gold) is not None
+            if gold.refresh_interval is not None
         }
         publish(self.settings, replace(moved, tables={**moved.tables, **behind}))
 
@@ -188,13 +187,13 @@ class KeptSales:
     def right_rows(self, name: str) -> pl.DataFrame:
         gold = self.gold[name]
         silver = pl.DataFrame(pl.from_arrow(DeltaTable(self.tables.names["silver.sales"]).to_pyarrow_table()))
-        if refresh_interval(gold) is not None:
+        if gold.refresh_interval is not None:
             silver = silver.filter(pl.col("_batch_id") <= self.behind)
         with duckdb.connect() as database:
             database.execute("set TimeZone = 'UTC';" + DIALECT)
             database.register("silver", silver.to_arrow().cast(SILVER))
-            timed, part = timed_by(gold), _part(gold)
-            closed = closing(timed, self.watermark).sql if timed and closes(gold) else "true"
+            timed, part = gold.timed_by, _part(gold)
+            closed = timed.closing(self.watermark).sql if timed and gold.closes else "true"
             sql = f"select *, {PROVENANCE}, {part} as _part from ({recompute_sql(gold, SILVER.names)}) where {closed}"
             return database.sql(sql).pl()
 
@@ -217,8 +216,8 @@ class KeptSales:
 
     def _commit(self, name: str) -> CommitProperties:
         gold = self.gold[name]
-        batch = self.behind if refresh_interval(gold) is not None else self.batch
-        state = RefreshState(batch, watermark=self.watermark if closes(gold) else None)
+        batch = self.behind if gold.refresh_interval is not None else self.batch
+        state = RefreshState(batch, watermark=self.watermark if gold.closes else None)
         self.commits += 1
         metadata = {} if gold.refresh == EVERY_RUN else {"app_id": name, REFRESH_KEY: state.as_json()}
         transactions = [Transaction(name, self.commits)]
@@ -244,7 +243,7 @@ class KeptSales:
 
 
 def _part(gold: Gold) -> str:
-    timed = timed_by(gold)
+    timed = gold.timed_by
     name = "shop" if timed is None else getattr(timed, "start", None) or timed.name  # type: ignore[union-attr]
     return PARTS[name]
 

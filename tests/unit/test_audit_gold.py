@@ -13,8 +13,8 @@ import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
 from include.audit.gold import GoldCheck, UncheckedTable, gold_check, recompute_sql
+from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure
-from include.declare.pipeline import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.windows import Window, parsed_size
 
 DAY = Window("sold_at", parsed_size("1 day"), "day")

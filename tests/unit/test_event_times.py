@@ -12,7 +12,7 @@ from include.change.slice_plan import format_range
 from include.declare.dataset import declared_dataset
 from include.declare.event_times import FIRST, LAST, after, before, utc_text
 from include.declare.watermark import watermarks
-from include.declare.windows import Window, parsed_size, window_end, window_starts
+from include.declare.windows import Window, parsed_size
 from include.ground.settings import Settings
 from include.serve.display_values import moment
 from spark_jobs.layers.identities import _may_share
@@ -41,8 +41,8 @@ def test_complete_days_begin_in_year_one() -> None:
 @pytest.mark.parametrize("moment", [EARLY, LATE])
 def test_windows_at_the_ends_of_the_calendar_have_an_end(unit: str, moment: datetime) -> None:
     window = Window("at", parsed_size(f"1 {unit}"), "window")
-    (start,) = window_starts(window, moment)
-    assert moment < window_end(window, start) <= LAST
+    (start,) = window.starts(moment)
+    assert moment < window.end(start) <= LAST
 
 
 @pytest.mark.parametrize("moment", [EARLY, LATE])

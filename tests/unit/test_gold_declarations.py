@@ -10,7 +10,7 @@ import pytest
 
 from include.declare.dataset import declared_dataset
 from include.declare.dataset_checks import dataset_problems
-from include.declare.pipeline import AdditiveGold, LatestGold, is_partitioned_by_month
+from include.declare.gold import AdditiveGold, LatestGold
 from include.declare.windows import Window, parsed_size
 from include.ground.settings import CLONE, Settings
 
@@ -178,9 +178,9 @@ def test_partition_is_the_month_of_the_window_by_default_and_if_it_is_declared_s
     partition: str, by_month: bool
 ) -> None:
     hours = Window("at", parsed_size("1 hour"), "hour")
-    assert is_partitioned_by_month(AdditiveGold("hours", partition, hours, ("user",), ())) == by_month
-    assert not is_partitioned_by_month(AdditiveGold("users", partition, None, ("user",), ()))
+    assert AdditiveGold("hours", partition, hours, ("user",), ()).is_partitioned_by_month == by_month
+    assert not AdditiveGold("users", partition, None, ("user",), ()).is_partitioned_by_month
 
 
 def test_latest_table_has_no_month() -> None:
-    assert not is_partitioned_by_month(LatestGold("users", keys=("user",), order_by=("at",)))
+    assert not LatestGold("users", keys=("user",), order_by=("at",)).is_partitioned_by_month

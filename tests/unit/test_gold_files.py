@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
-from include.declare.pipeline import AdditiveGold, Gold, LatestGold
+from include.declare.gold import AdditiveGold, Gold, LatestGold
 from include.declare.windows import Window, parsed_size
 from spark_jobs.layers.gold_files import (
     YOUNG,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from include.change.grain_states import as_refreshed, rows_with_states, windows_of
 from include.change.published_watermarks import derived_watermarks
-from include.declare.pipeline import AdditiveGold
+from include.declare.gold import AdditiveGold
 from include.declare.time_zones import installed_zone
 from include.declare.watermark import Watermark, watermarks
 from include.declare.windows import Session, Window, parsed_size

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from include.declare.windows import Window, parsed_size, window_begin, window_end
+from include.declare.windows import Window, parsed_size
 from spark_jobs.layers.bronze import BronzeBatch, validate_ranges
 from spark_jobs.layers.gold_files import files_within
 from spark_jobs.layers.silver import ValidatedBatch, validate_balance
@@ -71,6 +71,6 @@ def test_file_of_an_hour_is_of_its_hour_and_of_its_day(
     low, high = ({"at": moment} for moment in moments)
     table = Table(TableSpec("silver.small", tmp_path / "silver", COLUMNS, "_month", ("at",)))
     table.commit("app", 0, {}, [DataFile("f.parquet", "2024-01", 3, 100, low, high)])
-    assert files_within(table, "at", [(window_begin(window, start), window_end(window, start))]) == table.files()
-    later = (window_end(window, start), window_end(window, start))
+    assert files_within(table, "at", [(window.begin(start), window.end(start))]) == table.files()
+    later = (window.end(start), window.end(start))
     assert files_within(table, "at", [later]) == []

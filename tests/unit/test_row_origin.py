@@ -17,8 +17,8 @@ from include.audit import origin
 from include.audit.origin import OpenRows, _recent, open_rows
 from include.cli import main as command_line
 from include.declare.dataset import released_dataset, snapshot_dataset
-from include.declare.gold_refresh import ON_CLOSE
-from include.declare.pipeline import Gold, load_pipeline
+from include.declare.gold import ON_CLOSE, Gold
+from include.declare.pipeline import load_pipeline
 from include.declare.windows import Session
 from include.ground.settings import load_settings
 from include.read.published_tables import pinned

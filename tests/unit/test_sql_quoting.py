@@ -13,9 +13,10 @@ from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_r
 from include.audit.findings import Finding
 from include.audit.gold import GoldCheck, UncheckedTable, gold_check
 from include.audit.silver import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
+from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure
 from include.declare.payload_text import define_payload_text
-from include.declare.pipeline import AdditiveGold, Gold, LatestGold, Pipeline, QueryGold, deciding_columns
+from include.declare.pipeline import Pipeline
 from include.declare.windows import Window, parsed_size
 from include.ground.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
 
@@ -97,7 +98,7 @@ def test_latest_row_by_a_column_with_any_name(database: duckdb.DuckDBPyConnectio
 
 def test_kept_order_of_a_latest_table_has_the_names_that_existing_tables_have() -> None:
     gold = LatestGold("last", order_by=("sold_at", "_timestamp", "offset", "timestamp"))
-    assert [kept for _, kept in deciding_columns(gold)] == [
+    assert [kept for _, kept in gold.deciding_columns] == [
         "_by_sold_at",
         "_by_timestamp",
         "_by_offset_column",

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from include.declare.time_zones import EPOCH, SECOND, TimeZone, installed_zone, zone_names
-from include.declare.window_sql import begin_sql, end_sql, windowed_sql
-from include.declare.windows import Window, parsed_size, window_begin, window_end, window_starts
+from include.declare.windows import Window, parsed_size, windowed_sql
 from tests.unit.zone_moments import chosen_zones, distinct_zones, local_days, moments, standard_zone
 
 ALL = (-(10**12), 10**12)
@@ -49,11 +48,11 @@ def test_duckdb_and_python_have_the_same_windows_at_the_transitions_of_zones() -
     for window in local_days(chosen_zones(step=8)):
         times = moments(window.time_zone)
         database.register("silver", pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC"))}))
-        bounds = ", ".join(f"epoch_us({each(window, 'day')})" for each in (begin_sql, end_sql))
+        bounds = ", ".join(f"epoch_us({each('day')})" for each in (window.begin_sql, window.end_sql))
         found = database.execute(f"select day, {bounds} from ({windowed_sql(window, 'silver')})").fetchall()
         expected = []
-        for (start,) in (window_starts(window, at) for at in times):
-            edges = (window_begin(window, start), window_end(window, start))
+        for (start,) in (window.starts(at) for at in times):
+            edges = (window.begin(start), window.end(start))
             expected.append((start, *((edge - EPOCH) // timedelta(microseconds=1) for edge in edges)))
         assert found == expected, window.time_zone.name
 
@@ -68,7 +67,7 @@ def test_a_row_without_a_time_has_no_local_time() -> None:
 
 def test_rules_that_changed_lately_are_those_of_the_database_and_not_of_the_system() -> None:
     casablanca = Window("at", parsed_size("1 day"), "day", time_zone="Africa/Casablanca")  # type: ignore[arg-type]
-    assert window_starts(casablanca, datetime(2026, 11, 15, 23, 30, tzinfo=UTC)) == [date(2026, 11, 15)]
+    assert casablanca.starts(datetime(2026, 11, 15, 23, 30, tzinfo=UTC)) == [date(2026, 11, 15)]
 
 
 def test_offsets_repeat_after_400_years_for_ever() -> None:

@@ -12,10 +12,9 @@ import pytest
 from include.change.derived_backfill_plan import published_windows
 from include.change.release_plan import NothingToRelease, ReleaseParameters, plan_release
 from include.declare.dataset import content_hash, declared_dataset, load_dataset, released_dataset, snapshot_dataset
-from include.declare.pipeline import gold_window, window_zones
 from include.declare.release_diff import release_changes
 from include.declare.time_zones import ZONES_FILE, database_version, installed_zone
-from include.declare.windows import Window, day_range, window_starts
+from include.declare.windows import Window, day_range
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 from include.observe.check_result import Verdict
@@ -53,17 +52,17 @@ def earlier_rules(settings: Settings, release: str) -> str:
 
 
 def day_of(settings: Settings, release: str) -> Window:
-    window = gold_window(released_dataset(settings, "sales", release).pipeline.gold[0])
+    window = released_dataset(settings, "sales", release).pipeline.gold[0].window
     assert window is not None
     return window
 
 
 def test_a_release_keeps_its_rules(settings: Settings) -> None:
     release = snapshot_dataset(settings, "sales").release
-    assert window_starts(day_of(settings, release), LATE) == [date(2026, 11, 15)]
+    assert day_of(settings, release).starts(LATE) == [date(2026, 11, 15)]
     earlier = earlier_rules(settings, release)
     assert earlier != release
-    assert window_starts(day_of(settings, earlier), LATE) == [date(2026, 11, 16)]
+    assert day_of(settings, earlier).starts(LATE) == [date(2026, 11, 16)]
     # The folder is as it was: only the rules differ.
     released, declared = released_dataset(settings, "sales", earlier), declared_dataset(settings, "sales")
     assert released.code == declared.code
@@ -121,7 +120,7 @@ def test_a_release_without_a_record_has_the_installed_rules(settings: Settings) 
     folder = snapshot_path(settings, "sales", release)
     (folder / ZONES_FILE).unlink()
     old = folder.rename(folder.with_name(content_hash(folder)))
-    (zone,) = window_zones(load_dataset("sales", old, strict=False).pipeline)
+    (zone,) = load_dataset("sales", old, strict=False).pipeline.window_zones
     assert zone == installed_zone(ZONE)
     assert not is_outdated(settings, "sales", old.name)
 

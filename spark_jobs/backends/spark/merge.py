@@ -17,16 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.declare.event_times import FIRST, LAST
-from include.declare.pipeline import (
-    AdditiveGold,
-    LatestGold,
-    QueryGold,
-    gold_session,
-    gold_window,
-    grain_columns,
-    partition_expression,
-    row_columns,
-)
+from include.declare.gold import AdditiveGold, LatestGold, QueryGold
 from include.declare.windows import MICROSECOND, Session
 from spark_jobs.backends.backend import Metadata, Transaction
 from spark_jobs.backends.spark.spark_table import STALE, SparkTable
@@ -123,18 +114,18 @@ def _changed(target: GoldTable, silver: Table, update: GoldUpdate, batch: int) -
     if update.sessions is not None and update.closed in update.parts:
         earlier, within = sources[-1]
         sources[-1] = rows_outside(update.sessions.session, gold.keys, earlier, old), within
-    columns, session = list(grain_columns(gold)), gold_session(gold)
+    columns, session = list(gold.grain_columns), gold.session
     if isinstance(gold, AdditiveGold):
         new = _union([gold_rows(gold, rows, batch, within) for rows, within in sources])
         if session is not None:
             stale = _near(session, gold.keys, old, new)
-            return _Changed(merged_additive(gold, stale, new), stale, row_columns(gold))
+            return _Changed(merged_additive(gold, stale, new), stale, gold.row_columns)
         stale = rows_in_grains(old, new.select(*columns), columns)
         return _Changed(merged_additive(gold, stale, new), stale, columns)
     grains = _union([touched_grains(gold, rows, within) for rows, within in sources])
     stale = rows_in_grains(old, grains, columns)
     if isinstance(gold, LatestGold):
-        rows = _union([rows.where(gold.where) for rows, _ in sources])
+        rows = _union([rows.where(gold.counted) for rows, _ in sources])
         return _Changed(merged_latest(gold, stale, rows, batch), stale, columns)
     assert isinstance(gold, QueryGold)
     spans = _spans(target, [file for part in update.parts for file in part.files])
@@ -156,7 +147,7 @@ def _near(session: Session, keys: Sequence[str], old: DataFrame, new: DataFrame)
 
 def _source(target: GoldTable, update: GoldUpdate, changed: _Changed) -> DataFrame:
     """Return new rows and, marked, the old ones; of sessions on close also, marked, those that are still open."""
-    fresh = changed.fresh.withColumn(MONTH, F.expr(partition_expression(target.gold)))
+    fresh = changed.fresh.withColumn(MONTH, F.expr(target.gold.partition_expression))
     is_open = F.lit(False)
     if update.sessions is not None:
         is_open = ~is_before(update.sessions.closed.column, update.sessions.closed.bound)
@@ -167,7 +158,7 @@ def _source(target: GoldTable, update: GoldUpdate, changed: _Changed) -> DataFra
 
 def _counted(target: GoldTable, source: DataFrame) -> tuple[int, int, datetime | None]:
     """Return how many rows are added and removed, and the least start of an open session."""
-    session = gold_session(target.gold)
+    session = target.gold.session
     start = F.unix_micros(session.start) if session is not None else F.lit(None).cast("long")
     found = source.agg(
         F.count_if(~F.col(STALE) & ~F.col(OPEN)).alias("added"),
@@ -182,7 +173,7 @@ def _counted(target: GoldTable, source: DataFrame) -> tuple[int, int, datetime |
 def _old_files(target: GoldTable, update: GoldUpdate) -> list[DataFile]:
     """Return the table's files that may have the grains of the update's late rows; closed windows are new to it."""
     gold, table, late = target.gold, target.table, update.late.files if update.late else ()
-    found = near_sessions(gold, late, files_within(table, grain_columns(gold)[0], _spans(target, late))) if late else []
+    found = near_sessions(gold, late, files_within(table, gold.grain_columns[0], _spans(target, late))) if late else []
     if update.sessions is None:
         return found
     open_since = update.refreshed.since if update.refreshed else None
@@ -192,7 +183,7 @@ def _old_files(target: GoldTable, update: GoldUpdate) -> list[DataFile]:
 
 def _spans(target: GoldTable, files: Sequence[DataFile]) -> Spans:
     """Return the spans of a table's first column of the grain in which rows of these files of silver lie."""
-    window, spans = gold_window(target.gold), silver_spans(target.gold, files)
+    window, spans = target.gold.window, silver_spans(target.gold, files)
     if window is None or spans is None:
         return spans
     return [window_bounds(window, low, high) for low, high in spans]
@@ -200,7 +191,7 @@ def _spans(target: GoldTable, files: Sequence[DataFile]) -> Spans:
 
 def _within(target: GoldTable, update: GoldUpdate) -> str:
     """Return a condition that holds for all rows that an update removes, by which files are left out."""
-    window, spans = gold_window(target.gold), _spans(target, update.late.files if update.late else ())
+    window, spans = target.gold.window, _spans(target, update.late.files if update.late else ())
     if window is None or not spans:
         return "true"
     low, high = min(low for low, _ in spans), max(high for _, high in spans)
