@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from include.ground.settings import Settings, load_settings
-from include.observe.stream_progress import Progress, observe_progress
+from include.observe.progress import Progress, observe_progress
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_plan
 from include.plans.plan_lookup import open_plans

@@ -26,8 +26,7 @@ from include.declare.watermark import PROGRESS, WatermarkProgress
 from include.ground.commit_history import history_end
 from include.ground.paths import gold_path, rejected_path, silver_path
 from include.ground.settings import Settings
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import open_writer, project_dataset
 from include.read.publication import publish
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
 from spark_jobs.layers.bronze import _metadata as bronze_metadata

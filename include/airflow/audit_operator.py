@@ -58,7 +58,7 @@ class Audit(BaseOperator):
         from include.audit.kafka import open_topic
         from include.audit.run import requested_audits
         from include.change.derived_recomputation import recompute_derived
-        from include.observe.standing_streams import standing_sentence
+        from include.observe.processes import standing_sentence
         from include.state.broker_address import bootstrap_servers
 
         return requested_audits(

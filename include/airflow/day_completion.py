@@ -35,7 +35,7 @@ class ReportCompleteDays(BaseOperator):
     def execute(self, context: Context) -> list[str]:
         """Report the complete days and return them."""
         from include.change.derived_backfill_plan import published_windows
-        from include.observe.dataset_health import stream_health
+        from include.observe.health import stream_health
 
         if self.dataset not in (context["ti"].xcom_pull(task_ids="audit") or {}):
             raise AirflowSkipException(f"{self.dataset}: it was not audited by this run")

@@ -41,7 +41,7 @@ class RunStream(BaseOperator):
 
     def ended(self, context: Context, event: dict[str, Any]) -> str:
         """End the run: it fails unless the stream was released."""
-        from include.observe.service_levels import RELEASED
+        from include.observe.health import RELEASED
 
         if event["outcome"] != RELEASED:
             raise AirflowFailException(event["why"])

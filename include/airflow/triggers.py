@@ -3,7 +3,7 @@
 Reads: streams' health and plans.  Writes: the release of a stream (on_kill).
 Guarantee: a restart of the triggerer changes nothing: triggers watch again.
 After a crash: as after a restart.
-Does not: start or stop a process, or define health (include/observe/service_levels.py does).
+Does not: start or stop a process, or define health (include/observe/health.py does).
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ class StreamWatch(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll the stream's health until the watch ends."""
-        from include.observe.dataset_health import observer_of
-        from include.observe.service_levels import LagLimit, ServiceLevelMonitor, health_line
+        from include.observe.health import LagLimit, ServiceLevelMonitor, health_line, observer_of
 
         watch = await asyncio.to_thread(observer_of, load_settings(), self.dataset)
         monitor, logged, logged_at = ServiceLevelMonitor(LagLimit(self.lag_seconds, self.grace_seconds)), "", 0.0

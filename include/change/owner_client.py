@@ -14,9 +14,8 @@ from include.change.bounded_jobs import JobFailed, run_job
 from include.ground.await_progress import NoProgress, Waiting
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.settings import Settings
-from include.observe.ledger_writer import open_writer
-from include.observe.process_status import is_expected, observe_stream
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import open_writer, project_dataset
+from include.observe.processes import is_expected, observe_stream
 from include.plans.awaited_moves import drop_obsolete
 from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request, withdraw_request
 from include.state.process_signs import process_signs

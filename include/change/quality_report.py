@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from include.declare.contract import Contract
-from include.observe.rule_counts import RuleWarnings, RunCounts
+from include.observe.ledger_reader import RuleWarnings, RunCounts
 
 REJECTED, WARNED = "rejected", "warned"
 

@@ -27,7 +27,7 @@ from include.declare.release_diff import release_changes
 from include.ground.errors import Terminal
 from include.ground.paths import bronze_path
 from include.ground.settings import Settings
-from include.observe.process_status import is_expected, observe_stream
+from include.observe.processes import is_expected, observe_stream
 from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
 from include.plans.plan_journal import planning_lock
 from include.plans.plan_lookup import find_plan, plans_of_data

@@ -15,7 +15,7 @@ from include.declare.dataset import dataset_names
 from include.declare.derived_dataset import released_derived
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
-from include.observe.process_status import is_expected, observe_stream
+from include.observe.processes import is_expected, observe_stream
 from include.plans.plan import RELEASES, PlanRecord
 from include.plans.plan_lookup import plans_of_data
 from include.plans.reader_effects import (

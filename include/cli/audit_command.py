@@ -28,7 +28,7 @@ from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings, load_settings
-from include.observe.standing_streams import standing_sentence
+from include.observe.processes import standing_sentence
 from include.read.plain_values import iso_time
 from include.run.job_process import refuse_running
 from include.state.broker_address import bootstrap_servers

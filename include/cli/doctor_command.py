@@ -11,8 +11,8 @@ from rich.text import Text
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
-from include.observe.check_result import CheckResult, Verdict
-from include.observe.machine_checks import run_checks
+from include.observe.doctor import run_checks
+from include.observe.machine import CheckResult, Verdict
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 

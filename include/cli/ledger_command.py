@@ -16,8 +16,8 @@ from include.cli.wide_console import wide_console
 from include.declare.dataset import declared_dataset
 from include.ground.settings import load_settings
 from include.observe.ledger_reader import Batch, OffsetRange, open_reader
-from include.observe.ledger_rebuild import RebuildResult
-from include.observe.ledger_rebuild import rebuild as rebuild_ledger
+from include.observe.ledger_writer import RebuildResult
+from include.observe.ledger_writer import rebuild as rebuild_ledger
 
 app = typer.Typer(no_args_is_help=True, help="The ledger: an index of the Delta commits, batch by batch.")
 

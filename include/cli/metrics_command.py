@@ -15,7 +15,7 @@ from include.ground.ports import LOOPBACK, chosen_port, refuse_unusable_host
 from include.ground.settings import load_settings
 
 if TYPE_CHECKING:
-    from include.observe.alert_delivery import Deliver
+    from include.observe.alerts import Deliver
 
 
 def metrics(
@@ -27,7 +27,7 @@ def metrics(
 ) -> None:
     """Serve metrics of streams, tables, plans, processes for Prometheus; `up` does so with HEADRACE_METRICS=on."""
 
-    from include.observe.metrics_server import OneAtATime, serve
+    from include.observe.metrics import OneAtATime, serve
 
     settings = load_settings()
     if once:
@@ -58,9 +58,7 @@ def alerts(
     Changes are printed, and sent to a webhook or a command; failed deliveries are retried at the next evaluation.
     """
 
-    from include.observe.alert_conditions import rules_text
-    from include.observe.alert_delivery import CommandReceiver, Webhook
-    from include.observe.alert_evaluation import AlertEvaluation
+    from include.observe.alerts import AlertEvaluation, CommandReceiver, Webhook, rules_text
 
     if rules:
         typer.echo(rules_text(), nl=False)

@@ -9,7 +9,7 @@ from include.declare.dataset import released_dataset
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
-from include.observe.watermark_status import WatermarkStatus, moment, watermark_status
+from include.observe.watermark import WatermarkStatus, moment, watermark_status
 from include.read.publication import Publication, find_publication
 from include.read.published_tables import pinned
 

@@ -33,9 +33,7 @@ def openlineage(
     if export is not None:
         _export(settings, export)
         return
-    from include.observe.event_delivery import receiver
-    from include.observe.event_follower import EventFollower
-    from include.observe.lineage_emitter import serve
+    from include.observe.lineage_sender import EventFollower, receiver, serve
 
     if not once:
         serve(settings, show)
@@ -48,9 +46,9 @@ def openlineage(
 def _export(settings: Settings, target: str) -> None:
     from openlineage.client.serde import Serde
 
-    from include.observe.declared_export import declared_events
-    from include.observe.event_follower import known_brokers
-    from include.observe.event_naming import event_naming
+    from include.observe.lineage_events import event_naming
+    from include.observe.lineage_sender import known_brokers
+    from include.observe.lineage_tables import declared_events
 
     events = declared_events(settings, event_naming(settings, known_brokers(settings)), datetime.now(UTC))
     lines = "".join(f"{Serde.to_json(event)}\n" for event in events)

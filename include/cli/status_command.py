@@ -23,16 +23,16 @@ from include.cli.open_windows import open_sentences
 from include.cli.option_types import AsJson
 from include.declare.dataset import dataset_names
 from include.ground.settings import Settings, load_settings
-from include.observe.derived_progress import DerivedProgress
 from include.observe.ledger_reader import open_reader
-from include.observe.stream_progress import (
+from include.observe.progress import (
     CatchUpProgress,
     DatasetProgress,
+    DerivedProgress,
     Progress,
     observe_catch_up,
     observe_progress,
 )
-from include.observe.watermark_status import WatermarkStatus, moment, watermark_json
+from include.observe.watermark import WatermarkStatus, moment, watermark_json
 from include.read.plain_values import iso_time
 from include.state.lease_table import LeaseRow
 from include.state.process_states import ProcessState, ProcessStatus, stream_name

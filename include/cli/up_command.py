@@ -11,7 +11,7 @@ from rich.markup import escape
 from include.cli.exit_codes import FAILED
 from include.declare.derived_dataset import all_dataset_names
 from include.ground.settings import Settings, load_settings
-from include.observe.process_status import observe_console, observe_jobs, observe_metrics
+from include.observe.processes import observe_console, observe_jobs, observe_metrics
 from include.run.airflow_process import (
     AirflowNotStarted,
     down_airflow,

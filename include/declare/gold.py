@@ -2,7 +2,7 @@
 
 There are three kinds, one class each. All that other modules ask of a table is a property of `Gold`, so that nobody has
 to ask for its kind: a table has no window, no measures or no query where its kind has none. How Spark and DuckDB
-compute and merge a kind: `spark_jobs/layers/gold_rows.py`; how the audit does: `include/audit/gold_recomputation.py`.
+compute and merge a kind: `spark_jobs/layers/gold_rows.py`; how the audit does: `include/audit/gold.py`.
 """
 
 from __future__ import annotations

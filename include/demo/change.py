@@ -37,7 +37,7 @@ from include.demo.questions import Question
 from include.demo.state import DemoRefused, demo_folder, demo_lock
 from include.ground.kafka import delete_records_before
 from include.ground.settings import CLONE, Settings, load_settings
-from include.observe.process_status import observe_stream
+from include.observe.processes import observe_stream
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_comparison, plan_lock
 from include.read.publication import find_publication

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from include.demo.watch import Rates, Snapshot, is_published
 from include.ground.settings import Settings
-from include.observe.process_status import observe_console, observe_stream
-from include.observe.stream_progress import DatasetProgress
+from include.observe.processes import observe_console, observe_stream
+from include.observe.progress import DatasetProgress
 from include.producers.manifest import KindScore, Score
 from include.state.process_states import ProcessState
 

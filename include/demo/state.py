@@ -10,8 +10,8 @@ from pathlib import Path
 
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
-from include.observe.check_result import CheckResult, Verdict
-from include.observe.machine_checks import run_checks
+from include.observe.doctor import run_checks
+from include.observe.machine import CheckResult, Verdict
 
 # Every folder that Headrace creates in a state folder; the demo's own is removed last: it marks an unfinished removal.
 STATE_FOLDERS = (

@@ -18,7 +18,7 @@ from include.ground.errors import Terminal
 from include.ground.paths import log_path
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
-from include.observe.stream_progress import DatasetProgress, Progress, observe_progress
+from include.observe.progress import DatasetProgress, Progress, observe_progress
 from include.state.driver_status import stream_status
 from include.state.process_states import ProcessState, ProcessStatus
 

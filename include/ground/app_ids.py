@@ -1,4 +1,4 @@
-"""App ids: the names of the platform's transactions in Delta logs. `include/observe/commit_rows.py` reads them."""
+"""App ids: the names of the platform's transactions in Delta logs. `include/observe/ledger_rows.py` reads them."""
 
 _REFRESH = "/refresh"
 _QUIET = "/quiet"

@@ -1,18 +1,342 @@
-"""Writes rows into the database inside a transaction of the caller; shared by the live writer and the rebuild."""
+"""From Delta commits to the ledger's rows and their sums, the same for the live ledger and the rebuilt one.
+
+A commit is entered once (`projected`), in the order of its table's versions, so its rows are counted once; `status`
+reads the sums instead of every run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from include.declare.watermark import watermark_facts
 from include.ground.delta_log import Commit
-from include.observe.commit_rows import Row, Values, rows_of_commit
-from include.observe.ledger_errors import LedgerBehind
-from include.observe.ledger_schema import FACTS, projected
-from include.observe.row_totals import add_to_totals
+from include.observe.ledger_schema import (
+    FACTS,
+    CommitMetadataInvalid,
+    LedgerBehind,
+    batches,
+    corrections,
+    expirations,
+    gold_commits,
+    projected,
+    ranges,
+    reasons,
+    refreshes,
+    runs,
+    totals,
+    warnings,
+)
+
+
+class TotalKey(NamedTuple):
+    """One row of `totals`; `release` is empty for bronze, `name` for what a release has once."""
+
+    dataset: str
+    release: str
+    kind: str
+    name: str
+
+
+class Count(NamedTuple):
+    """Rows to add to a total; or, if `absolute`, the total itself, as a commit has counted it."""
+
+    key: TotalKey
+    rows: int
+    absolute: bool = False
+
+
+@dataclass
+class Change:
+    """How a total changes: from `total`, or from its stored value if None, by `added`."""
+
+    total: int | None = None
+    added: int = 0
+
+
+def add_to_totals(connection: Connection, rows: Iterable[Row]) -> None:
+    """Count rows of commits that are entered for the first time; rows of one table in the order of its versions."""
+    changes: dict[TotalKey, Change] = defaultdict(Change)
+    for row in rows:
+        for key, count, absolute in _counts(row):
+            if absolute:
+                changes[key] = Change(count)
+            else:
+                changes[key].added += count
+    insert = postgresql.insert(totals) if connection.dialect.name == "postgresql" else sqlite.insert(totals)
+    for known in (True, False):
+        values = [
+            key._asdict() | {"rows": (change.total or 0) + change.added}
+            for key, change in sorted(changes.items())
+            if (change.total is not None) == known
+        ]
+        rows_after = insert.excluded.rows if known else totals.c.rows + insert.excluded.rows
+        if values:
+            connection.execute(
+                insert.on_conflict_do_update(index_elements=TotalKey._fields, set_={"rows": rows_after}), values
+            )
+
+
+def _counts(row: Row) -> Iterator[Count]:
+    count = COUNTED.get(row.table.name)
+    return iter(()) if count is None else count(row.values)
+
+
+def _key(values: Values, kind: str, name: object = "") -> TotalKey:
+    return TotalKey(str(values["dataset"]), str(values.get("release", "")), kind, str(name))
+
+
+def _count_batch(values: Values) -> Iterator[Count]:
+    yield Count(_key(values, "bronze"), _rows(values["rows"]))
+
+
+def _count_run(values: Values) -> Iterator[Count]:
+    for kind in ("rows_in", "accepted", "invalid", "duplicate"):
+        if kind in values:
+            yield Count(_key(values, kind), _rows(values[kind]))
+
+
+def _count_reason(values: Values) -> Iterator[Count]:
+    yield Count(_key(values, "reason", values["reason"]), _rows(values["rows"]))
+
+
+def _count_warning(values: Values) -> Iterator[Count]:
+    yield Count(_key(values, "warning", values["rule"]), _rows(values["violations"]))
+
+
+def _count_gold(values: Values) -> Iterator[Count]:
+    yield Count(_key(values, "gold", values["gold"]), _rows(values["total"]), absolute=True)
+
+
+def _count_correction(values: Values) -> Iterator[Count]:
+    layer, _, name = str(values["table"]).partition(".")
+    if layer == "silver":
+        yield Count(_key(values, "accepted"), _rows(values["total"]), absolute=True)
+    elif layer == "gold":
+        yield Count(_key(values, "gold", name), _rows(values["total"]), absolute=True)
+    for disposition, rows in _changes(values["dispositions"]):
+        yield Count(_key(values, disposition), rows)
+    for reason, rows in _changes(values["reasons"]):
+        yield Count(_key(values, "reason", reason), rows)
+
+
+def _count_expiration(values: Values) -> Iterator[Count]:
+    """Expired rows are no longer in the tables; `expired` counts them by layer."""
+    layer, rows = str(values["table"]).partition(".")[0], _rows(values["rows"])
+    yield Count(_key(values, "expired", layer), rows)
+    if layer == "bronze":
+        yield Count(_key(values, "bronze"), -rows)
+    else:
+        yield Count(_key(values, "rows_in"), -rows)
+    if layer == "silver":
+        yield Count(_key(values, "accepted"), -rows)
+    for disposition, count in _changes(values["dispositions"]):
+        yield Count(_key(values, disposition), -count)
+    for reason, count in _changes(values["reasons"]):
+        yield Count(_key(values, "reason", reason), -count)
+
+
+def _changes(text: int | str | None) -> Iterable[tuple[str, int]]:
+    return json.loads(text).items() if isinstance(text, str) else ()
+
+
+def _rows(value: int | str | None) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+COUNTED: Mapping[str, Callable[[Values], Iterator[Count]]] = {
+    batches.name: _count_batch,
+    runs.name: _count_run,
+    reasons.name: _count_reason,
+    warnings.name: _count_warning,
+    gold_commits.name: _count_gold,
+    refreshes.name: _count_gold,
+    corrections.name: _count_correction,
+    expirations.name: _count_expiration,
+}
+
+
+Values = dict[str, int | str | None]
+Metadata = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    """A row of one of the ledger's tables, or the part of it that this commit provides."""
+
+    table: Table
+    values: Values
+
+
+def rows_of_commit(commit: Commit) -> list[Row]:
+    """Return the rows that a commit represents; none for maintenance, creation and commits that are not ours.
+
+    A pure function of the commit. Raises CommitMetadataInvalid when our metadata lacks a key or has another type.
+    """
+    if commit.metadata is None or commit.app_id is None:
+        return []
+    project = _projection_of(commit.app_id)
+    if project is None:
+        return []
+    try:
+        return project(commit, commit.metadata)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CommitMetadataInvalid(commit.app_id, commit.version, f"{type(error).__name__}: {error}") from error
+
+
+def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | None:
+    """Return how commits of an app id (include/ground/app_ids.py) become rows; None for those that are not counted."""
+    match app_id.split("/"):
+        case [_, "bronze", _] | [_, "bronze", _, "quiet"]:
+            return _bronze
+        case [_, _, "silver"]:
+            return _silver
+        case [_, _, "rejected"]:
+            return _rejected
+        case [_, _, "gold", _]:
+            return _gold
+        case [_, _, "gold", _, "refresh"]:
+            return _refresh
+        case [_, _, "plan", _]:
+            return _correction
+        case [_, _, "expiry", _]:
+            return _expiration
+    return None
+
+
+def _bronze(commit: Commit, meta: Metadata) -> list[Row]:
+    batch, _ = _bounds(meta)
+    key: Values = {"dataset": str(meta["dataset"]), "generation": meta["app_id"].split("/")[2], "batch": batch}
+    first, last = meta["timestamps"] or (None, None)
+    row = Row(
+        batches,
+        key
+        | _committed(commit, meta)
+        | {"rows": int(meta["rows"]), "first_timestamp_ms": first, "last_timestamp_ms": last}
+        | {name: _text(meta[name]) for name in ("topic", "topic_id", "query_id", "code")}
+        | {"reference": canonical(meta.get("reference", {}))},
+    )
+    return [row, *(_range(key, meta, partition) for partition in sorted(meta["offsets"], key=int))]
+
+
+def _range(key: Values, meta: Metadata, partition: str) -> Row:
+    start, end = meta["offsets"][partition]
+    rows = int(meta["rows_by_partition"].get(partition, 0))
+    return Row(
+        ranges,
+        key | {"partition": int(partition), "start_offset": int(start), "end_offset": int(end), "rows": rows},
+    )
+
+
+def _silver(commit: Commit, meta: Metadata) -> list[Row]:
+    values: Values = {
+        "rows_in": int(meta["rows_in"]),
+        "accepted": int(meta["rows"]),
+        "epoch": int(meta["epoch"]),
+        "silver_version": commit.version,
+        "silver_committed_at_ms": commit.timestamp_ms,
+        "event_time_max": canonical(watermark_facts(meta)),
+        "code": _text(meta["code"]),
+    }
+    return [Row(runs, _run(meta) | values)]
+
+
+def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
+    run = _run(meta)
+    values: Values = {
+        "invalid": int(meta["dispositions"].get("invalid", 0)),
+        "duplicate": int(meta["dispositions"].get("duplicate", 0)),
+        "rejected_version": commit.version,
+        "rejected_committed_at_ms": commit.timestamp_ms,
+    }
+    key = {name: run[name] for name in ("dataset", "release", "last_batch")}
+    by_reason = sorted(meta["reasons"].items())
+    return [
+        Row(runs, run | values),
+        *(Row(reasons, key | {"reason": str(reason), "rows": int(rows)}) for reason, rows in by_reason),
+        # Commits from before rules could warn have none.
+        *(_warning(key, name, counts) for name, counts in sorted(meta.get("warnings", {}).items())),
+    ]
+
+
+def _warning(key: Values, rule: str, counts: Mapping[str, Any]) -> Row:
+    partition, offset = counts["first"] or (None, None)
+    # Commits of earlier versions name the counts so.
+    counted: Values = {
+        "validated": int(counts["judged" if "judged" in counts else "validated"]),
+        "violations": int(counts["broken" if "broken" in counts else "violations"]),
+    }
+    return Row(warnings, key | {"rule": rule, "first_partition": partition, "first_offset": offset} | counted)
+
+
+def _gold(commit: Commit, meta: Metadata) -> list[Row]:
+    counts: Values = {name: int(meta[name]) for name in ("rows", "grains", "total")}
+    gold: Values = {"gold": meta["app_id"].split("/")[3]}
+    return [Row(gold_commits, _run(meta) | gold | _committed(commit, meta) | counts)]
+
+
+def _refresh(commit: Commit, meta: Metadata) -> list[Row]:
+    _, release, _, gold, _ = meta["app_id"].split("/")
+    key: Values = {"dataset": str(meta["dataset"]), "release": release, "gold": gold, "batch": commit.app_version}
+    counts: Values = {name: int(meta[name]) for name in ("rows", "grains", "total")}
+    return [Row(refreshes, key | _committed(commit, meta) | counts)]
+
+
+def _correction(commit: Commit, meta: Metadata) -> list[Row]:
+    key: Values = {name: str(meta[name]) for name in ("dataset", "release", "plan", "table")}
+    counts: Values = {name: meta.get(name) for name in ("rows_removed", "rows_added", "grains", "total")}
+    changes: Values = {name: canonical(meta[name]) if name in meta else None for name in ("dispositions", "reasons")}
+    # Commits of earlier versions name the direction so.
+    direction = meta["direction" if "direction" in meta else "way"]
+    where: Values = {"direction": int(direction), "batch": int(meta["batch"]), "epoch": int(meta["epoch"])}
+    committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
+    return [Row(corrections, key | where | committed | counts | changes)]
+
+
+def _expiration(commit: Commit, meta: Metadata) -> list[Row]:
+    owner, (first, before) = meta["app_id"].split("/")[1], meta["expired"]
+    key: Values = {"dataset": str(meta["dataset"]), "release": "" if owner == "bronze" else owner}
+    where: Values = {"table": str(meta["table"]), "before": int(before), "first": int(first)}
+    committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
+    counts: Values = {"rows": int(meta["rows_removed"]), "total": int(meta["total"])}
+    named: Values = {name: canonical(meta.get(name, {})) for name in ("dispositions", "reasons")}
+    offsets: Values = {"offsets": canonical(meta["offsets_expired"])}
+    return [Row(expirations, key | where | committed | counts | named | offsets)]
+
+
+def _run(meta: Metadata) -> Values:
+    first, last = _bounds(meta)
+    return {
+        "dataset": str(meta["dataset"]),
+        "release": meta["app_id"].split("/")[1],
+        "first_batch": first,
+        "last_batch": last,
+    }
+
+
+def _bounds(meta: Metadata) -> tuple[int, int]:
+    first, last = meta["batches"]
+    return int(first), int(last)
+
+
+def _committed(commit: Commit, meta: Metadata) -> Values:
+    return {"version": commit.version, "committed_at_ms": commit.timestamp_ms, "epoch": int(meta["epoch"])}
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def canonical(value: object) -> str:
+    """Return JSON that is the same text for the same value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def insert_commits(connection: Connection, path: str, commits: Sequence[Commit], *, cleaned: bool = False) -> int:

@@ -16,13 +16,18 @@ from include.declare.dataset import ReleaseUnknown
 from include.declare.history_slice import KAFKA
 from include.declare.lineage_graph import REFERENCE
 from include.ground.paths import table_path
-from include.observe.dataset_facets import TableFacts
-from include.observe.declared_jobs import DeclaredJob, plan_job
-from include.observe.event_cursors import EventCursor
-from include.observe.event_delivery import Event
-from include.observe.known_tables import KnownTables
-from include.observe.outgoing_events import Cursors, Outgoing, separately
-from include.observe.run_events import ParentRun, RunFacts, run_event, whole_run
+from include.observe.lineage_events import (
+    DeclaredJob,
+    Event,
+    ParentRun,
+    RunFacts,
+    TableFacts,
+    plan_job,
+    run_event,
+    whole_run,
+)
+from include.observe.lineage_tables import KnownTables
+from include.observe.run_feeds import Cursors, EventCursor, Outgoing, separately
 from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord
 from include.plans.plan_index import IndexPosition
 from include.plans.plan_journal import is_written, last_failure, load_plan

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from include.ground.kafka_times import arrivals
-from include.observe.ledger_reader import LedgerReader
-from include.observe.run_history import BatchTimes, RecordedRun
+from include.observe.ledger_reader import BatchTimes, LedgerReader, RecordedRun
 
 MINUTE_MS = 60_000
 HOUR = 60

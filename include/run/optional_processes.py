@@ -48,14 +48,14 @@ def start_metrics(settings: Settings) -> RunFile:
     """Start the endpoint on loopback, so that it dies with this process. Raises PortInUse, StateFileUnreadable."""
     path = metrics_path(settings) / "port.json"
     port = _kept_port(path, settings.metrics_port, METRICS, "HEADRACE_METRICS_PORT")
-    argv = tethered([sys.executable, "-m", "include.observe.metrics_server", LOOPBACK, str(port)])
+    argv = tethered([sys.executable, "-m", "include.observe.metrics", LOOPBACK, str(port)])
     extra = {"port": port, "page": f"http://{LOOPBACK}:{port}/metrics"}
     return spawn(settings, METRICS, argv, CLONE, driver_environment(settings), extra)
 
 
 def start_openlineage(settings: Settings) -> RunFile:
     """Start sending events, so that it ends with this process; it continues where events were delivered last."""
-    argv = tethered([sys.executable, "-m", "include.observe.lineage_emitter"])
+    argv = tethered([sys.executable, "-m", "include.observe.lineage_sender"])
     extra = {"receiver": mask_secrets(settings.openlineage_url) or str(settings.openlineage_file)}
     return spawn(settings, OPENLINEAGE, argv, CLONE, driver_environment(settings), extra)
 

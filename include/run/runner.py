@@ -28,7 +28,7 @@ from include.ground.secret_masking import MASK
 from include.ground.setting_list import list_settings
 from include.ground.settings import Settings, load_settings
 from include.ground.stop_signals import stop_on
-from include.observe.process_status import stalled_seconds, started_datasets, unsupervised_status
+from include.observe.processes import stalled_seconds, started_datasets, unsupervised_status
 from include.run.child_process import end_children, exit_code
 from include.run.driver_process import start_blocker, start_driver
 from include.run.kafka_broker import start_broker

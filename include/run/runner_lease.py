@@ -12,7 +12,7 @@ from include.ground.errors import Terminal, Transient
 from include.ground.paths import runner_lock_path
 from include.ground.process_place import boot_of, host_name, process_label, this_boot
 from include.ground.settings import Settings
-from include.observe.process_status import started_datasets
+from include.observe.processes import started_datasets
 from include.state.database_lease import LeaseRole, revoke_streams_elsewhere
 from include.state.file_locks import LockHeld, is_held, take_lock
 from include.state.json_file import StateFileUnreadable

@@ -23,7 +23,7 @@ from include.ground.paths import log_path
 from include.ground.process_place import process_label
 from include.ground.settings import CLONE, Settings
 from include.ground.spark_master import EXECUTOR_SECONDS
-from include.observe.process_status import (
+from include.observe.processes import (
     is_started,
     observe_broker,
     observe_optional,

@@ -37,9 +37,8 @@ from include.change.slice_plan import RangeEmpty
 from include.ground.errors import Terminal
 from include.ground.password_file import read_password
 from include.ground.settings import Settings
-from include.observe.dataset_health import stream_health
-from include.observe.service_levels import current_breaches, end_of_watch, health_line
-from include.observe.standing_streams import standing_sentence
+from include.observe.health import current_breaches, end_of_watch, health_line, stream_health
+from include.observe.processes import standing_sentence
 from include.plans.ended_runs import plan_of_ended_run
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_comparison, load_plan, plan_lock

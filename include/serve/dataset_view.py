@@ -24,9 +24,8 @@ from include.declare.row_expectations import PAIR
 from include.declare.writer_schemas import known_schemas
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
-from include.observe.derived_progress import DerivedProgress
-from include.observe.stream_progress import DatasetProgress
-from include.observe.watermark_status import WatermarkStatus
+from include.observe.progress import DatasetProgress, DerivedProgress
+from include.observe.watermark import WatermarkStatus
 from include.read.plain_values import text_of
 from include.read.published_tables import pinned
 from include.read.rejected_records import RejectedFilter, RejectedRecord, decided_records, rejected_records

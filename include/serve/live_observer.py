@@ -19,9 +19,9 @@ from include.declare.dataset import released_dataset
 from include.ground.errors import HeadraceError, Transient
 from include.ground.settings import Settings
 from include.observe.ledger_reader import LedgerReader, open_reader
+from include.observe.progress import Progress, observe_progress, value_or_note
 from include.observe.stream_history import Interval, StreamHistory
-from include.observe.stream_progress import Progress, observe_progress, value_or_note
-from include.observe.watermark_status import WatermarkStatus
+from include.observe.watermark import WatermarkStatus
 from include.plans.plan import PlanRecord
 from include.plans.plan_lookup import open_plans
 from include.read.publication import Publication, publications

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from include.audit.run import AuditOutcome
-from include.observe.derived_progress import DerivedProgress
+from include.observe.progress import DatasetProgress, DerivedProgress
 from include.observe.stream_history import Interval
-from include.observe.stream_progress import DatasetProgress
-from include.observe.watermark_status import WatermarkStatus
+from include.observe.watermark import WatermarkStatus
 from include.plans.plan import PlanRecord
 from include.serve.chart_shapes import LineChart, line_chart
 from include.serve.display_values import UNKNOWN, duration, moment, percent, short, whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from include.observe.derived_progress import DerivedProgress
+from include.observe.progress import DerivedProgress
 from include.serve.dataset_view import progress_of
 from include.serve.page_response import chosen_range, console_of, page
 from include.serve.quality_view import quality_view

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.observe.ledger_reader import LedgerReader
-from include.observe.run_history import RecordedRun
+from include.observe.ledger_reader import LedgerReader, RecordedRun
 from include.serve.display_values import duration, moment_of_ms, whole
 
 PAGE = 50

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from include.observe.derived_progress import DerivedProgress
+from include.observe.progress import DerivedProgress
 from include.serve.dataset_view import (
     contract_view,
     dataset_view,

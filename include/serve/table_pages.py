@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from include.observe.watermark_status import WatermarkStatus
+from include.observe.watermark import WatermarkStatus
 from include.read.published_tables import pinned
 from include.serve.display_values import moment
 from include.serve.lineage_view import lineage_view

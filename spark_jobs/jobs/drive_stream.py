@@ -22,10 +22,8 @@ from include.ground.kafka import ensure_topic, topic_concerns
 from include.ground.object_store import StoreUnavailable
 from include.ground.paths import checkpoint_path, status_path
 from include.ground.settings import Settings
-from include.observe.ledger_errors import LedgerMismatch
-from include.observe.ledger_rebuild import rebuild
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_schema import LedgerMismatch
+from include.observe.ledger_writer import open_writer, project_dataset, rebuild
 from include.read.publication import find_publication
 from include.read.publish_to_store import refuse_start
 from include.state.broker_address import bootstrap_servers

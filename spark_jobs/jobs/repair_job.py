@@ -22,7 +22,7 @@ from include.declare.derived_dataset import derived_names
 from include.ground.errors import HeadraceError
 from include.ground.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
 from include.ground.settings import Settings, load_settings
-from include.observe.ledger_rebuild import rebuild
+from include.observe.ledger_writer import rebuild
 from include.read.publication import find_publication
 from include.state.broker_address import bootstrap_servers
 from include.state.driver_status import status_file

@@ -16,7 +16,7 @@ from include.declare.derived_dataset import derived_names
 from include.ground.errors import HeadraceError
 from include.ground.paths import lease_path
 from include.ground.settings import Settings, load_settings
-from include.observe.ledger_rebuild import rebuild
+from include.observe.ledger_writer import rebuild
 from include.read.fetch_dataset import RestoredDataset, fetch_dataset, store_of
 from include.state.lease import take_lease
 from spark_jobs.jobs.repair_job import is_confirmed, repair

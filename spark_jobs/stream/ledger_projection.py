@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
-from include.observe.ledger_writer import LedgerWriter
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import LedgerWriter, project_dataset
 from spark_jobs.tables.log_lines import error_reason, log_line
 
 INTERVAL = 1.0

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from include.ground.errors import Terminal
 from include.ground.paths import log_path, publication_path
 from include.ground.settings import Settings
-from include.observe.process_status import observe_processes
-from include.observe.stream_progress import blocking_process
+from include.observe.processes import observe_processes
+from include.observe.progress import blocking_process
 from include.read.publication import find_publication
 from include.state.driver_status import LastRun, stream_status
 from include.state.process_states import stream_name

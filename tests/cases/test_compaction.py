@@ -30,7 +30,7 @@ from include.audit.verified_history import audit_scope
 from include.change.published_history import PublishedHistory
 from include.declare.dataset import load_dataset
 from include.ground.delta_log import commits
-from include.observe.ledger_rebuild import rebuild
+from include.observe.ledger_writer import rebuild
 from include.read.publication import Publication, read_publication
 from include.read.publication import tables_of as tables_of_publication
 from include.read.published_tables import PinnedTables

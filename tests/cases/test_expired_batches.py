@@ -26,7 +26,7 @@ from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
-from include.observe.ledger_rebuild import rebuild
+from include.observe.ledger_writer import rebuild
 from include.read.publication import publish, read_publication, tables_of
 from include.read.published_tables import PinnedTables, first_unexpired_batch
 from spark_jobs.history.rebuild_gold import GrainsExpired

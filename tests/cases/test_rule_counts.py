@@ -17,10 +17,8 @@ from include.change.quality_pages import report_page
 from include.change.quality_report import quality_report
 from include.declare.contract_file import load_contract
 from include.ground.settings import Settings
-from include.observe.ledger_reader import open_reader
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
-from include.observe.rule_counts import RuleWarnings, RunCounts
+from include.observe.ledger_reader import RuleWarnings, RunCounts, open_reader
+from include.observe.ledger_writer import open_writer, project_dataset
 
 
 def warn_twice(folder: Path) -> None:

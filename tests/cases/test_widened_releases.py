@@ -25,7 +25,7 @@ from include.declare import contract_file
 from include.declare.contract import WIDER
 from include.declare.contract_types import default_type
 from include.declare.dataset import released_dataset
-from include.observe.stream_progress import is_outdated
+from include.observe.progress import is_outdated
 from include.plans.plan import PlanRecord
 from include.plans.plan_journal import load_comparison
 from include.plans.reader_effects import DependantsBreak

@@ -14,12 +14,9 @@ from postgres_container import PostgresContainer, docker, start_postgres
 from sqlalchemy import select, text
 
 from include.ground.settings import Settings
-from include.observe.ledger_errors import LedgerUnavailable
 from include.observe.ledger_reader import open_reader
-from include.observe.ledger_rebuild import rebuild
-from include.observe.ledger_schema import FACTS, open_engine
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_schema import FACTS, LedgerUnavailable, open_engine
+from include.observe.ledger_writer import open_writer, project_dataset, rebuild
 
 FLIGHTS = "flights"
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]

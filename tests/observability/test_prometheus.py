@@ -25,7 +25,7 @@ from json_receiver import JsonReceiver
 from include.declare.dataset import snapshot_dataset
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE, Settings
-from include.observe.dataset_metrics import HELP
+from include.observe.metrics import HELP
 
 OBSERVABILITY = CLONE / "infra" / "observability"
 DASHBOARD = OBSERVABILITY / "headrace_dashboard.json"
@@ -100,7 +100,7 @@ def test_scrape_alert_webhook_and_every_query_of_the_dashboard(tmp_path: Path, r
         history.add_batch()
     with (
         running(
-            sys.executable, "-m", "include.observe.metrics_server", "127.0.0.1", str(metrics),
+            sys.executable, "-m", "include.observe.metrics", "127.0.0.1", str(metrics),
             HEADRACE_STATE=str(settings.state),
         ),
         running(

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from recovery_site import Driver, Site, wait_until
 
 from include.ground.paths import warehouse
-from include.observe.derived_progress import sources_behind
+from include.observe.progress import sources_behind
 
 QUERY = """
 with counted as (

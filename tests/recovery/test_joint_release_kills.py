@@ -20,7 +20,7 @@ from recovery_site import TEMPLATE, Site, close_broker, copy_dataset, repeated_c
 from include import api
 from include.ground.paths import derived_run_path, warehouse
 from include.ground.settings import CLONE, Settings
-from include.observe.derived_progress import sources_behind
+from include.observe.progress import sources_behind
 from include.read.published_tables import pinned
 from include.state.owner_requests import pending_request
 from include.state.process_states import stream_name

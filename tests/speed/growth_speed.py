@@ -27,7 +27,7 @@ from include.ground.commit_history import HISTORY, RANGE
 from include.ground.delta_log import LOG
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
-from include.observe.stream_progress import observe_progress
+from include.observe.progress import observe_progress
 from include.run.driver_process import driver_environment
 from spark_jobs.tables import commit_log
 

@@ -13,8 +13,7 @@ from ledgered_stream import Stream
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.ground.settings import Settings
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import open_writer, project_dataset
 from include.serve.console_app import console_app
 from include.serve.log_in import add_user
 

@@ -17,7 +17,7 @@ import pytest
 from include.ground.paths import status_path
 from include.ground.ports import free_ports
 from include.ground.settings import Settings
-from include.observe.process_status import observe_stream
+from include.observe.processes import observe_stream
 from include.run import driver_process, runner
 from include.run.child_process import spawn
 from include.run.reconcile import Policy

@@ -16,18 +16,25 @@ from json_receiver import JsonReceiver
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from include.ground.settings import CLONE, Settings
-from include.observe.alert_conditions import CONDITIONS, AlertCondition, rules_text
-from include.observe.alert_delivery import CommandReceiver, Deliver, NotDelivered, ReceiverInvalid, Webhook, deliver_due
-from include.observe.alert_evaluation import AlertEvaluation
-from include.observe.alert_states import (
+from include.observe.alerts import (
+    CONDITIONS,
     AlertChange,
+    AlertCondition,
+    AlertEvaluation,
     AlertStates,
+    CommandReceiver,
+    Deliver,
+    NotDelivered,
+    ReceiverInvalid,
+    Webhook,
+    deliver_due,
     due_changes,
+    rules_text,
     states_file,
     updated_states,
     with_delivered,
 )
-from include.observe.dataset_metrics import HELP
+from include.observe.metrics import HELP
 from include.state.file_locks import LockHeld
 from include.state.json_file import JsonFile
 

@@ -71,7 +71,7 @@ def test_audit_of_a_stream_that_stands_still_is_balanced_and_not_complete(
     settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = "poison at offset 4"
-    monkeypatch.setattr("include.observe.standing_streams.observe_stream", lambda *_: failed)
+    monkeypatch.setattr("include.observe.processes.observe_stream", lambda *_: failed)
     for state, words in ((ProcessState.FAILED, "has failed"), (ProcessState.HALTED, "is halted")):
         failed = ProcessStatus("stream:sales", None, state, why)
         assert command(monkeypatch, settings, kafka) == 2

@@ -18,7 +18,7 @@ from plan_samples import TO_APPLIED, plan_at
 from include.change.bounded_jobs import JobDied, JobTimedOut, PlanCancelled, end_plan_job, run_job
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import CLONE, Settings
-from include.observe.process_status import observe_jobs
+from include.observe.processes import observe_jobs
 from include.plans.stage_results import Stage
 from include.run import job_process
 from include.run.job_process import JobRunning, refuse_running

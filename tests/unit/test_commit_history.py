@@ -38,8 +38,7 @@ from include.ground.delta_log import (
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.observe.disk_use import disk_use
-from include.observe.ledger_rebuild import rebuild
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import project_dataset, rebuild
 from include.read.published_tables import batch_offsets
 from include.state.file_locks import shared_lock
 from spark_jobs.layers.release import tables_of

@@ -15,8 +15,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from served_console import served_console
 
 from include.ground.settings import CLONE, Settings
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import open_writer, project_dataset
 from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
 

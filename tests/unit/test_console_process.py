@@ -12,7 +12,7 @@ from stand_ins import StandIns, runner_with
 from include.ground.paths import log_path
 from include.ground.ports import free_ports, listener
 from include.ground.settings import Settings
-from include.observe.process_status import observe_console
+from include.observe.processes import observe_console
 from include.run import runner
 from include.run.optional_processes import start_console
 from include.state.process_states import CONSOLE, ProcessState

@@ -25,7 +25,7 @@ from include.demo.watch import (
     watch,
 )
 from include.ground.settings import Settings
-from include.observe.stream_progress import Batches, DatasetProgress, Lag, Progress
+from include.observe.progress import Batches, DatasetProgress, Lag, Progress
 from include.producers.manifest import KindScore, Score
 from include.read.published_sql import tables_mentioned, validate_reading
 from include.state.process_states import ProcessState, ProcessStatus

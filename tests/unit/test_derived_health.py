@@ -14,9 +14,16 @@ from include.audit.run import AuditOutcome, outcome_file
 from include.declare.derived_dataset import snapshot_derived
 from include.ground.paths import status_path
 from include.ground.settings import CLONE, Settings
-from include.observe.dataset_health import StreamHealth, observer_of, stream_health
-from include.observe.dataset_metrics import HeadraceCollector
-from include.observe.service_levels import FAILED, LagLimit, ServiceLevelMonitor, health_line
+from include.observe.health import (
+    FAILED,
+    LagLimit,
+    ServiceLevelMonitor,
+    StreamHealth,
+    health_line,
+    observer_of,
+    stream_health,
+)
+from include.observe.metrics import HeadraceCollector
 from include.read.publication import Publication, SourceVersion, TableVersion, publish
 from include.state.desired_streams import request_stream
 from include.state.process_states import ProcessState

@@ -15,25 +15,25 @@ from include.cli import doctor_command
 from include.ground.jar_lock import Jar
 from include.ground.java_runtime import Java, JavaMissing
 from include.ground.settings import InvalidSetting, Settings
-from include.observe.check_file_system import Mount, check_file_operations, check_ledger_place, check_mount
-from include.observe.check_installation import (
+from include.observe.doctor import Mount, check_file_operations, check_ledger_place, check_mount
+from include.observe.machine import (
+    GB,
+    Verdict,
+    check_disk,
+    check_heaps,
     check_jars,
+    check_java,
+    check_memory,
     check_packages,
+    check_port,
     check_pyspark_python,
     check_python,
     check_second_spark,
     check_settings,
-)
-from include.observe.check_resources import (
-    GB,
-    check_disk,
-    check_heaps,
-    check_java,
-    check_memory,
-    check_port,
     check_writable,
+    failed,
+    passed,
 )
-from include.observe.check_result import Verdict, failed, passed
 from include.state.process_states import ProcessState, ProcessStatus
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL

@@ -296,7 +296,7 @@ UNFINISHED = (
 )
 
 
-@pytest.mark.parametrize("module", ["include.serve.console_server", "include.observe.metrics_server"])
+@pytest.mark.parametrize("module", ["include.serve.console_server", "include.observe.metrics"])
 def test_unfinished_requests_keep_no_other_from_its_answer(tmp_path: Path, module: str) -> None:
     with served(module, tmp_path, 256) as (port, _), ExitStack() as held:
         for number in range(300):

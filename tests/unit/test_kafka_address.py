@@ -10,7 +10,7 @@ from include.ground.kafka_address import KafkaAddress, KafkaSecurity, client_opt
 from include.ground.password_file import PasswordUnreadable
 from include.ground.ports import listener
 from include.ground.settings import InvalidSetting, Settings
-from include.observe.process_status import observe_broker, unsupervised_status
+from include.observe.processes import observe_broker, unsupervised_status
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import BROKER, ProcessState
 

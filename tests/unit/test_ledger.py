@@ -20,8 +20,10 @@ from ledgered_stream import RELEASE, Stream, commit
 from include.ground.delta_log import LogDamaged, commits, read_commit
 from include.ground.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
 from include.ground.settings import Settings
-from include.observe.commit_rows import rows_of_commit
-from include.observe.ledger_errors import (
+from include.observe.ledger_reader import OffsetRange, RuleWarnings, open_reader
+from include.observe.ledger_rows import rows_of_commit
+from include.observe.ledger_schema import (
+    FACTS,
     CommitMetadataInvalid,
     LedgerBehind,
     LedgerMismatch,
@@ -29,12 +31,15 @@ from include.observe.ledger_errors import (
     LedgerSchemaMismatch,
     LedgerUnavailable,
 )
-from include.observe.ledger_reader import OffsetRange, open_reader
-from include.observe.ledger_rebuild import Difference, rebuild
-from include.observe.ledger_schema import FACTS
-from include.observe.ledger_writer import LedgerWriter, open_writer
-from include.observe.project_commits import Projected, project_dataset, table_paths
-from include.observe.rule_counts import RuleWarnings
+from include.observe.ledger_writer import (
+    Difference,
+    LedgerWriter,
+    Projected,
+    open_writer,
+    project_dataset,
+    rebuild,
+    table_paths,
+)
 from include.read.publication import find_publication
 
 FLIGHTS = "flights"

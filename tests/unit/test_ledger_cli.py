@@ -15,11 +15,9 @@ from include.cli.main import app
 from include.declare.dataset import DatasetUnknown
 from include.ground.errors import Transient
 from include.ground.settings import Settings, load_settings
-from include.observe.ledger_errors import LedgerMissing
 from include.observe.ledger_reader import open_reader
-from include.observe.ledger_rebuild import rebuild
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_schema import LedgerMissing
+from include.observe.ledger_writer import open_writer, project_dataset, rebuild
 
 
 @pytest.fixture

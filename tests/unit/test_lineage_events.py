@@ -14,11 +14,9 @@ from openlineage_schemas import schema_problems
 
 from include.declare.dataset import snapshot_dataset
 from include.ground.settings import Settings
-from include.observe.event_cursors import cursors_file
-from include.observe.event_delivery import NoReceiver, ReceiverUnavailable, receiver, split_address
-from include.observe.event_follower import EventFollower
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import open_writer, project_dataset
+from include.observe.lineage_sender import EventFollower, NoReceiver, ReceiverUnavailable, receiver, split_address
+from include.observe.run_feeds import cursors_file
 from include.state.file_locks import LockHeld
 
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")

@@ -26,12 +26,10 @@ from include.declare.history_slice import KAFKA, Slice, Span
 from include.ground.app_ids import release_app_id
 from include.ground.paths import gold_path, silver_path, warehouse
 from include.ground.settings import CLONE, Settings
-from include.observe.event_cursors import cursors_file
-from include.observe.event_delivery import receiver
-from include.observe.event_follower import EventFollower
-from include.observe.ledger_writer import open_writer
+from include.observe.ledger_writer import open_writer, project_dataset
+from include.observe.lineage_sender import EventFollower, receiver
 from include.observe.plan_feed import FOLLOWED
-from include.observe.project_commits import project_dataset
+from include.observe.run_feeds import cursors_file
 from include.observe.validation_history import StoredValidation, store_validation
 from include.plans import plan_journal
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, REPLAY, Member

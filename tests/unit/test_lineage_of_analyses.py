@@ -10,8 +10,7 @@ from small_warehouse import SmallWarehouse, silver_row
 from include.change.analysis_run import run_analysis
 from include.declare.analyses import declared_analysis
 from include.ground.settings import Settings
-from include.observe.event_delivery import receiver
-from include.observe.event_follower import EventFollower
+from include.observe.lineage_sender import EventFollower, receiver
 
 
 def test_analysis_is_a_run_over_the_tables_of_its_query(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from stand_ins import StandIns, runner_with
 from include.declare.dataset import snapshot_dataset
 from include.ground.paths import log_path
 from include.ground.settings import CLONE, Settings
-from include.observe.ledger_writer import open_writer
-from include.observe.process_status import observe_openlineage
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import open_writer, project_dataset
+from include.observe.processes import observe_openlineage
 from include.state.process_states import OPENLINEAGE, ProcessState
 from include.state.run_files import is_alive, read_run_file, send
 

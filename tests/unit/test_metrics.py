@@ -26,10 +26,9 @@ from include.declare.dataset import snapshot_dataset
 from include.ground import delta_log
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE, Settings
-from include.observe.alert_states import state_key
-from include.observe.dataset_metrics import HELP, HeadraceCollector
-from include.observe.moving_figures import WatermarkFigures
-from include.observe.watermark_status import PartitionState, PartitionTime, WatermarkStatus
+from include.observe.alerts import state_key
+from include.observe.metrics import HELP, HeadraceCollector, WatermarkFigures
+from include.observe.watermark import PartitionState, PartitionTime, WatermarkStatus
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -150,7 +149,7 @@ def test_watermark_is_stuck_while_batches_pass_it() -> None:
 def test_endpoint_answers_scrapes_until_it_is_ended(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     environment = {**os.environ, "HEADRACE_STATE": str(tmp_path / "state")}
-    command = [sys.executable, "-m", "include.observe.metrics_server", "127.0.0.1", str(port)]
+    command = [sys.executable, "-m", "include.observe.metrics", "127.0.0.1", str(port)]
     process = subprocess.Popen(command, cwd=CLONE, env=environment)
     try:
         for _ in range(300):

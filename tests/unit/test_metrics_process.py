@@ -17,8 +17,8 @@ from stand_ins import StandIns, runner_with
 from include.ground.paths import log_path
 from include.ground.ports import free_ports
 from include.ground.settings import Settings
-from include.observe.metrics_server import metrics_application
-from include.observe.process_status import observe_metrics
+from include.observe.metrics import metrics_application
+from include.observe.processes import observe_metrics
 from include.state.process_states import METRICS, ProcessState
 from include.state.run_files import is_alive, read_run_file
 

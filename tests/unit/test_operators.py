@@ -38,7 +38,7 @@ from include.declare.contract_rules import RuleResult
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import log_path
 from include.ground.settings import Settings
-from include.observe import dataset_health
+from include.observe import health
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction
 from include.plans.plan_journal import load_plan, save_comparison
@@ -229,7 +229,7 @@ def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
 
 def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     watermark = datetime(2013, 1, 4, 1, tzinfo=UTC)
-    monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=watermark))
+    monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=watermark))
     tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
     operator = ReportCompleteDays(task_id="days", dataset="flights", outlets=tables)
     memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
@@ -250,7 +250,7 @@ def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: 
     assert operator.execute(audit_context("7")) == days, "a retry reports them again"
     with pytest.raises(AirflowSkipException, match="no day has become complete"):
         operator.execute(audit_context("8"))
-    monkeypatch.setattr(dataset_health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=None))
+    monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=None))
     with pytest.raises(AirflowSkipException, match="nothing is complete"):
         operator.execute(audit_context("9"))
     audited.clear()

@@ -19,8 +19,8 @@ from include.declare.dataset import DatasetUnknown
 from include.ground.paths import run_path, status_path
 from include.ground.process_session import session_processes
 from include.ground.settings import Settings
-from include.observe import process_status as observing
-from include.observe.process_status import (
+from include.observe import processes as observing
+from include.observe.processes import (
     exited_status,
     observe_processes,
     observe_runner,

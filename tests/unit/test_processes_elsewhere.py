@@ -18,9 +18,9 @@ from stand_ins import report_progress
 from include.ground.paths import run_path, runner_lock_path
 from include.ground.process_place import host_name, this_boot, this_place
 from include.ground.settings import Settings
-from include.observe.check_file_system import check_locks_elsewhere
-from include.observe.check_result import Verdict
-from include.observe.process_status import observe_broker, observe_jobs, observe_runner, observe_stream
+from include.observe.doctor import check_locks_elsewhere
+from include.observe.machine import Verdict
+from include.observe.processes import observe_broker, observe_jobs, observe_runner, observe_stream
 from include.run import job_process
 from include.run.job_process import JobRunning, end_job, refuse_running
 from include.run.runner_lease import RunnerAlreadyRunning, forget_other_places, refuse_other_host

@@ -11,7 +11,7 @@ from include.declare.dataset import content_hash, declared_dataset, released_dat
 from include.declare.release_diff import release_changes
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
-from include.observe.stream_progress import is_outdated
+from include.observe.progress import is_outdated
 from tests.unit.test_audit_balance import sales_settings
 
 AMOUNT = 'logicalType: number, physicalType: "decimal(7,2)"'

@@ -18,7 +18,7 @@ from stand_ins import StandIns, report_progress
 from include.ground.paths import desired_path, run_path, runner_lock_path, status_path
 from include.ground.ports import PortInUse
 from include.ground.settings import CLONE, Settings
-from include.observe.process_status import observe_broker, observe_processes, observe_stream
+from include.observe.processes import observe_broker, observe_processes, observe_stream
 from include.run import driver_process, runner
 from include.run.driver_process import start_blocker
 from include.run.runner import Runner, restart_policy, supervise

@@ -13,11 +13,10 @@ from include.declare.dataset import DatasetUnknown, snapshot_dataset
 from include.ground.kafka import BrokerUnreachable
 from include.ground.paths import status_path
 from include.ground.settings import Settings
-from include.observe import dataset_health, stream_progress
-from include.observe.dataset_health import StreamObserver, rejected_share, stream_health
+from include.observe import health, progress
+from include.observe.health import StreamObserver, rejected_share, stream_health
 from include.observe.ledger_reader import DatasetTotals, ReleaseTotals
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import open_writer, project_dataset
 from include.state.desired_streams import request_stream
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
@@ -29,10 +28,10 @@ FLIGHTS = "stream:flights"
 def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """A broker that answers with these end offsets."""
     ends = {0: 30, 1: 22}
-    monkeypatch.setattr(dataset_health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
-    monkeypatch.setattr(stream_progress, "readable_end_offsets", lambda *_: dict(ends))
-    monkeypatch.setattr(stream_progress, "log_end_offsets", lambda *_: dict(ends))
-    monkeypatch.setattr(stream_progress, "log_start_offsets", lambda *_: dict.fromkeys(ends, 0))
+    monkeypatch.setattr(health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(progress, "readable_end_offsets", lambda *_: dict(ends))
+    monkeypatch.setattr(progress, "log_end_offsets", lambda *_: dict(ends))
+    monkeypatch.setattr(progress, "log_start_offsets", lambda *_: dict.fromkeys(ends, 0))
     return ends
 
 
@@ -97,8 +96,8 @@ def test_health_without_data_is_unknown(settings: Settings, monkeypatch: pytest.
     def away(*_: object) -> dict[int, int]:
         raise BrokerUnreachable("127.0.0.1:9")
 
-    monkeypatch.setattr(dataset_health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
-    monkeypatch.setattr(stream_progress, "log_start_offsets", away)
+    monkeypatch.setattr(health, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(progress, "log_start_offsets", away)
     assert "no Kafka broker answers" in " ".join(stream_health(settings, "flights").notes)
 
 

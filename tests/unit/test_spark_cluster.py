@@ -11,8 +11,7 @@ import pytest
 
 from include.ground.settings import InvalidSetting, Settings
 from include.ground.spark_master import MasterUnreachable, require_master
-from include.observe.check_resources import check_spark_master
-from include.observe.check_result import Verdict
+from include.observe.machine import Verdict, check_spark_master
 from spark_jobs.backends import spark_cluster
 from spark_jobs.backends.spark_cluster import (
     NoExecutors,

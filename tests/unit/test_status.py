@@ -21,10 +21,9 @@ from include.ground.delta_log import LOG, commit_name
 from include.ground.kafka import BrokerUnreachable
 from include.ground.paths import silver_path, status_path
 from include.ground.settings import Settings, load_settings
-from include.observe import stream_progress
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
-from include.observe.stream_progress import (
+from include.observe import progress
+from include.observe.ledger_writer import open_writer, project_dataset
+from include.observe.progress import (
     CatchUpProgress,
     TopicExtent,
     observe_catch_up,
@@ -65,10 +64,10 @@ class Broker:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     """A broker that answers with the offsets it was given."""
     found = Broker()
-    monkeypatch.setattr(stream_progress, "bootstrap_servers", lambda settings: "127.0.0.1:9")
-    monkeypatch.setattr(stream_progress, "readable_end_offsets", found.end)
-    monkeypatch.setattr(stream_progress, "log_end_offsets", found.written)
-    monkeypatch.setattr(stream_progress, "log_start_offsets", found.start)
+    monkeypatch.setattr(progress, "bootstrap_servers", lambda settings: "127.0.0.1:9")
+    monkeypatch.setattr(progress, "readable_end_offsets", found.end)
+    monkeypatch.setattr(progress, "log_end_offsets", found.written)
+    monkeypatch.setattr(progress, "log_start_offsets", found.start)
     return found
 
 
@@ -323,7 +322,7 @@ def test_watch_prints_a_json_line_per_observation(
     observed = observe_progress(load_settings())
     looks = [observed, observed]
 
-    def look() -> stream_progress.Progress:
+    def look() -> progress.Progress:
         if not looks:
             raise KeyboardInterrupt
         return looks.pop()

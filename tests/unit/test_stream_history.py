@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from include.observe import stream_history
-from include.observe.run_history import BatchTimes, RecordedRun
+from include.observe.ledger_reader import BatchTimes, RecordedRun
 from include.observe.stream_history import StreamHistory
 
 MINUTE = 60_000

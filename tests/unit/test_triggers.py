@@ -12,8 +12,15 @@ import pytest
 
 from include.airflow.triggers import PlanClosed, StreamWatch
 from include.ground.settings import Settings
-from include.observe.dataset_health import StreamHealth
-from include.observe.service_levels import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, health_line
+from include.observe.health import (
+    BREACHED,
+    FAILED,
+    RELEASED,
+    LagLimit,
+    ServiceLevelMonitor,
+    StreamHealth,
+    health_line,
+)
 from include.plans.plan import REPLAY, Plan, Prediction
 from include.plans.plan_journal import record_result, save_plan
 from include.plans.stage_results import Cancelled

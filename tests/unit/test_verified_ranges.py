@@ -17,10 +17,9 @@ from include.declare.dataset import load_dataset
 from include.declare.reference_tables import create_reference_tables
 from include.ground.paths import bronze_path, checkpoint_path, reference_path, verified_path
 from include.ground.settings import CLONE, Settings
-from include.observe import project_commits, project_publications, project_verifications
+from include.observe import ledger_writer
 from include.observe.ledger_reader import open_reader
-from include.observe.ledger_writer import open_writer
-from include.observe.project_commits import project_dataset
+from include.observe.ledger_writer import open_writer, project_dataset
 from include.read.published_tables import first_batch_since
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.ingest import Ingest
@@ -55,8 +54,8 @@ def test_patch_at_the_same_batch_revokes_the_verification(settings: Settings) ->
 
 def test_verifications_are_read_again_only_after_a_change(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    real = project_verifications.verified_file
-    monkeypatch.setattr(project_verifications, "verified_file", lambda path: read.append(path.stem) or real(path))
+    real = ledger_writer.verified_file
+    monkeypatch.setattr(ledger_writer, "verified_file", lambda path: read.append(path.stem) or real(path))
     stream, writer = Stream(settings), open_writer(settings)
     for number in range(2):
         read_now(settings, f"backfill-flights-{number}", number)
@@ -83,7 +82,7 @@ def test_verifications_are_read_again_after_a_failed_transaction(
         raise OSError("disk full")
 
     with monkeypatch.context() as failing:
-        failing.setattr(project_commits, "insert_publications", fail)
+        failing.setattr(ledger_writer, "insert_publications", fail)
         with pytest.raises(OSError, match="disk full"):
             project_dataset(writer, settings, "flights")
     project_dataset(writer, settings, "flights")
@@ -92,14 +91,14 @@ def test_verifications_are_read_again_after_a_failed_transaction(
 
 def test_release_that_is_not_advanced_costs_no_bronze_rows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: list[int] = []
-    real = project_publications._bronze_versions
+    real = ledger_writer._bronze_versions
 
     def counted(connection: Connection, dataset: str, of: Sequence[int]) -> dict[int, int]:
         found = real(connection, dataset, of)
         versions.append(len(found))
         return found
 
-    monkeypatch.setattr(project_publications, "_bronze_versions", counted)
+    monkeypatch.setattr(ledger_writer, "_bronze_versions", counted)
     former, writer = Stream(settings), open_writer(settings)
     former.run(0, 0)
     project_dataset(writer, settings, "flights")

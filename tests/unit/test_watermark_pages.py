@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from include.observe.watermark_status import PartitionState, PartitionTime, TableWait, WatermarkStatus, watermark_json
+from include.observe.watermark import PartitionState, PartitionTime, TableWait, WatermarkStatus, watermark_json
 from include.serve.dataset_view import watermark_view
 from include.serve.table_pages import table_waits
 

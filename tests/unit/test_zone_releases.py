@@ -17,9 +17,9 @@ from include.declare.time_zones import ZONES_FILE, database_version, installed_z
 from include.declare.windows import Window, day_range
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
-from include.observe.check_result import Verdict
-from include.observe.check_time_zones import check_java_zones, check_time_zones
-from include.observe.stream_progress import is_outdated
+from include.observe.doctor import check_java_zones, check_time_zones
+from include.observe.machine import Verdict
+from include.observe.progress import is_outdated
 from tests.unit.test_audit_balance import sales_settings, write_sales
 
 LATE = datetime(2026, 11, 15, 23, 30, tzinfo=UTC)

@@ -24,7 +24,7 @@ from include.ground.await_progress import NoProgress, Waiting
 from include.ground.errors import Terminal, Transient
 from include.ground.kafka import ensure_topic
 from include.ground.settings import Settings
-from include.observe.stream_progress import observe_catch_up
+from include.observe.progress import observe_catch_up
 from include.producers.faults import Shares
 from include.producers.feed import Feed
 from include.producers.manifest import ManifestExists, refuse_other_run

@@ -10,10 +10,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from include.declare.derived_dataset import all_dataset_names
+from include.ground.errors import HeadraceError
 from include.ground.paths import run_path
 from include.ground.ports import is_open
 from include.ground.settings import Settings
 from include.read.plain_values import iso_time
+from include.read.publication import find_publication
 from include.state.broker_address import broker_state, external_state
 from include.state.desired_streams import desired_stream, desired_streams, last_change
 from include.state.driver_status import DriverStatus, read_reported_status
@@ -290,3 +292,29 @@ def gone_status(run: RunFile) -> ProcessStatus:
     if is_elsewhere(run):
         return ProcessStatus(run.name, None, ProcessState.LOST, missing_heartbeat(run))
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
+
+
+STANDING = {
+    ProcessState.FAILED: "has failed and is not started again",
+    ProcessState.HALTED: "is halted: what it publishes fails and is retried",
+}
+
+
+def standing_sentence(settings: Settings, dataset: str, waiting: int) -> str:
+    """Return that a dataset's stream stands still, since when and why; "" when it does not.
+
+    One that was stopped on request does not: it is where it is meant to be. `waiting`: offsets that are not published.
+    """
+    process = observe_stream(settings, dataset)
+    how = STANDING.get(process.state)
+    if how is None:
+        return ""
+    try:
+        publication = find_publication(settings, dataset)
+    except HeadraceError:
+        publication = None
+    since = f"nothing was published since {publication.published_at:%Y-%m-%d %H:%M:%S} UTC" if publication else ""
+    records = f"{waiting:,} records wait in Kafka" if waiting else ""
+    facts = ", ".join(filter(None, [since or "nothing was published yet", records]))
+    why = process.detail or process.last_error
+    return f"stream {dataset} {how}; {facts}" + (f": {why}" if why else "")

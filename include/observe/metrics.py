@@ -1,32 +1,94 @@
-"""The figures of all datasets and processes as metric families of Prometheus.
+"""The figures of all datasets and processes as metric families of Prometheus, and the endpoint `/metrics`.
 
-Reads status and run files, publications, the ledger's projections and Kafka's offsets. An unknown figure is left out;
-`headrace_unknown_figures` counts the reasons.
+`python -m include.observe.metrics HOST PORT`. Scrapes are answered one after the other. A figure that cannot be read is
+left out; `headrace_unknown_figures` counts the reasons.
 """
 
 from __future__ import annotations
 
 import shutil
+import signal
+import sys
+import threading
+from asyncio import Task, create_task, shield, to_thread
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from include.audit.run import last_outcome
 from include.ground.errors import HeadraceError
-from include.ground.settings import Settings
-from include.observe.ledger_reader import open_reader
-from include.observe.moving_figures import MovingFigures
-from include.observe.stream_progress import DatasetProgress, Progress, observe_progress
-from include.observe.watermark_status import PartitionState, WatermarkStatus
+from include.ground.http_server import serve_application
+from include.ground.settings import Settings, load_settings
+from include.observe.ledger_reader import LedgerReader, open_reader
+from include.observe.progress import DatasetProgress, Progress, observe_progress
+from include.observe.watermark import PartitionState, WatermarkStatus
 from include.plans.plan_lookup import open_plans
-from include.read.publication import Publication, find_publication, published_tables
+from include.read.publication import Publication, PublishedTable, find_publication, published_tables
+from include.read.published_tables import TableStats, table_stats
 from include.state.driver_status import stream_status
 from include.state.process_states import ProcessState, ProcessStatus
+
+TABLES_EVERY = timedelta(seconds=30)
+"""How long the size of a table counts as current although newer versions exist."""
+
+
+@dataclass
+class WatermarkFigures:
+    """A release's watermark; `moved_at` is when it was observed first, `arrived_at` when batch `batch` was."""
+
+    release: str
+    batch: int
+    watermark: datetime | None
+    moved_at: datetime
+    arrived_at: datetime
+
+    def observe(self, batch: int, status: WatermarkStatus, now: datetime) -> None:
+        """Note the watermark as of a published batch."""
+        if batch > self.batch:
+            self.batch, self.arrived_at = batch, now
+        if status.watermark != self.watermark or not status.is_held:
+            self.watermark, self.moved_at = status.watermark, now
+
+    @property
+    def held_seconds(self) -> float:
+        """For how long batches have been published while a partition held the watermark and others were ahead."""
+        return max(0.0, (self.arrived_at - self.moved_at).total_seconds())
+
+
+@dataclass
+class MovingFigures:
+    """The memory of one exporter."""
+
+    ledger: LedgerReader
+    watermarks: dict[str, WatermarkFigures] = field(default_factory=dict)
+    sizes: dict[str, tuple[datetime, TableStats]] = field(default_factory=dict)
+
+    def held_seconds(self, publication: Publication, status: WatermarkStatus, now: datetime) -> float:
+        """Return for how long a partition has held the watermark of a publication while records came."""
+        name, release, batch = publication.dataset, publication.release, publication.batch
+        known = self.watermarks.get(name)
+        if known is None or known.release != release:
+            known = self.watermarks[name] = WatermarkFigures(release, batch, status.watermark, now, now)
+        known.observe(batch, status, now)
+        return known.held_seconds
+
+    def table_sizes(self, tables: Iterator[PublishedTable], now: datetime) -> Iterator[TableStats]:
+        """Yield the sizes of tables. Raises PublishedVersionGone and errors of delta-rs."""
+        for table in tables:
+            at, found = self.sizes.get(table.name, (None, None))
+            same = found is not None and (found.table.path, found.table.version) == (table.path, table.version)
+            if found is None or at is None or found.table.path != table.path or (not same and now - at >= TABLES_EVERY):
+                found = table_stats(table)
+                self.sizes[table.name] = (now, found)
+            yield found
+
 
 RECENT_RUNS = 20
 """Runs over which the share of rejected records is taken."""
@@ -224,3 +286,59 @@ def _family(name: str, text: str, samples: list[tuple[dict[str, str], float]]) -
     for labels, value in samples:
         family.add_metric([labels[each] for each in names], value)
     return family
+
+
+class OneAtATime(HeadraceCollector):
+    """A collector for a server of several threads: the figures that it keeps belong to one observation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.lock = threading.Lock()
+
+    def collect(self) -> list[Metric]:  # type: ignore[override]
+        """Return every metric family with its current figures."""
+        with self.lock:
+            return list(super().collect())
+
+
+def metrics_application(registry: CollectorRegistry) -> Any:
+    """Return the application that answers each request with all figures.
+
+    Requests that come while the figures are read share the result: clients that leave would queue a scrape each.
+    """
+    running = dict[str, Task[bytes]]()
+
+    async def answer(scope: Any, _: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        accepted = ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
+        encode, kind = choose_encoder(accepted)
+        if kind not in running:
+            running[kind] = create_task(to_thread(encode, registry))
+            running[kind].add_done_callback(lambda _: running.pop(kind))
+        body = await shield(running[kind])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode())]})
+        await send({"type": "http.response.body", "body": body})
+
+    return answer
+
+
+def serve(settings: Settings, host: str, port: int) -> None:
+    """Answer scrapes until SIGTERM or Ctrl-C."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # The server stops at it, then sends it to this process once more.
+        signal.signal(number, lambda *_: None)
+    registry = CollectorRegistry()
+    registry.register(OneAtATime(settings))
+    serve_application(metrics_application(registry), host, port)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until the process is ended; return the exit code."""
+    host, port = arguments
+    serve(load_settings(), host, int(port))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -5,23 +5,37 @@ Each release is read once, each schema once for a folder: a table keeps its colu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
+from openlineage.client.event_v2 import JobEvent
+
+from include.declare.analyses import declared_analyses
 from include.declare.column_lineage import VALUE, dataset_columns
-from include.declare.dataset import DERIVED, Dataset, declared_dataset, released_dataset
-from include.declare.derived_dataset import released_derived
+from include.declare.dataset import DERIVED, Dataset, dataset_names, declared_dataset, released_dataset
+from include.declare.derived_dataset import derived_in_order, released_derived
 from include.declare.lineage_graph import REFERENCE
 from include.ground.errors import HeadraceError
 from include.ground.paths import reference_path, snapshot_path
 from include.ground.settings import Settings
-from include.observe.dataset_facets import ColumnFacts, TableFacts
-from include.observe.declared_jobs import DeclaredJob, dataset_jobs, derived_jobs, topic_of
-from include.observe.event_naming import EventNaming
-from include.observe.ledger_reader import LedgerReader
+from include.observe.ledger_reader import LedgerReader, open_reader
+from include.observe.lineage_events import (
+    TOPIC,
+    ColumnFacts,
+    DeclaredJob,
+    EventNaming,
+    TableFacts,
+    analysis_job,
+    dataset_jobs,
+    derived_jobs,
+    job_event,
+    topic_of,
+)
 from include.read.publication import PublishedTable, published_tables
+from include.read.published_sql import tables_mentioned
 from include.read.published_tables import open_table
 
 MOST_RELEASES = 100
@@ -117,3 +131,49 @@ def record_fields(dataset: Dataset) -> dict[str, list[ColumnFacts]]:
         for table in dataset.pipeline.reference
     }
     return {topic_of(dataset): fields, f"bronze.{dataset.name}": inside, **reference}
+
+
+def declared_events(settings: Settings, naming: EventNaming, at: datetime) -> Iterator[JobEvent]:
+    """Yield the events of all declared jobs, a job after those whose tables it reads. Raises DeclarationRefused."""
+    known = KnownTables(settings, open_reader(settings), naming, lambda _: None)
+    published = published_tables(settings)
+    for job in declared_jobs(known):
+        tables = {
+            name: known.facts(published[name]) if name in published else _declared(known, name)
+            for name in (*job.inputs, *job.outputs)
+        }
+        yield job_event(naming, job, tables, at)
+
+
+def declared_jobs(known: KnownTables) -> Iterator[DeclaredJob]:
+    """Yield the jobs of all folders. Raises DeclarationRefused."""
+    settings = known.settings
+    for name in dataset_names(settings):
+        dataset = declared_dataset(settings, name)
+        known.fields |= record_fields(dataset)
+        yield from _remembered(known, dataset_jobs(dataset))
+    for derived in derived_in_order(settings):
+        yield from _remembered(known, derived_jobs(derived, known.columns(derived.pipeline.sources.values())))
+    tables = sorted(known.declared | published_tables(settings).keys())
+    for name in dataset_names(settings):
+        for analysis in declared_analyses(settings, name).values():
+            sources = known.columns(tables_mentioned(analysis.declared.query, tables))
+            yield analysis_job(
+                analysis, sources, known.columns([f"analysis.{analysis.name}"])[f"analysis.{analysis.name}"]
+            )
+
+
+def _remembered(known: KnownTables, jobs: tuple[DeclaredJob, ...]) -> tuple[DeclaredJob, ...]:
+    """Note the columns of the tables that jobs write, for the jobs that read them."""
+    for job in jobs:
+        known.declared |= {table: list(columns.columns) for table, columns in job.outputs.items()}
+    return jobs
+
+
+def _declared(known: KnownTables, name: str) -> TableFacts:
+    """Return what is declared of a topic or reference table; of a table that is not published its columns alone."""
+    if name.startswith(TOPIC):
+        return known.topic(name)
+    if name.startswith(REFERENCE):
+        return known.reference(name)
+    return TableFacts(schema=[ColumnFacts(column) for column in known.declared.get(name, ())])

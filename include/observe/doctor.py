@@ -1,0 +1,370 @@
+"""All checks of `headrace doctor`: the machine, and around it file system, Kafka, object store and time zones."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from include.declare.dataset import dataset_names, declared_dataset
+from include.declare.derived_dataset import derived_names
+from include.declare.time_zones import changed_zones, database_version, recorded_version
+from include.ground import ports
+from include.ground.errors import HeadraceError
+from include.ground.jar_lock import installed_jars
+from include.ground.java_runtime import JavaMissing, find_java, java_path
+from include.ground.kafka import TopicMissing, cluster_id, topic_concerns
+from include.ground.object_store import StoreUnavailable, find_store
+from include.ground.password_file import PasswordUnreadable
+from include.ground.paths import runner_lock_path, snapshot_path
+from include.ground.settings import CLONE, Settings, load_settings
+from include.observe.machine import (
+    CheckResult,
+    check_disk,
+    check_heaps,
+    check_jars,
+    check_java,
+    check_memory,
+    check_packages,
+    check_port,
+    check_pyspark_python,
+    check_python,
+    check_second_spark,
+    check_settings,
+    check_spark_master,
+    check_writable,
+    failed,
+    passed,
+    warning,
+)
+from include.observe.processes import observe_broker
+from include.read.publication import find_publication
+from include.read.stored_publication import StoreUnsafe, require_conditional_puts
+from include.state.broker_address import bootstrap_servers
+from include.state.file_locks import is_free
+from include.state.heartbeats import EXPIRY
+from include.state.json_file import StateFileUnreadable
+from include.state.process_states import RUNNER
+from include.state.run_files import RunFile, has_heartbeat, is_elsewhere, read_run_file
+
+SHARED = "what other hosts see of it depends on its options (docs/several-hosts.md)"
+FLEETING = {
+    "tmpfs": "it is memory: all is lost when the machine stops",
+    "ramfs": "it is memory: all is lost when the machine stops",
+    "overlay": "it is a container's own layer: all is lost with the container",
+    "overlayfs": "it is a container's own layer: all is lost with the container",
+    "nfs": SHARED,
+    "nfs4": SHARED,
+    "cifs": SHARED,
+    "smb3": SHARED,
+    "9p": SHARED,
+    "fuse.sshfs": SHARED,
+    "fuse.glusterfs": SHARED,
+}
+NO_FAULT_OF_ITS_KIND = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+MOUNT = "mount the file system with locks for all hosts, or set HEADRACE_LEASE_URL"
+ROOM = "make the folder exist, writable for this user and with free space, then headrace doctor"
+Link = Callable[[Path, Path], None]
+
+
+class Mount(NamedTuple):
+    """A mounted file system."""
+
+    mountpoint: str
+    fstype: str
+
+
+def check_mount(state: Path, mounts: Iterable[Mount]) -> CheckResult:
+    """Check that the state folder is on a persistent local file system."""
+    mount = mount_of(state, mounts)
+    if mount is None:
+        return warning("file system", f"unknown for {state}", "make sure that it is a local disk")
+    found = f"{mount.fstype} at {mount.mountpoint}"
+    if mount.fstype not in FLEETING:
+        return passed("file system", found)
+    remedy = "set HEADRACE_STATE to a folder on a local disk"
+    return warning("file system", f"{found}: {FLEETING[mount.fstype]}", remedy)
+
+
+def check_ledger_place(settings: Settings, mounts: Iterable[Mount]) -> list[CheckResult]:
+    """Check that an SQLite ledger is not on a network file system: one machine's processes share its index in memory.
+
+    Empty for a ledger on PostgreSQL, or on a local file system.
+    """
+    mount = mount_of(settings.state, mounts)
+    if settings.ledger_url or mount is None or FLEETING.get(mount.fstype) != SHARED:
+        return []
+    found = f"SQLite on {mount.fstype}: only the processes of one machine may open it"
+    return [warning("ledger", found, "set HEADRACE_LEDGER_URL to a PostgreSQL database, then headrace ledger rebuild")]
+
+
+def mount_of(path: Path, mounts: Iterable[Mount]) -> Mount | None:
+    """Return the mount of a path: the longest matching mount point, the last mounted of equal ones."""
+    leading = [mount for mount in mounts if path.is_relative_to(mount.mountpoint)]
+    return max(reversed(leading), key=lambda mount: len(mount.mountpoint)) if leading else None
+
+
+def check_file_operations(state: Path, link: Link = os.link) -> CheckResult:
+    """Check that a hard link creates a name once, a rename replaces a file, and an OS lock excludes."""
+    remedy = "set HEADRACE_STATE to a folder on a local disk, or on a network file system with them"
+    try:
+        with tempfile.TemporaryDirectory(dir=state, prefix=".doctor-") as folder:
+            missing = missing_operation(Path(folder), link)
+    except OSError as error:
+        full = error.errno in NO_FAULT_OF_ITS_KIND
+        return failed("file operations", f"{state}: {error.strerror}", ROOM if full else remedy)
+    if missing:
+        return failed("file operations", f"{state}: {missing}", remedy)
+    return passed("file operations", "hard links, renames and locks work")
+
+
+def missing_operation(folder: Path, link: Link) -> str:
+    """Return what does not work in a folder, "" when all does."""
+    new, name = folder / "new", folder / "name"
+    new.write_text("first")
+    try:
+        link(new, name)
+    except OSError as error:
+        return f"there are no hard links ({error.strerror}), which commits need"
+    with suppress(FileExistsError):
+        link(new, name)
+        return "a hard link replaces a file: commits would overwrite each other"
+    other = folder / "other"
+    other.write_text("second")
+    other.replace(name)
+    if (name.read_text(), new.read_text(), other.exists()) != ("second", "first", False):
+        return "a rename does not replace a file"
+    return "" if lock_excludes(name) else "an OS lock (flock) does not exclude another one"
+
+
+def lock_excludes(path: Path) -> bool:
+    """Return whether a file that is locked cannot be locked again."""
+    # NFS grants an exclusive lock only on a file that is open for writing.
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return not is_free(path)
+
+
+def check_locks_elsewhere(settings: Settings) -> list[CheckResult]:
+    """Check that the lock of a runner on another host is visible here; empty without one, or with leases elsewhere."""
+    run = None if settings.lease_url else runner_elsewhere(settings)
+    if run is None:
+        return []
+    try:
+        is_shared = not is_free(runner_lock_path(settings))
+    except OSError as error:
+        return [failed("locks", f"the file system refuses locks: {error.strerror}", MOUNT)]
+    if is_shared:
+        return [passed("locks", f"the lock of the runner on {run.host} is visible here")]
+    found = f"the lock of the runner on {run.host} is free here: locks are not shared, or it has just ended"
+    return [failed("locks", found, f"headrace doctor again after {EXPIRY:.0f} s; then {MOUNT}")]
+
+
+def runner_elsewhere(settings: Settings) -> RunFile | None:
+    """Return the record of a runner that works in another container or on another host, None without one."""
+    with suppress(StateFileUnreadable):
+        run = read_run_file(settings, RUNNER)
+        return run if run is not None and is_elsewhere(run) and has_heartbeat(run) else None
+    return None
+
+
+@dataclass(frozen=True)
+class OutdatedZones:
+    """A published release, its snapshot, and in words the zones of which the installed rules differ."""
+
+    dataset: str
+    release: str
+    folder: Path
+    changed: list[str]
+
+
+def outdated_zones(settings: Settings) -> Iterator[OutdatedZones]:
+    """Yield the published releases with other rules than the installed ones."""
+    for dataset in dataset_names(settings):
+        # `status` and `audit` report a publication that cannot be read.
+        with suppress(HeadraceError):
+            publication = find_publication(settings, dataset)
+            if publication is None:
+                continue
+            folder = snapshot_path(settings, dataset, publication.release)
+            if changed := changed_zones(folder):
+                yield OutdatedZones(dataset, publication.release, folder, changed)
+
+
+NAMED = 3
+ZONE_CALL = re.compile(r"\b(from_utc_timestamp|to_utc_timestamp|convert_timezone)\b", re.IGNORECASE)
+
+
+def check_time_zones(settings: Settings) -> list[CheckResult]:
+    """Warn of each published release whose windows follow other rules than a new release would."""
+    found = [_outdated(each) for each in outdated_zones(settings)]
+    return found or [passed("time zones", f"tzdata {database_version()}; no published release has other rules")]
+
+
+def _outdated(found: OutdatedZones) -> CheckResult:
+    more = f" and {len(found.changed) - NAMED} more" if len(found.changed) > NAMED else ""
+    why = (
+        f"{found.dataset}: the windows of release {found.release} keep the rules of tzdata "
+        f"{recorded_version(found.folder)}; the installed {database_version()} has others for "
+        f"{', '.join(found.changed[:NAMED])}{more}"
+    )
+    return warning("time zones", why, f"headrace release plan --dataset {found.dataset}   (takes the installed rules)")
+
+
+def check_java_zones(settings: Settings, launcher: Callable[[], Path]) -> Iterator[CheckResult]:
+    """Warn of code and SQL of datasets that call Spark's functions of time zones, when Java's rules are of a version of
+    their own."""
+    if not (calling := list(_calling_files(settings))):
+        return
+    try:
+        java = java_database(launcher())
+    except JavaMissing:
+        # `check_java` reports it.
+        return
+    if java in ("", database_version()):
+        return
+    more = f" and {len(calling) - NAMED} more" if len(calling) > NAMED else ""
+    why = (
+        f"{', '.join(calling[:NAMED])}{more}: Spark's functions follow Java's rules (tzdata {java}), the windows of "
+        f"gold tzdata {database_version()}; a few zones differ"
+    )
+    yield warning("time zones of Java", why, "use a window with time_zone where both must agree, or a newer Java")
+
+
+def java_database(launcher: Path) -> str:
+    """Return the version of a Java's database of time zones, like `2025a`; empty when it cannot be read."""
+    path = launcher.resolve().parent.parent / "lib" / "tzdb.dat"
+    try:
+        data = path.read_bytes()
+        # A byte, "TZDB", the number of versions, then the first one; each text after its length.
+        (length,) = struct.unpack_from(">H", data, 9)
+        return data[11 : 11 + length].decode("ascii") if data[3:7] == b"TZDB" else ""
+    except (OSError, struct.error, UnicodeDecodeError):
+        return ""
+
+
+def _calling_files(settings: Settings) -> Iterator[str]:
+    for name in sorted({*dataset_names(settings), *derived_names(settings)}):
+        folder = settings.datasets / name
+        for file in sorted(path for kind in ("*.py", "*.sql", "*.yaml") for path in folder.rglob(kind)):
+            if ZONE_CALL.search(file.read_text("utf-8", errors="replace")):
+                yield f"{name}/{file.relative_to(folder).as_posix()}"
+
+
+TIMEOUT = 10.0
+"""Seconds."""
+
+
+def check_kafka(settings: Settings) -> list[CheckResult]:
+    """Kafka answers, and the settings of each topic keep its records; empty for Headrace's own broker."""
+    if not settings.kafka_bootstrap:
+        return []
+    try:
+        bootstrap = bootstrap_servers(settings)
+        cluster_id(bootstrap, TIMEOUT)
+        topics = {declared_dataset(settings, name).pipeline.topic for name in dataset_names(settings)}
+        findings = [finding for topic in sorted(topics) for finding in check_topic(bootstrap, topic)]
+    except HeadraceError as error:
+        return [failed("kafka", error.what, error.remedy or "correct the HEADRACE_KAFKA… settings, or start Kafka")]
+    return [passed("kafka", f"{settings.kafka_bootstrap} answers"), *findings]
+
+
+def check_topic(bootstrap: str, topic: str) -> list[CheckResult]:
+    """Return a warning for each setting of the topic that can lose records; nothing for a topic that is missing."""
+    remedy = "change it with kafka-configs.sh, the number of copies with kafka-reassign-partitions.sh"
+    try:
+        return [warning(f"topic {topic}", concern, remedy) for concern in topic_concerns(bootstrap, topic)]
+    except TopicMissing:
+        return []
+
+
+def check_store(settings: Settings) -> list[CheckResult]:
+    """The object store answers, and exactly one of several racing conditional puts succeeds; empty without a store."""
+    try:
+        store = find_store(settings)
+        if store is None:
+            return []
+        require_conditional_puts(store)
+    except StoreUnavailable as error:
+        return [failed("object store", error.what, "correct the HEADRACE_WAREHOUSE… settings, or start the store")]
+    except (StoreUnsafe, PasswordUnreadable) as error:
+        return [failed("object store", error.what, error.remedy)]
+    return [passed("object store", f"{store.url}: conditional puts exclude each other")]
+
+
+def run_checks() -> list[CheckResult]:
+    """Return the results of all checks; without valid settings, of those that need none."""
+    findings = installation_findings()
+    finding, settings = check_settings(load_settings)
+    findings.append(finding)
+    return findings if settings is None else findings + state_findings(settings)
+
+
+def installation_findings() -> list[CheckResult]:
+    """Return the results of the checks that need no settings."""
+    return [
+        check_java(find_java, os.environ),
+        check_python(sys.version_info[:3], sys.prefix, CLONE),
+        check_packages(installed_version),
+        check_pyspark_python(os.environ, sys.executable),
+        check_second_spark(os.environ, spark_folder(), Path(sys.prefix) / "bin"),
+        check_memory(psutil.virtual_memory().available),
+    ]
+
+
+def state_findings(settings: Settings) -> list[CheckResult]:
+    """Return the results of the checks of the folders and the port that the settings name."""
+    return [
+        check_jars(settings.jars, installed_jars()),
+        check_heaps(settings, psutil.virtual_memory().total),
+        check_writable(settings.state),
+        check_disk(shutil.disk_usage(existing(settings.state)).free, settings.state),
+        check_mount(settings.state, mounts()),
+        check_file_operations(settings.state),
+        *check_locks_elsewhere(settings),
+        *check_ledger_place(settings, mounts()),
+        check_port(settings.kafka_port, observe_broker(settings), ports.is_free, ports.holder_of),
+        *check_kafka(settings),
+        *check_spark_master(settings),
+        *check_store(settings),
+        *check_time_zones(settings),
+        *check_java_zones(settings, lambda: java_path(os.environ)),
+    ]
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, None when it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def spark_folder() -> Path:
+    """Return the folder of the pyspark that an import finds."""
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).parent if spec and spec.origin else Path(sys.prefix)
+
+
+def existing(path: Path) -> Path:
+    """Return the path, or its nearest existing ancestor."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def mounts() -> list[Mount]:
+    """Return the mounts in the order of mounting."""
+    return [Mount(part.mountpoint, part.fstype) for part in psutil.disk_partitions(all=True)]
