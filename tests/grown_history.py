@@ -33,11 +33,10 @@ from spark_jobs.layers.bronze import _metadata as bronze_metadata
 from spark_jobs.layers.gold_layer import GoldTable
 from spark_jobs.layers.release import Release, next_run, tables_of
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction
-from spark_jobs.stream.automatic_history import AutomaticHistory
-from spark_jobs.stream.compact_tables import compactable_tables
-from spark_jobs.stream.driver_progress import lag_seconds
-from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.stream.compaction import compactable_tables
+from spark_jobs.stream.progress import lag_seconds
+from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.upkeep import AutomaticCompaction, AutomaticHistory
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
 

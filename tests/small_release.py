@@ -37,9 +37,8 @@ from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.layers.release import Release, open_release, refined_batch, unfinished_run
 from spark_jobs.layers.validated_run import NextRun
-from spark_jobs.stream.interval_refresh import refresh_due
+from spark_jobs.stream.publication import publication_of, refresh_due
 from spark_jobs.stream.refine import RunReport, refine
-from spark_jobs.stream.release_publication import publication_of
 from spark_jobs.tables.delta_table import Table
 
 # Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.

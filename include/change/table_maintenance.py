@@ -1,6 +1,6 @@
 """Requests compaction of a dataset's tables from their owner, while no plan is open.
 
-Reads: the plans.  Writes: what the owner does (`spark_jobs/stream/compact_tables.py`).
+Reads: the plans.  Writes: what the owner does (`spark_jobs/stream/compaction.py`).
 Guarantee: the rows are the same, and published versions stay readable.
 After a crash: the next run does the rest.
 Does not: choose files, or run while a plan is open, whose table versions might be removed.

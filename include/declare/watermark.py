@@ -4,7 +4,7 @@ The least, over partitions, of the greatest event time minus the lateness. A par
 unless all are: then the greatest event time of all decides. One that is not idle and has no row in silver yet, as of
 rejected records, holds the watermark where it is. The watermark never moves back.
 
-Which partitions are idle is in the commits (`spark_jobs/stream/quiet_partitions.py`), so that a replay, an audit or
+Which partitions are idle is in the commits (`spark_jobs/stream/ingest.py`), so that a replay, an audit or
 another release computes the same watermark.
 """
 

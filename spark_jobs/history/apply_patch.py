@@ -10,19 +10,23 @@ Does not: publish, or remove anything from bronze: what bronze lacked is filled 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from include.declare.gold import EVERY_RUN
 from include.ground.app_ids import plan_app_id
+from include.ground.delta_log import commits
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_identifier
+from include.read.rejected_records import Position
 from include.state.release_files import PatchDirection
-from spark_jobs.history.patched_reference import reference_facts
 from spark_jobs.history.rebuild_gold import patched_rows, refuse_expired_grains
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze import fill_gaps
@@ -31,11 +35,94 @@ from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
 from spark_jobs.layers.identities import identity_columns
 from spark_jobs.layers.release import Release
-from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL, first_unexpired_batch
+from spark_jobs.layers.run_inputs import ReferenceVersions
+from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL, SilverTables, first_unexpired_batch
+from spark_jobs.layers.validate_records import KAFKA_POSITION, RECORD, ValidatedFiles, validate_files
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder
 from spark_jobs.tables.failpoints import Step, pass_step
+
+
+@dataclass(frozen=True)
+class PatchedReference:
+    """Of a plan: versions of the reference tables, by Kafka partition the bounds [first, last] of the records."""
+
+    plan: str
+    versions: Mapping[str, int]
+    offsets: Mapping[int, Sequence[int]]
+
+    def has(self, position: Position) -> bool:
+        """Whether a record lies within the bounds."""
+        first, last = self.offsets.get(position[0], (0, -1))
+        return first <= position[1] <= last
+
+
+def reference_facts(duck: DuckSession, versions: Mapping[str, int] | None, added: Iterable[Path]) -> dict[str, Any]:
+    """Return what the commit of a patch says of its `versions`; `added`: files of the rows that it adds."""
+    files = list(added)
+    if versions is None or not files:
+        return {}
+    duck.view_columns("joined", files, ("_partition", "_offset"))
+    bounds = duck.rows("select _partition, min(_offset), max(_offset) from joined group by all")
+    return {"reference": dict(versions), "joined": {str(partition): offsets for partition, *offsets in bounds}}
+
+
+def patched_references(silver: Table) -> list[PatchedReference]:
+    """Return those of all patches that are not reverted, the newest first."""
+    found: dict[str, PatchedReference] = {}
+    for commit in commits(silver.spec.path):
+        facts = commit.metadata or {}
+        if commit.version > silver.version:
+            break
+        if "plan" in facts:
+            found.pop(facts["plan"], None)
+        if "joined" in facts and facts["direction"] == PatchDirection.APPLY:
+            offsets = {int(partition): bounds for partition, bounds in facts["joined"].items()}
+            found[facts["plan"]] = PatchedReference(facts["plan"], facts["reference"], offsets)
+    return list(found.values())[::-1]
+
+
+def validate_joined(
+    writer: SilverTables,
+    records: Sequence[Path],
+    batches: tuple[int, int],
+    until: int,
+    joined: Mapping[Position, PatchedReference],
+) -> ValidatedFiles:
+    """Do what `validate_files` does; records in `joined` are joined with the reference tables that a plan had."""
+    if not joined:
+        return validate_files(writer, records, batches, writer.staging, until)
+    parts = [_validated(writer, records, batches, until, joined, None)]
+    for patched in {each.plan: each for each in joined.values()}.values():
+        parts.append(_validated(writer, records, batches, until, joined, patched))
+    return ValidatedFiles(
+        tuple(path for part in parts for path in part.accepted), tuple(path for part in parts for path in part.invalid)
+    )
+
+
+def _validated(
+    writer: SilverTables,
+    records: Sequence[Path],
+    batches: tuple[int, int],
+    until: int,
+    joined: Mapping[Position, PatchedReference],
+    patched: PatchedReference | None,
+) -> ValidatedFiles:
+    """Validate the records that one plan joined; None: those that no plan did."""
+    folder = writer.staging / (patched.plan if patched is not None else "others")
+    positions = [position for position, each in joined.items() if patched in (None, each)]
+    partitions, offsets = zip(*positions, strict=True)
+    with duckdb_session() as duck:
+        duck.view_files("records", records, RECORD)
+        duck.view_arrow("positions", pa.table({"partition": pa.array(partitions, pa.int32()), "offset": offsets}))
+        join = "anti" if patched is None else "semi"
+        duck.save_records(f"from records {join} join positions using ({KAFKA_POSITION})", folder / "records")
+    if patched is not None:
+        versions = ReferenceVersions(writer.spark, writer.decisions.settings, writer.dataset, patched.versions)
+        writer = replace(writer, reference=versions, staging=folder / "_staging")
+    part = [path for path in parquet_files(folder / "records") if pq.read_metadata(path).num_rows]
+    return validate_files(writer, part, batches, folder / "validated", until)
 
 
 class PatchOutdated(Terminal):

@@ -20,7 +20,7 @@ from include.declare.gold import Gold
 from include.ground.record_coordinates import POSITION, RANK
 from include.ground.settings import Settings
 from include.read.rejected_records import DecidedRecord, Position
-from spark_jobs.history.patched_reference import PatchedReference, patched_references, validate_joined
+from spark_jobs.history.apply_patch import PatchedReference, patched_references, validate_joined
 from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder, save_differences
 from spark_jobs.history.row_differences import Differences, row_differences

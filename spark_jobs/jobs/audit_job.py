@@ -21,9 +21,8 @@ from include.read.memory_database import spill_folder
 from include.read.publication import read_publication
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.history.recompute_history import recompute_history
-from spark_jobs.jobs.bounded_job import run_reading_job
+from spark_jobs.jobs.bounded_job import report, run_reading_job
 from spark_jobs.layers.release import pinned_release
-from spark_jobs.stream.job_progress import report
 
 
 def audit(settings: Settings, dataset: str) -> None:

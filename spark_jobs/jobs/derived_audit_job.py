@@ -23,9 +23,8 @@ from include.read.publication import read_publication, tables_of
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.history.rebuild_derived import DerivedSlice, examine_derived, published_sources
 from spark_jobs.history.rebuild_slice import PlanFolder
-from spark_jobs.jobs.bounded_job import run_reading_job
+from spark_jobs.jobs.bounded_job import report, run_reading_job
 from spark_jobs.layers.derived import open_source
-from spark_jobs.stream.job_progress import report
 
 
 def recomputed_tables(settings: Settings, spark: SparkSession, name: str) -> dict[str, dict[str, Any]]:

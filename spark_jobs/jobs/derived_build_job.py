@@ -33,12 +33,10 @@ from include.read.publication import (
 )
 from include.state.lease import take_lease
 from spark_jobs.backends.spark_session import open_session
-from spark_jobs.history.reader_analysis import analysed_readers
-from spark_jobs.jobs.bounded_job import run_reading_job
+from spark_jobs.history.reader_analysis import analysed_readers, pin_members
+from spark_jobs.jobs.bounded_job import report, run_reading_job
 from spark_jobs.layers.derived import source_version
 from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.job_progress import report
-from spark_jobs.stream.member_pins import pin_members
 
 
 def build(settings: Settings, dataset: str, release: str, order: Mapping[str, Any]) -> None:

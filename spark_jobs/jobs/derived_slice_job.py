@@ -30,9 +30,8 @@ from include.read.published_tables import open_dataset
 from include.state.release_files import PlanBuild, plan_build_file
 from spark_jobs.history.rebuild_derived import DerivedSlice, published_sources, rebuild_derived
 from spark_jobs.history.rebuild_slice import PlanFolder
-from spark_jobs.jobs.planned_slice import planned_slice, run_slice_job
+from spark_jobs.jobs.bounded_job import planned_slice, report, run_slice_job
 from spark_jobs.layers.derived import open_source
-from spark_jobs.stream.job_progress import report
 from spark_jobs.tables.duckdb_session import rows_in_folder
 from spark_jobs.tables.failpoints import Step, pass_step
 

@@ -36,15 +36,11 @@ from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.active_releases import open_active_releases
 from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.derived_loop import open_derived_loop
-from spark_jobs.stream.driver_loop import DriverLoop
-from spark_jobs.stream.driver_progress import refresh_progress
-from spark_jobs.stream.fence_owner import fence_earlier_owner
+from spark_jobs.stream.driver_loop import DriverLoop, IngestSupervisor
 from spark_jobs.stream.ingest import Ingest
-from spark_jobs.stream.ingest_supervisor import IngestSupervisor
-from spark_jobs.stream.power_cut_recovery import roll_back_tables, usable_generation
-from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_lost_bronze
-from spark_jobs.stream.publication_recovery import last_active_release, republish
-from spark_jobs.stream.status_reporter import StatusReporter
+from spark_jobs.stream.preflight import BronzeHead, bronze_head, fence_earlier_owner, refuse_lost_bronze
+from spark_jobs.stream.progress import StatusReporter, refresh_progress
+from spark_jobs.stream.recovery import last_active_release, republish, roll_back_tables, usable_generation
 from spark_jobs.tables.checkpoint import Generation, ensure_generation
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import INGEST_STEPS, Step, pass_step, step_listeners

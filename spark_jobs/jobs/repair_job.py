@@ -29,7 +29,6 @@ from include.state.driver_status import status_file
 from include.state.lease import take_lease
 from include.state.process_states import stream_name
 from spark_jobs.layers.bronze import bronze_spec
-from spark_jobs.stream.next_generation import next_generation, next_offsets
 from spark_jobs.stream.preflight import (
     OffsetsExpired,
     bronze_head,
@@ -37,8 +36,13 @@ from spark_jobs.stream.preflight import (
     refuse_lost_bronze,
     validated_generation,
 )
-from spark_jobs.stream.publication_recovery import last_active_release
-from spark_jobs.stream.table_rollback import planned_rollback, release_names
+from spark_jobs.stream.recovery import (
+    last_active_release,
+    next_generation,
+    next_offsets,
+    planned_rollback,
+    release_names,
+)
 from spark_jobs.tables.checkpoint import CheckpointUnusable, Generation, write_generation
 from spark_jobs.tables.delta_table import Table
 

@@ -27,10 +27,10 @@ from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.active_releases import open_active_releases
-from spark_jobs.stream.derived_requests import execute_derived
+from spark_jobs.stream.derived_loop import execute_derived
 from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.execute_request import execute
-from spark_jobs.stream.fence_owner import fence_earlier_owner
+from spark_jobs.stream.preflight import fence_earlier_owner
+from spark_jobs.stream.requests import execute
 from spark_jobs.tables.delta_table import Table
 
 

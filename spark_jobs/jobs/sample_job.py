@@ -33,10 +33,9 @@ from include.read.plain_values import excerpt, json_value
 from include.read.publication import published_tables
 from include.read.published_tables import PinnedTables
 from spark_jobs.backends.spark_session import open_session
-from spark_jobs.jobs.bounded_job import run_job
+from spark_jobs.jobs.bounded_job import report, run_job
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec, commit_bronze
 from spark_jobs.layers.release import open_release
-from spark_jobs.stream.job_progress import report
 from spark_jobs.stream.refine import refine
 from spark_jobs.tables.delta_table import Table
 

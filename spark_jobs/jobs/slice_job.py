@@ -37,14 +37,13 @@ from include.state.broker_address import bootstrap_servers
 from include.state.release_files import PlanBuild, plan_build_file
 from spark_jobs.history.rebuild_gold import rebuild_gold
 from spark_jobs.history.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
-from spark_jobs.jobs.planned_slice import planned_slice, run_slice_job
+from spark_jobs.jobs.bounded_job import planned_slice, report, run_slice_job
 from spark_jobs.layers.bronze import complete_source_options
 from spark_jobs.layers.bronze_files import RENAMED
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.release import Release, pinned_release
 from spark_jobs.layers.silver_tables import first_unexpired_batch
-from spark_jobs.stream.batch_limit import BatchLimit, newest_files, size_in_bronze
-from spark_jobs.stream.job_progress import report
+from spark_jobs.stream.pacing import BatchLimit, newest_files, size_in_bronze
 from spark_jobs.tables.arrow_files import read_arrow
 from spark_jobs.tables.data_files import write_parquet
 from spark_jobs.tables.delta_table import Table

@@ -110,10 +110,10 @@ class EmbeddedMerge:
     def _view_old(self, old: Sequence[DataFile]) -> None:
         """Create a view of the old rows with their partition."""
         spec = self.target.table.spec
-        parts = {file.partition or HIVE_NULL for file in old}
+        parts = {file.partition_text for file in old}
         selected = []
         for number, part in enumerate(sorted(parts)):
-            files = [file for file in old if (file.partition or HIVE_NULL) == part]
+            files = [file for file in old if file.partition_text == part]
             self.duck.view_table(f"old_{number}", self.target.table, files)
             named = "null::varchar" if part == HIVE_NULL else sql_literal(part)
             selected.append(f'select *, {named} as "{spec.partition}" from old_{number}')

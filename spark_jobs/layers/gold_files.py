@@ -281,7 +281,7 @@ def cut_files(
     for file in added:
         months[file.partition].append(file)
     for month, files in months.items():
-        replaced = [file for file in old if (file.partition or HIVE_NULL) == month]
+        replaced = [file for file in old if file.partition_text == month]
         if sum(file.size for file in files) <= policy.uncut and not any(is_piece(file) for file in replaced):
             result += files
             continue
@@ -325,7 +325,7 @@ def write_rows(
     bytes_of_row = max(1, sum(file.size for file in there) // max(1, table.rows) or rows.nbytes // max(1, len(rows)))
     size, result = policy.piece_size(sum(file.size for file in there)), list[DataFile]()
     for month, part in _partitions(rows, table.spec.partition):
-        replaced = [file for file in old if (file.partition or HIVE_NULL) == month]
+        replaced = [file for file in old if file.partition_text == month]
         is_small = len(part) * bytes_of_row <= policy.uncut and not any(is_piece(file) for file in replaced)
         is_whole = is_small or len(rows) < policy.rewritten * changed
         edges = [] if is_whole else sorted(_range(file, columns)[0] for file in replaced)[1:]

@@ -38,10 +38,14 @@ from spark_jobs.layers.release import (
 from spark_jobs.layers.silver_tables import first_complete_batch
 from spark_jobs.layers.validate_records import begin_full_validation
 from spark_jobs.layers.validated_run import NextRun, ValidatedRun, Validations
-from spark_jobs.stream.interval_refresh import refresh_due, refresh_up_to
-from spark_jobs.stream.patch_in_progress import finish_patch, has_patch_in_progress
+from spark_jobs.stream.publication import (
+    finish_patch,
+    has_patch_in_progress,
+    publication_of,
+    refresh_due,
+    refresh_up_to,
+)
 from spark_jobs.stream.refine import RunReport, refine
-from spark_jobs.stream.release_publication import publication_of
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.commit_log import take_over_tables
 from spark_jobs.tables.delta_table import OwnershipLost, Table

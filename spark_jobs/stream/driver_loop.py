@@ -1,41 +1,216 @@
-"""The driver's main loop: restart ingest, execute owner requests, refine, advance shadow releases, compact, drain.
+"""The driver's main loop: keep ingest running, execute owner requests, refine, advance shadow releases, drain.
 
-Reads: bronze, owner requests. Writes: silver, rejected, gold, the publication, the ledger, the status.
-Guarantee: one run or request at a time; bronze continues while refine fails, and refine while ingest is down.
-After a crash: `open_active_releases` and the first run complete what was begun.
+One run or request at a time; bronze continues while refine fails, and refine while ingest is down. Commits enter the
+ledger in a thread. After a crash `open_active_releases` and the first run complete what was begun.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.ground.errors import HeadraceError, Terminal, Transient
+from include.ground.kafka import KafkaRefused, TopicMissing, log_end_offsets
 from include.ground.settings import Settings
-from include.observe.ledger_writer import LedgerWriter
+from include.observe.ledger_writer import LedgerWriter, project_dataset
+from include.state.broker_address import bootstrap_servers
 from include.state.lease import Lease
 from include.state.lease_errors import LeaseLost
 from include.state.owner_requests import OwnerRequest
 from spark_jobs.layers.release import BronzeEnd, refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction, declared_compaction
-from spark_jobs.stream.automatic_expiry import AutomaticExpiry
-from spark_jobs.stream.automatic_history import AutomaticHistory
-from spark_jobs.stream.automatic_removal import AutomaticRemoval
 from spark_jobs.stream.back_off import BackOff, attempt
-from spark_jobs.stream.bronze_pacing import BronzePacing
-from spark_jobs.stream.compact_tables import compactable_tables
-from spark_jobs.stream.driver_progress import record_run
-from spark_jobs.stream.execute_request import execute
-from spark_jobs.stream.ingest_supervisor import IngestSupervisor
-from spark_jobs.stream.ledger_projection import LedgerProjection
-from spark_jobs.stream.obsolete_files import AutomaticDeletion, retained_tables
-from spark_jobs.stream.quiet_commits import QuietCommits
+from spark_jobs.stream.compaction import compactable_tables
+from spark_jobs.stream.expiry import AutomaticDeletion, retained_tables
+from spark_jobs.stream.ingest import DRAINED, Ingest
+from spark_jobs.stream.pacing import BatchLimitChanged, BronzePacing
+from spark_jobs.stream.preflight import refuse_changed_topic
+from spark_jobs.stream.progress import StatusReporter, record_run
 from spark_jobs.stream.refine import RunReport
-from spark_jobs.stream.request_exchange import receive_request, send_response
-from spark_jobs.stream.status_reporter import StatusReporter
+from spark_jobs.stream.requests import execute, receive_request, send_response
+from spark_jobs.stream.upkeep import (
+    AutomaticCompaction,
+    AutomaticExpiry,
+    AutomaticHistory,
+    AutomaticRemoval,
+    QuietCommits,
+    declared_compaction,
+)
 from spark_jobs.tables.log_lines import error_reason, log_line
+
+INTERVAL = 1.0
+"""Least seconds between two calls: at two runs a second each call would enter one, at 19 ms of CPU."""
+
+
+@dataclass
+class LedgerProjection:
+    """The projection of one dataset; at most one call runs and one waits."""
+
+    ledger: LedgerWriter
+    settings: Settings
+    dataset: str
+    interval: float = INTERVAL
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "ledger"))
+    _last: Future[None] | None = None
+    _is_waiting: bool = False
+    """Whether the last call has yet to read what was committed."""
+    _not_before: float = 0.0
+    _is_finishing: threading.Event = field(default_factory=threading.Event)
+
+    def begin(self) -> None:
+        """Enter new commits in the thread; a waiting call will include them. Raises what an earlier one raised."""
+        if self._last is not None and self._last.done():
+            self._last.result()
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._last = self._thread.submit(self._project)
+
+    def finish(self) -> None:
+        """Return when the commits up to the last `begin` are entered, or the ledger did not answer."""
+        self._is_finishing.set()
+        try:
+            if self._last is not None:
+                self._last.result()
+        finally:
+            self._is_finishing.clear()
+
+    def _project(self) -> None:
+        """Enter the commits; if the ledger does not answer, a later call catches up."""
+        self._is_finishing.wait(self._not_before - time.monotonic())
+        self._is_waiting = False
+        try:
+            project_dataset(self.ledger, self.settings, self.dataset)
+        except HeadraceError as error:
+            log_line(f"ledger not updated, the next batch tries again: {error.what}")
+        except Exception as error:
+            # `begin` may replace this future before its error is read.
+            log_line(f"ledger not updated: {error_reason(error)}", error)
+            raise
+        finally:
+            self._not_before = time.monotonic() + self.interval
+
+
+MAX_FAILURES = 6
+"""Failures in a row after the same batch."""
+DRAIN_SECONDS = 50.0
+
+
+class IngestFailed(Terminal):
+    """Ingest failed `failures` times in a row after bronze batch `batch`; `reason` is the last failure.
+
+    `reading`: the half-open ranges of offsets, by partition, of the batch that failed.
+    """
+
+    def __init__(
+        self, dataset: str, failures: int, batch: int, reason: str, reading: Mapping[int, tuple[int, int]]
+    ) -> None:
+        ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in sorted(reading.items()))
+        super().__init__(
+            f"{dataset}: ingest failed {failures} times in a row after bronze batch {batch}: {reason}; the driver ends,"
+            f" what is published stays readable, and the batch stays planned ({ranges or 'none was begun'})",
+            f"headrace doctor, then headrace up {dataset}",
+        )
+        self.dataset, self.failures, self.batch, self.reason = dataset, failures, batch, reason
+
+
+@dataclass
+class IngestSupervisor:
+    """The ingest query, and the pause before it is restarted."""
+
+    ingest: Ingest
+    reporter: StatusReporter
+    query: StreamingQuery = field(init=False)
+    has_ended: bool = False
+    back_off: BackOff = field(default_factory=BackOff)
+    failures: int = 0
+    failed_after: int = -2
+    """Bronze batch that `failures` counts for."""
+
+    def start(self, bootstrap: str) -> None:
+        """Start the query."""
+        self.query = self.ingest.start(bootstrap)
+        self.has_ended = False
+
+    def restart_ended(self) -> None:
+        """Start an ended query again, once its pause is over and the broker answers with the topic that bronze has.
+
+        Raises IngestFailed, the query's own Terminal error, TopicReplaced, TablesDisagree, or RecordsReplaced. Refine
+        continues meanwhile.
+        """
+        if not self.has_ended and not self.query.isActive:
+            self._note_end()
+        if self.has_ended and not self.back_off.is_pausing and self._topic_answers():
+            self.start(bootstrap_servers(self.ingest.settings))
+            self.reporter.report("running")
+
+    def drain(self) -> None:
+        """End the query at a batch boundary: a running batch is committed, a planned one stays planned."""
+        if self.has_ended:
+            self.ingest.close()
+            return
+        self.ingest.mute()
+        end = time.monotonic() + DRAIN_SECONDS
+        while self.query.isActive and time.monotonic() < end:
+            status = self.query.status
+            if not status["isTriggerActive"] and not status["isDataAvailable"]:
+                break
+            time.sleep(0.05)
+        self.query.stop()
+        self.ingest.close()
+        error = self.query.exception()
+        # Without a broker the last batch stays planned, like one that the drain interrupts.
+        expected = isinstance(self.ingest.failure, (Transient, BatchLimitChanged))
+        if error is not None and DRAINED not in str(error) and not expected:
+            raise error
+
+    def _note_end(self) -> None:
+        self.has_ended, batch = True, self.ingest.last_batch
+        # The pause, or the broker's outage, may be long.
+        self.ingest.close()
+        error = self.ingest.failure or self.query.exception()
+        if isinstance(error, Terminal) and not isinstance(error, TopicMissing):
+            raise error
+        if isinstance(error, BatchLimitChanged):
+            log_line(f"ingest starts again after bronze batch {batch}: {error}")
+            return
+        reason = error_reason(error) if error else "the query ended without an error"
+        if self.failed_after != batch:
+            self._forget_failures()
+            self.failed_after = batch
+        self.failures += 1
+        if self.failures > MAX_FAILURES:
+            raise IngestFailed(self.ingest.dataset.name, self.failures, batch, reason, self.ingest.reading)
+        pause = self.back_off.lengthen()
+        log_line(f"ingest stopped after bronze batch {batch}: {reason}; restart in {pause:.0f} s, refine continues")
+        self.reporter.report("waiting", f"ingest restarts in {pause:.0f} s: {reason}")
+
+    def _forget_failures(self) -> None:
+        self.failures = 0
+        self.back_off.end()
+
+    def _topic_answers(self) -> bool:
+        """Wait for an unreachable broker or a missing topic without limit; neither counts as a failure of ingest.
+
+        Either may return with another topic, or without its newest records.
+        """
+        ingest = self.ingest
+        try:
+            bootstrap = bootstrap_servers(ingest.settings)
+            log_end_offsets(bootstrap, ingest.generation.topic, timeout=2.0)
+            refuse_changed_topic(ingest.dataset, ingest.bronze, ingest.generation, bootstrap)
+            return True
+        except (Transient, TopicMissing, KafkaRefused) as error:
+            self._forget_failures()
+            self.back_off.lengthen()
+            self.reporter.report("waiting", error.what)
+            return False
 
 
 @dataclass

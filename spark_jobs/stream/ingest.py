@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,71 @@ from spark_jobs.layers.bronze import (
 )
 from spark_jobs.layers.bronze_files import ArrowRecords
 from spark_jobs.layers.release import least_ahead
-from spark_jobs.stream.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze, size_in_topic
-from spark_jobs.stream.bronze_pacing import FULL, BronzePacing, CommittedBatch
+from spark_jobs.stream.pacing import (
+    FULL,
+    BatchLimit,
+    BatchLimitChanged,
+    BronzePacing,
+    CommittedBatch,
+    newest_files,
+    size_in_bronze,
+    size_in_topic,
+)
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_replaced_topic
-from spark_jobs.stream.quiet_partitions import QuietPartitions
 from spark_jobs.tables.checkpoint import Generation, planned_ranges
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.kafka_ranges import KafkaRanges
 from spark_jobs.tables.spark_files import computes_here
+
+LOOK_IS_OLD = 10.0
+"""Seconds after which a look at the ends of the topic says nothing any more."""
+
+
+@dataclass
+class QuietPartitions:
+    """How long each partition has been quiet, as this process has observed it; a restart begins to count anew.
+
+    The thread that reports progress looks at the topic's ends, ingest notes what batches bring.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    idle_after: timedelta | None = None
+    """A partition that is quiet for so long is idle; None: never."""
+    _since: dict[int, float] = field(default_factory=dict)
+    """Since when a partition is known to be read to its end and has brought nothing."""
+    lagging: frozenset[int] = frozenset()
+    """Partitions that Kafka had more of, as last looked at: records to come, or those of an open transaction."""
+    _looked: float | None = None
+
+    def look(self, ingested: Mapping[int, int], log_ends: Mapping[int, int]) -> None:
+        """Note the next offset of each partition in bronze, and in Kafka: with open transactions, which may follow."""
+        now = self.clock()
+        for partition, end in log_ends.items():
+            if ingested.get(partition, 0) >= end:
+                self._since.setdefault(partition, now)
+            else:
+                self._since.pop(partition, None)
+        self.lagging = frozenset(log_ends) - self._since.keys()
+        self._looked = now
+
+    def forget(self) -> None:
+        """Note that Kafka does not answer: what it has got meanwhile is not known."""
+        self._since.clear()
+
+    def bring(self, partitions: Collection[int]) -> None:
+        """Note that a batch has records of these partitions."""
+        for partition in partitions:
+            self._since.pop(partition, None)
+
+    def quiet(self) -> frozenset[int]:
+        """Return the partitions that have been quiet for long enough."""
+        now = self.clock()
+        if self.idle_after is None or self._looked is None or now - self._looked > LOOK_IS_OLD:
+            return frozenset()
+        least = self.idle_after.total_seconds()
+        return frozenset(partition for partition, since in list(self._since.items()) if now - since >= least)
+
 
 DRAINED = "drained at the batch boundary"
 LOOK_SECONDS = 0.5

@@ -7,11 +7,14 @@ Does not: repair; each error names the command that does.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from include.declare.dataset import Dataset
@@ -20,11 +23,11 @@ from include.ground.delta_log import LOG, commits_descending, transaction_versio
 from include.ground.errors import Terminal
 from include.ground.kafka import is_compacted, log_end_offsets, log_start_offsets, topic_id
 from include.ground.kafka_record import KafkaRecord, record_reader
-from include.ground.kafka_times import FIRST_MS, LAST_MS
+from include.ground.kafka_times import FIRST_MS, LAST_MS, kafka_time
 from include.ground.paths import bronze_path, checkpoint_path, silver_path
 from include.ground.settings import Settings
+from include.read.publication import fence_publication
 from spark_jobs.layers.bronze import FOLLOWS, IdleSet, read_idle_set
-from spark_jobs.stream.bronze_tail import last_records
 from spark_jobs.tables.checkpoint import (
     CheckpointUnusable,
     Generation,
@@ -34,7 +37,47 @@ from spark_jobs.tables.checkpoint import (
     read_generation,
     validate_log,
 )
+from spark_jobs.tables.commit_log import take_over_tables
+from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
+
+
+def last_records(bronze: Table, partitions: Iterable[int]) -> dict[int, KafkaRecord]:
+    """Return the record of the highest offset by partition; none for a partition without rows."""
+    files = bronze.files()
+    found = {partition: _last_record(bronze.spec.path, files, partition) for partition in partitions}
+    return {partition: record for partition, record in found.items() if record is not None}
+
+
+def _last_record(table: Path, files: list[DataFile], partition: int) -> KafkaRecord | None:
+    path, last = None, -1
+    own = (file for file in files if file.overlaps("partition", partition, partition))
+    for file in sorted(own, key=_highest_offset, reverse=True):
+        if _highest_offset(file) <= last:
+            break
+        offset = _last_offset(table / file.path, partition)
+        if offset > last:
+            path, last = table / file.path, offset
+    return None if path is None else _record(path, partition, last)
+
+
+def _highest_offset(file: DataFile) -> int:
+    return int(str(file.high["offset"]))
+
+
+def _last_offset(path: Path, partition: int) -> int:
+    """Return the highest offset that a file has of a partition, -1 for none."""
+    rows = pq.read_table(path, columns=["offset"], filters=pc.field("partition") == partition, partitioning=None)
+    found = pc.max(rows["offset"]).as_py()
+    return -1 if found is None else int(found)
+
+
+def _record(path: Path, partition: int, offset: int) -> KafkaRecord:
+    chosen = (pc.field("partition") == partition) & (pc.field("offset") == offset)
+    columns = ["timestamp", "key", "value", "headers"]
+    found = pq.read_table(path, columns=columns, filters=chosen, partitioning=None).slice(0, 1)
+    (row,), (micros,) = found.to_pylist(), found["timestamp"].cast(pa.int64()).to_pylist()
+    return KafkaRecord(offset, kafka_time(micros, row["headers"]), row["key"], row["value"])
 
 
 class CheckpointMissing(CheckpointUnusable):
@@ -350,3 +393,14 @@ def _query_id(dataset: str, path: Path, needed: bool) -> str | None:
         return str(json.loads(path.read_text("utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OffsetLogDamaged(path, dataset, f"cannot be read ({type(error).__name__})") from error
+
+
+def fence_earlier_owner(settings: Settings, dataset: str, epoch: int) -> None:
+    """Take over bronze and the publication; a release takes its tables over when they are opened.
+
+    Only leases that expire need a claim, and a publication that fails: a file lock is free only when its holder has
+    ended.
+    """
+    if settings.lease_url:
+        fence_publication(settings, dataset)
+    take_over_tables([bronze_path(settings, dataset)], epoch, leases_expire=bool(settings.lease_url))

@@ -21,7 +21,7 @@ from spark_jobs.layers.release import Release
 from spark_jobs.layers.silver import commit_silver
 from spark_jobs.layers.silver_tables import RefineRun
 from spark_jobs.layers.validated_run import NextRun
-from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.stream.publication import publication_of
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.failpoints import Step, pass_step
 

@@ -131,6 +131,11 @@ class DataFile:
     high: Mapping[str, Bound] = field(default_factory=dict)
     nulls: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def partition_text(self) -> str:
+        """The partition as its folder names it; the log has no text for null."""
+        return self.partition or HIVE_NULL
+
     def overlaps(self, column: str, low: Bound, high: Bound) -> bool:
         """Whether the file may have rows with `column` in [low, high]; true when its bounds are unknown."""
         if column not in self.low or column not in self.high:

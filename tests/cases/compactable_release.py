@@ -16,7 +16,7 @@ from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.read.published_tables import pinned
 from spark_jobs.layers.release import tables_of
-from spark_jobs.stream.compaction_groups import CompactionPolicy
+from spark_jobs.stream.compaction import CompactionPolicy
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])

@@ -207,7 +207,7 @@ def joint_site(spark: SparkSession, state: Path, patch: pytest.MonkeyPatch) -> J
     patch.setattr(release_kind, "request_owner", site.request)
     patch.setattr("include.change.table_readers.observe_stream", lambda _, name: name in site.running)
     patch.setattr("include.change.table_readers.is_expected", lambda status: status)
-    patch.setattr("spark_jobs.stream.member_pins.PATIENCE", 0.0)
+    patch.setattr("spark_jobs.history.reader_analysis.PATIENCE", 0.0)
     return site
 
 

@@ -22,7 +22,7 @@ from spark_jobs.history.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_s
 from spark_jobs.jobs.slice_job import slice_records
 from spark_jobs.layers.release import Release, pinned_release, refined_batch
 from spark_jobs.layers.silver_code import load_transformation
-from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.stream.publication import publication_of
 
 Edit = Callable[[Path], None]
 

@@ -13,13 +13,12 @@ from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
 from spark_jobs.layers.release import tables_of
-from spark_jobs.stream import automatic_compaction
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction
-from spark_jobs.stream.compact_tables import CompactedTable, compact_tables, compactable_tables
-from spark_jobs.stream.compaction_groups import AUTOMATIC, CompactionPolicy
+from spark_jobs.stream import upkeep
+from spark_jobs.stream.compaction import AUTOMATIC, CompactedTable, CompactionPolicy, compact_tables, compactable_tables
+from spark_jobs.stream.upkeep import AutomaticCompaction
 from spark_jobs.tables.data_files import DataFile
 
-write_group = automatic_compaction.write_group
+write_group = upkeep.write_group
 
 
 @pytest.fixture
@@ -31,8 +30,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         assert opened.wait(60)
         return write_group(compacted, group, *session)
 
-    monkeypatch.setattr(automatic_compaction, "LARGE_GROUP", 1)
-    monkeypatch.setattr(automatic_compaction, "write_group", wait_and_write)
+    monkeypatch.setattr(upkeep, "LARGE_GROUP", 1)
+    monkeypatch.setattr(upkeep, "write_group", wait_and_write)
     yield opened
     opened.set()
 

@@ -36,17 +36,19 @@ from include.read.publication import tables_of as tables_of_publication
 from include.read.published_tables import PinnedTables
 from spark_jobs.layers import silver as silver_layer
 from spark_jobs.layers.release import next_run, open_release, tables_of
-from spark_jobs.stream import automatic_compaction
-from spark_jobs.stream import compact_tables as compact_tables_module
+from spark_jobs.stream import compaction as compact_tables_module
+from spark_jobs.stream import upkeep
 from spark_jobs.stream.active_releases import refuse_incomplete
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction
-from spark_jobs.stream.compact_tables import CompactedTable, compact_tables, compactable_tables
-from spark_jobs.stream.compaction_groups import (
+from spark_jobs.stream.compaction import (
     AUTOMATIC,
     MEGABYTE,
+    CompactedTable,
     CompactionPolicy,
+    compact_tables,
+    compactable_tables,
 )
 from spark_jobs.stream.refine import refine
+from spark_jobs.stream.upkeep import AutomaticCompaction
 from spark_jobs.tables.batches import count_rows, first_batch, last_batch
 from spark_jobs.tables.delta_table import CompactedRowsDiffer
 from spark_jobs.tables.failpoints import Step
@@ -225,7 +227,7 @@ def test_failed_compaction_pauses_and_runs_continue(patcher: SlicePatcher, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(automatic_compaction, "compact_group", fail)
+        patch.setattr(upkeep, "compact_group", fail)
         compact_all(compaction, patcher.production)
     assert len(failed) == len(set(failed)) > 1, "each table is tried once"
     assert not compaction.step(compactable_tables([patcher.production.release])), "it pauses"
@@ -238,7 +240,7 @@ def test_failed_compaction_pauses_and_runs_continue(patcher: SlicePatcher, monke
 def test_table_with_a_damaged_file_does_not_keep_the_others_from_compaction(
     patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
-    monkeypatch.setattr(automatic_compaction, "LARGE_GROUP", large)
+    monkeypatch.setattr(upkeep, "LARGE_GROUP", large)
     now, release = [0.0], patcher.production
     first, *others = (each.table for each in compactable_tables([release.release]))
     file = first.files()[0].path
@@ -261,7 +263,7 @@ def test_table_with_a_damaged_file_does_not_keep_the_others_from_compaction(
 def test_damaged_group_does_not_block_the_groups_behind_it(
     patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
-    monkeypatch.setattr(automatic_compaction, "LARGE_GROUP", large)
+    monkeypatch.setattr(upkeep, "LARGE_GROUP", large)
     now, release = [0.0], patcher.production
     compaction = AutomaticCompaction(replace(AUTOMATIC, min_files=2), clock=lambda: now[0])
     tables = [(each.table, each.groups(compaction.policy)) for each in compactable_tables([release.release])]

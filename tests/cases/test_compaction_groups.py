@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import pytest
 from slice_patcher import SlicePatcher
 
-from spark_jobs.stream import compact_tables
-from spark_jobs.stream.compact_tables import compactable_tables
-from spark_jobs.stream.compaction_groups import (
+from spark_jobs.stream import compaction
+from spark_jobs.stream.compaction import (
     AUTOMATIC,
     MEGABYTE,
     CompactionPolicy,
+    compactable_tables,
     compaction_groups,
     event_day_of,
-    partition_of,
     tier,
 )
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile
@@ -64,7 +64,7 @@ def files_of_sizes(*sizes: int) -> list[DataFile]:
 
 
 def groups_in_order(*sizes: int) -> list[list[int]]:
-    groups = compaction_groups(files_of_sizes(*sizes), AUTOMATIC, partition_of, in_order=True)
+    groups = compaction_groups(files_of_sizes(*sizes), AUTOMATIC, attrgetter("partition_text"), in_order=True)
     return [batches_of(group) for group in groups]
 
 
@@ -73,7 +73,10 @@ def test_small_files_between_larger_ones_are_compacted_with_them() -> None:
     small, large = 300 << 10, 900 << 10
     divided = [small, large] * 7
     assert groups_in_order(*divided) == []
-    assert [len(each) for each in compaction_groups(files_of_sizes(*divided, small), AUTOMATIC, partition_of)] == [8]
+    assert [
+        len(each)
+        for each in compaction_groups(files_of_sizes(*divided, small), AUTOMATIC, attrgetter("partition_text"))
+    ] == [8]
     assert groups_in_order(*divided, small) == []
     assert groups_in_order(*divided, small, large, small) == [[*range(16)]], "up to the last one of the tier"
 
@@ -97,15 +100,20 @@ def test_file_of_gold_has_no_more_rows_than_a_run_rewrites_at_once(patcher: Slic
     (gold,) = [each for each in compactable_tables([patcher.production.release]) if "gold" in each.table.spec.name][:1]
     policy = replace(AUTOMATIC, rows=gold.most_rows)
     rows = [DataFile(f"f{9 - n}", "d", gold.most_rows * 2 // 5, 100_000) for n in range(9)]
-    groups = compaction_groups(rows, policy, partition_of)
+    groups = compaction_groups(rows, policy, attrgetter("partition_text"))
     assert [[each.path for each in group] for group in groups] == [
         ["f9", "f8"],
         ["f7", "f6"],
         ["f5", "f4"],
         ["f3", "f2"],
     ]
-    assert compaction_groups([replace(file, rows=gold.most_rows // 2) for file in rows], policy, partition_of) == []
-    assert [len(group) for group in compaction_groups(rows, AUTOMATIC, partition_of)] == [9]
+    assert (
+        compaction_groups(
+            [replace(file, rows=gold.most_rows // 2) for file in rows], policy, attrgetter("partition_text")
+        )
+        == []
+    )
+    assert [len(group) for group in compaction_groups(rows, AUTOMATIC, attrgetter("partition_text"))] == [9]
 
 
 def test_table_whose_row_groups_are_copied_has_its_files_in_order(
@@ -114,7 +122,7 @@ def test_table_whose_row_groups_are_copied_has_its_files_in_order(
     (bronze,) = [each for each in compactable_tables([patcher.production.release]) if "bronze" in each.table.spec.name]
     divided = [replace(file, low={**file.low, "partition": 0}) for file in files_of_sizes(*[300 << 10, 900 << 10] * 8)]
     monkeypatch.setattr(type(bronze.table), "files", lambda _: divided)
-    monkeypatch.setattr(compact_tables, "last_batch", lambda _: 0)
+    monkeypatch.setattr(compaction, "last_batch", lambda _: 0)
     assert bronze.groups(AUTOMATIC) == [divided]
     assert replace(bronze, spark=None).groups(AUTOMATIC) != [divided]
 
@@ -122,17 +130,19 @@ def test_table_whose_row_groups_are_copied_has_its_files_in_order(
 def test_small_files_are_grouped_by_partition_and_size() -> None:
     size = CompactionPolicy(small=10, target=12, min_files=3)
     small = [file(f"f{n}", 5, 9 - n) for n in range(5)]
-    assert [[f.path for f in group] for group in compaction_groups(small, size, partition_of)] == [
+    assert [[f.path for f in group] for group in compaction_groups(small, size, attrgetter("partition_text"))] == [
         ["f4", "f3"],
         ["f2", "f1"],
     ]
     few = CompactionPolicy(small=10, target=1000, min_files=3, max_files=2)
-    assert [len(group) for group in compaction_groups(small, few, partition_of)] == [2, 2]
+    assert [len(group) for group in compaction_groups(small, few, attrgetter("partition_text"))] == [2, 2]
     null_partition = [file(f"n{n}", 1, n, partition) for n, partition in enumerate([None, HIVE_NULL, None, HIVE_NULL])]
-    assert [len(group) for group in compaction_groups(null_partition, size, partition_of)] == [4], (
+    assert [len(group) for group in compaction_groups(null_partition, size, attrgetter("partition_text"))] == [4], (
         "null has two spellings"
     )
-    assert compaction_groups(small[:2], size, partition_of) == [], "fewer than min_files"
-    assert compaction_groups([file(f"g{n}", 10, n) for n in range(9)], size, partition_of) == [], "not small"
+    assert compaction_groups(small[:2], size, attrgetter("partition_text")) == [], "fewer than min_files"
+    assert compaction_groups([file(f"g{n}", 10, n) for n in range(9)], size, attrgetter("partition_text")) == [], (
+        "not small"
+    )
     one_each = [file(f"p{n}", 1, n, partition=f"2024-0{n}") for n in range(1, 6)]
-    assert compaction_groups(one_each, size, partition_of) == [], "each in its own partition"
+    assert compaction_groups(one_each, size, attrgetter("partition_text")) == [], "each in its own partition"

@@ -36,8 +36,7 @@ from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, submit_request
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.jobs.derived_slice_job import rebuild
-from spark_jobs.stream.derived_patch import finish_derived_patch
-from spark_jobs.stream.derived_requests import execute_derived
+from spark_jobs.stream.derived_loop import execute_derived, finish_derived_patch
 from spark_jobs.tables.failpoints import Step
 
 NAME = "departures_in_wind"

@@ -41,15 +41,12 @@ from include.state.owner_requests import OwnerRequest, RequestKind
 from spark_jobs.jobs.bounded_job import files_kept
 from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.layers.derived import open_sources
-from spark_jobs.stream import obsolete_files
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction
-from spark_jobs.stream.compact_tables import compact_group, compact_tables, compactable_tables
-from spark_jobs.stream.compaction_groups import CompactionPolicy
-from spark_jobs.stream.derived_loop import DerivedLoop
-from spark_jobs.stream.derived_requests import execute_derived
+from spark_jobs.stream import expiry
+from spark_jobs.stream.compaction import CompactionPolicy, compact_group, compact_tables, compactable_tables
+from spark_jobs.stream.derived_loop import DerivedLoop, DerivedUpkeep, compact_derived, execute_derived
 from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.derived_upkeep import DerivedUpkeep, compact_derived
-from spark_jobs.stream.obsolete_files import AutomaticDeletion, files_to_delete, retained_tables
+from spark_jobs.stream.expiry import AutomaticDeletion, files_to_delete, retained_tables
+from spark_jobs.stream.upkeep import AutomaticCompaction
 from spark_jobs.tables.failpoints import Step
 
 STEPS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED, Step.PUBLISHED)
@@ -201,7 +198,7 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
     original = table_files.obsolete_files
     monkeypatch.setattr(table_files, "obsolete_files", lambda path, kept, _, sweep: original(path, kept, timedelta()))
     unlink = Path.unlink
-    monkeypatch.setattr(obsolete_files, "SECONDS_AT_ONCE", 0.1)
+    monkeypatch.setattr(expiry, "SECONDS_AT_ONCE", 0.1)
     monkeypatch.setattr(Path, "unlink", lambda *path, **given: (time.sleep(0.11), unlink(*path, **given)))
     upkeep.deletion.next_check = 0
     lost = publication_path(site.settings, site.derived.derived.name)

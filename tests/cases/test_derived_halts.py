@@ -24,7 +24,7 @@ from spark_jobs.layers.derived import DerivedTable, QueryUnfit, commit_derived
 from spark_jobs.stream import derived_run
 from spark_jobs.stream.derived_loop import DerivedLoop
 from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.stream.publication import publication_of
 from spark_jobs.tables.failpoints import Step
 
 CONTRACT = """\

@@ -33,11 +33,11 @@ from spark_jobs.history.rebuild_gold import GrainsExpired
 from spark_jobs.history.rebuild_slice import OriginalsExpired
 from spark_jobs.history.recompute_history import recompute_history
 from spark_jobs.layers.release import pinned_release
-from spark_jobs.stream import expire_batches as module
+from spark_jobs.stream import expiry
 from spark_jobs.stream.active_releases import refuse_incomplete
-from spark_jobs.stream.compact_tables import compact_tables
-from spark_jobs.stream.expire_batches import Expired, _first_younger, expire_batches
-from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.stream.compaction import compact_tables
+from spark_jobs.stream.expiry import Expired, _first_younger, expire_batches
+from spark_jobs.stream.publication import publication_of
 from spark_jobs.tables.delta_table import RowsUnaccounted
 from spark_jobs.tables.failpoints import Step, step_listeners
 
@@ -188,7 +188,7 @@ def test_audit_finds_rows_that_expired_without_a_name(release: SmallRelease) -> 
 
 
 def test_expiry_whose_counts_do_not_add_up_is_refused(release: SmallRelease, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_counts", lambda *_: {"rows_by_partition": {"0": 8}})
+    monkeypatch.setattr(expiry, "_counts", lambda *_: {"rows_by_partition": {"0": 8}})
     with pytest.raises(RowsUnaccounted, match="do not add up"):
         expire(release)
     assert release.silver().height == 18, "nothing was committed"

@@ -18,7 +18,7 @@ from small_release import ARRIVED, Record, SmallRelease, small_release
 from include.ground.delta_log import commits_descending
 from include.ground.paths import checkpoint_path
 from include.ground.settings import Settings
-from spark_jobs.layers import bronze as bronze_layer
+from spark_jobs.layers import bronze
 from spark_jobs.stream import ingest, preflight
 from spark_jobs.tables.arrow_files import write_arrow
 from spark_jobs.tables.checkpoint import Generation
@@ -112,9 +112,9 @@ def test_record_outside_offset_range_is_refused(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = small_release(spark, settings, "flights")
-    original = bronze_layer.BronzeBatch
+    original = bronze.BronzeBatch
 
-    def shorter(number: int, app_id: str, transaction: int, offsets: Any, *rest: Any) -> bronze_layer.BronzeBatch:
+    def shorter(number: int, app_id: str, transaction: int, offsets: Any, *rest: Any) -> bronze.BronzeBatch:
         return original(number, app_id, transaction, {p: (a, b - (p == 0)) for p, (a, b) in offsets.items()}, *rest)
 
     monkeypatch.setattr("small_release.BronzeBatch", shorter)

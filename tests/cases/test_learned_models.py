@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from workloads.ad_events import CAMPAIGNS, TASTES, USERS, ad_frame, ads, ids
 
 from include.declare.analyses import KMeans, Recommendations
-from spark_jobs.history import learned_models
-from spark_jobs.history.learned_models import clustered, recommended
+from spark_jobs.jobs import learning_job
+from spark_jobs.jobs.learning_job import clustered, recommended
 
 
 @pytest.mark.extended
@@ -43,7 +43,7 @@ def test_killed_clustering_continues_after_its_last_iteration(
     declared = KMeans(algorithm="kmeans", query="select 1", key="id", features=["x", "y"], clusters=5, iterations=6)
     whole, figures = clustered(declared, frame, tmp_path / "whole")
     assert figures["iterations"] == 6
-    step, steps = learned_models.next_centres, list[int]()
+    step, steps = learning_job.next_centres, list[int]()
 
     def dying(points: DataFrame, centres: list[list[float]]) -> list[list[float]]:
         steps.append(len(steps))
@@ -51,7 +51,7 @@ def test_killed_clustering_continues_after_its_last_iteration(
             raise KeyboardInterrupt
         return step(points, centres)
 
-    monkeypatch.setattr(learned_models, "next_centres", dying)
+    monkeypatch.setattr(learning_job, "next_centres", dying)
     with pytest.raises(KeyboardInterrupt):
         clustered(declared, frame, tmp_path / "killed")
     found, again = clustered(declared, frame, tmp_path / "killed")

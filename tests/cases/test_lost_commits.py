@@ -18,8 +18,7 @@ from include.ground.delta_log import LOG, commit_name, latest_version
 from include.ground.settings import Settings
 from include.read.publication import find_publication, replace_publication
 from spark_jobs.layers.release import CommitsLost, unfinished_run
-from spark_jobs.stream.publication_recovery import PublishedTablesLost, republish
-from spark_jobs.stream.table_rollback import planned_rollback
+from spark_jobs.stream.recovery import PublishedTablesLost, planned_rollback, republish
 
 pytestmark = pytest.mark.extended
 BATCHES = [

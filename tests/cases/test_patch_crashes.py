@@ -28,8 +28,8 @@ from include.state.release_files import PatchDirection
 from spark_jobs.history.apply_patch import Patch
 from spark_jobs.stream import active_releases
 from spark_jobs.stream.active_releases import open_active_releases
-from spark_jobs.stream.execute_request import execute
-from spark_jobs.stream.patch_in_progress import begin_patch, finish_patch, has_patch_in_progress
+from spark_jobs.stream.publication import begin_patch, finish_patch, has_patch_in_progress
+from spark_jobs.stream.requests import execute
 from spark_jobs.tables.failpoints import Step
 
 STEPS = [step for step in Step if step.value.startswith("patch.")]

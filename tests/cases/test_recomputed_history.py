@@ -17,8 +17,8 @@ from include.read.rejected_records import DISCARD, FIX, Decision, append_decisio
 from include.state.release_files import PatchDirection
 from spark_jobs.history.recompute_history import Recomputed, recompute_history
 from spark_jobs.layers.release import pinned_release, tables_of
-from spark_jobs.stream.compact_tables import compact_tables
-from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.stream.compaction import compact_tables
+from spark_jobs.stream.publication import publication_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.duckdb_session import duckdb_session
 

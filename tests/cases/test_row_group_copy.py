@@ -15,9 +15,14 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from spark_jobs.stream import compact_tables as compact_tables_module
-from spark_jobs.stream.compact_tables import CompactedTable, FilesDamaged, compact_tables, compactable_tables
-from spark_jobs.stream.compaction_groups import are_of_one_day
+from spark_jobs.stream import compaction
+from spark_jobs.stream.compaction import (
+    CompactedTable,
+    FilesDamaged,
+    are_of_one_day,
+    compact_tables,
+    compactable_tables,
+)
 from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, write_parquet
 from spark_jobs.tables.duckdb_session import duckdb_session
@@ -32,7 +37,7 @@ def test_row_groups_of_larger_files_are_copied(
     release = patcher.production
     group = copied_group(release, monkeypatch, layer)
     before = head_rows(release)
-    compact_tables_module.compact_group(*group)
+    compaction.compact_group(*group)
     (file,) = [file for file in group[0].table.files() if "compacted" in file.path]
     groups = [group_of_rows(group[0], path.path) for path in group[1]]
     assert group_of_rows(group[0], file.path) == [rows for each in groups for rows in each]
@@ -48,7 +53,7 @@ def copied_group(
     release: SmallRelease, monkeypatch: pytest.MonkeyPatch, layer: str
 ) -> tuple[CompactedTable, list[DataFile]]:
     """Return a table of the layer and a group of its files, which are of one day and count as large."""
-    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 0)
+    monkeypatch.setattr(compaction, "LEAST_COPIED", 0)
     for batch in range(5, 8):
         release.take([reading(40, batch), reading(41, batch + 1)] if batch == 5 else [reading(42 + batch % 2, batch)])
     (found,) = tables_named(release, f"{layer}.meter")
@@ -68,13 +73,13 @@ def test_damage_is_not_compacted(
     patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, layer: str, least: int
 ) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, layer)
-    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", least)
+    monkeypatch.setattr(compaction, "LEAST_COPIED", least)
     path = compacted.table.spec.path / group[0].path
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(FilesDamaged, match=path.name):
-        compact_tables_module.write_group(compacted, group)
+        compaction.write_group(compacted, group)
     assert not list(compacted.table.spec.path.glob("compacted-*"))
 
 
@@ -105,24 +110,24 @@ def test_files_with_other_columns_are_not_copied_into_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize("reason", ["small", "out of order", "of several days"])
 def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, "silver")
-    assert compact_tables_module._can_be_copied(compacted, group)
+    assert compaction._can_be_copied(compacted, group)
     if reason == "small":
-        monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 1 << 20)
+        monkeypatch.setattr(compaction, "LEAST_COPIED", 1 << 20)
     if reason == "out of order":
         group.reverse()
     if reason == "of several days":
         group = sorted(compacted.table.files(), key=first_batch)[:2]
         assert not are_of_one_day(group, compacted.day)
-    assert not compact_tables_module._can_be_copied(compacted, group)
+    assert not compaction._can_be_copied(compacted, group)
 
 
 def test_small_file_among_large_ones_is_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, "silver")
     sized = [replace(file, size=size) for file, size in zip(group, [900, 300], strict=True)]
-    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 600)
-    assert compact_tables_module._can_be_copied(compacted, sized)
-    monkeypatch.setattr(compact_tables_module, "LEAST_COPIED", 601)
-    assert not compact_tables_module._can_be_copied(compacted, sized)
+    monkeypatch.setattr(compaction, "LEAST_COPIED", 600)
+    assert compaction._can_be_copied(compacted, sized)
+    monkeypatch.setattr(compaction, "LEAST_COPIED", 601)
+    assert not compaction._can_be_copied(compacted, sized)
 
 
 def test_rejected_of_both_writers_is_one_table(patcher: SlicePatcher) -> None:

@@ -24,7 +24,7 @@ from spark_jobs.layers import silver as silver_layer
 from spark_jobs.layers.release import BronzeEnd, committed_batches
 from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
-from spark_jobs.stream.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
+from spark_jobs.stream.pacing import SLOW_PACE, BronzePacing, CommittedBatch
 from spark_jobs.tables import failpoints
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.failpoints import Step

@@ -38,9 +38,9 @@ from include.ground.settings import Settings
 from include.read.published_tables import batch_offsets
 from include.state.broker_address import bootstrap_servers
 from spark_jobs.jobs.slice_job import write_kafka_records
-from spark_jobs.layers import bronze as bronze_layer
+from spark_jobs.layers import bronze
 from spark_jobs.layers.bronze import ClusterRecords, complete_source_options
-from spark_jobs.stream.bronze_tail import last_records
+from spark_jobs.stream.preflight import last_records
 from spark_jobs.tables.kafka_ranges import KafkaRanges
 
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "1"))
@@ -143,7 +143,7 @@ def test_batch_that_sparks_source_cannot_hold_is_read_by_the_driver(
     time, is_held = ON_A_CLUSTER[unit]
     name = f"cluster_{abs(time)}"
     scene = new_scene(spark, broker_settings, name)
-    monkeypatch.setattr(bronze_layer, "computes_here", lambda _: False)
+    monkeypatch.setattr(bronze, "computes_here", lambda _: False)
     records = [AnyRecord(partition, at, b"k", b"v") for partition in range(PARTITIONS) for at in (NOW_MS, time)]
     scene.sent = send(scene.bootstrap, name, scene.chance, records)
     ends = log_end_offsets(scene.bootstrap, name)

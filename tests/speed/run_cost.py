@@ -31,7 +31,7 @@ from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_layer import commit_gold
 from spark_jobs.layers.silver import commit_silver
 from spark_jobs.layers.silver_tables import RefineRun
-from spark_jobs.stream.release_publication import publication_of
+from spark_jobs.stream.publication import publication_of
 from spark_jobs.tables.failpoints import Step, step_listeners
 
 MONTHS = [f"2013-{month:02}-{day:02}" for month in range(1, 5) for day in range(1, 29)]

@@ -21,7 +21,7 @@ from include.ground.paths import checkpoint_path
 from include.ground.settings import Settings
 from spark_jobs.jobs import repair_job
 from spark_jobs.layers.bronze import bronze_spec
-from spark_jobs.stream import next_generation, preflight
+from spark_jobs.stream import preflight, recovery
 from spark_jobs.stream.preflight import bronze_head, refuse_lost_bronze, validated_generation
 from spark_jobs.tables.checkpoint import Generation, read_generation, write_generation
 from spark_jobs.tables.data_files import DataFile
@@ -133,7 +133,7 @@ def record_of(offset: int, partition: int) -> KafkaRecord:
 def open_scene(settings: Settings, monkeypatch: pytest.MonkeyPatch, batches: int = BATCHES) -> Scene:
     """Return a scene with that many batches; preflight and repair get the answers of its `kafka`."""
     kafka = Kafka()
-    for module in (preflight, next_generation):
+    for module in (preflight, recovery):
         monkeypatch.setattr(module, "topic_id", lambda *_: kafka.id)
         monkeypatch.setattr(module, "log_start_offsets", lambda *_: dict(kafka.starts))
     monkeypatch.setattr(preflight, "log_end_offsets", lambda *_: dict(kafka.ends))

@@ -11,8 +11,7 @@ from small_warehouse import SmallWarehouse
 from test_audit_balance import PIPELINE, VALUES, SmallKafka, sales_settings, write_sales
 
 from include.audit.run import last_outcome
-from include.cli import audit_command
-from include.cli import main as command_line
+from include.cli import audit_command, main
 from include.ground.settings import Settings, load_settings
 from include.state.process_states import ProcessState, ProcessStatus
 
@@ -40,7 +39,7 @@ def command(monkeypatch: pytest.MonkeyPatch, settings: Settings, kafka: SmallKaf
     load_settings.cache_clear()
     try:
         with pytest.raises(SystemExit) as left:
-            command_line.main()
+            main.main()
     finally:
         load_settings.cache_clear()
     return int(left.value.code or 0)

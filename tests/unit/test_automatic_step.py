@@ -11,14 +11,11 @@ from unittest.mock import Mock
 import pytest
 
 from include.ground.settings import Settings
-from spark_jobs.stream import automatic_expiry, automatic_history, automatic_removal, obsolete_files, request_exchange
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction
-from spark_jobs.stream.automatic_expiry import AutomaticExpiry
-from spark_jobs.stream.automatic_history import AutomaticHistory
-from spark_jobs.stream.automatic_removal import AutomaticRemoval
-from spark_jobs.stream.automatic_step import FIRST_CHECK, PAUSE_AFTER_FAILURE, AutomaticStep
+from spark_jobs.stream import expiry, requests, upkeep
+from spark_jobs.stream.back_off import FIRST_CHECK, PAUSE_AFTER_FAILURE, AutomaticStep
 from spark_jobs.stream.derived_loop import DerivedLoop
-from spark_jobs.stream.obsolete_files import AutomaticDeletion, RetainedTables
+from spark_jobs.stream.expiry import AutomaticDeletion, RetainedTables
+from spark_jobs.stream.upkeep import AutomaticCompaction, AutomaticExpiry, AutomaticHistory, AutomaticRemoval
 from spark_jobs.tables.delta_table import OwnershipLost
 
 NOW = 1000.0
@@ -70,10 +67,10 @@ def retained(*folders: Path) -> RetainedTables:
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the work of each step fail."""
-    monkeypatch.setattr(automatic_expiry, "expire_batches", full_disk)
-    monkeypatch.setattr(automatic_history, "tables_of", full_disk)
-    monkeypatch.setattr(automatic_removal, "advance_index", full_disk)
-    monkeypatch.setattr(obsolete_files, "files_to_delete", full_disk)
+    monkeypatch.setattr(upkeep, "expire_batches", full_disk)
+    monkeypatch.setattr(upkeep, "tables_of", full_disk)
+    monkeypatch.setattr(upkeep, "advance_index", full_disk)
+    monkeypatch.setattr(expiry, "files_to_delete", full_disk)
 
 
 @pytest.mark.usefixtures("full")
@@ -81,10 +78,10 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
     ("run", "pause", "reported"),
     [
         (compact, PAUSE_AFTER_FAILURE, "compaction failed, next try in 60 s; runs continue"),
-        (expire, automatic_expiry.CHECK_EVERY, "old batches did not expire, the next check"),
-        (move_commits, automatic_history.CHECK_EVERY, "old commits were not moved into the history, the next check"),
-        (remove_ended, automatic_removal.CHECK_EVERY, "data of ended plans was not removed, the next check"),
-        (delete_obsolete, 1200.0 / obsolete_files.CHECKS_PER_RETENTION, "obsolete files were not deleted, the next"),
+        (expire, upkeep.EXPIRY_EVERY, "old batches did not expire, the next check"),
+        (move_commits, upkeep.HISTORY_EVERY, "old commits were not moved into the history, the next check"),
+        (remove_ended, upkeep.REMOVAL_EVERY, "data of ended plans was not removed, the next check"),
+        (delete_obsolete, 1200.0 / expiry.CHECKS_PER_RETENTION, "obsolete files were not deleted, the next"),
     ],
 )
 def test_step_that_fails_is_reported_and_pauses_and_runs_continue(
@@ -120,10 +117,10 @@ def test_tables_of_a_release_that_is_not_active_any_more_are_not_cleaned(
     for name in ("old", "other", "new"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "part.parquet").touch()
-    monkeypatch.setattr(obsolete_files, "files_to_delete", lambda _, table: [table.spec.path / "part.parquet"])
+    monkeypatch.setattr(expiry, "files_to_delete", lambda _, table: [table.spec.path / "part.parquet"])
     step = AutomaticDeletion(clock=clock, next_check=0)
     with monkeypatch.context() as patch:
-        patch.setattr(obsolete_files, "SECONDS_AT_ONCE", 0)
+        patch.setattr(expiry, "SECONDS_AT_ONCE", 0)
         assert step.step(lambda: retained(tmp_path / "old", tmp_path / "other")), "a file is left"
     while step.step(lambda: retained(tmp_path / "new")):
         pass
@@ -141,7 +138,7 @@ def test_deletion_does_not_pause_before_a_table_is_open() -> None:
 def test_derived_datasets_are_kept_up_between_runs_also_when_there_is_always_another(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_exchange, "pending_request", Mock(return_value=None))
+    monkeypatch.setattr(requests, "pending_request", Mock(return_value=None))
     runs = Mock(side_effect=[True, True, True])
     stop = Mock(spec=threading.Event, **{"is_set.side_effect": [False, False, False, True]})
     loop = DerivedLoop(Mock(settings=settings), Mock(), Mock(), stop)

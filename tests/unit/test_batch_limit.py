@@ -11,7 +11,7 @@ from grown_history import GrownHistory
 from include.ground.settings import Settings
 from spark_jobs.layers import release
 from spark_jobs.layers.release import BronzeEnd, large_run, last_of_run
-from spark_jobs.stream.batch_limit import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
+from spark_jobs.stream.pacing import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
 
 
 @pytest.mark.parametrize(("record", "offsets"), [(1_000, 1_000), (4_000, 250), (10_000_000, 1)])

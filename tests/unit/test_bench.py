@@ -14,10 +14,9 @@ import numpy as np
 import polars as pl
 import pyarrow.dataset as ds
 import pytest
-from benchmarks import event_supply, sustained_mode
+from benchmarks import event_supply, state, sustained_mode
 from benchmarks import follower as bench_follower
 from benchmarks import session as bench_session
-from benchmarks import state as bench_state
 from benchmarks.cpu_usage import per_million, used_between
 from benchmarks.drain_mode import require_count
 from benchmarks.event_supply import EventSupply, ad_block
@@ -88,7 +87,7 @@ def test_started_processes_are_stopped(environment: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench_session, "up", up)
-    monkeypatch.setattr(bench_state, "down", lambda *_: calls.append("down"))
+    monkeypatch.setattr(state, "down", lambda *_: calls.append("down"))
     with pytest.raises(KeyboardInterrupt), warm_session("flights", 1, False, print):
         pass
     assert calls == ["up", "down"]

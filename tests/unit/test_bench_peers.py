@@ -10,8 +10,7 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 import typer
-from benchmarks import command as cli
-from benchmarks import peer_run
+from benchmarks import command, peer_run
 from benchmarks.event_supply import ad_block
 from benchmarks.gate import table_problems
 from benchmarks.peer_run import PEERS, in_turn
@@ -62,10 +61,10 @@ def test_sent_records_since_a_state_are_those_that_came_after_it() -> None:
 
 
 def test_command_names_peers_by_a_part_of_their_name() -> None:
-    assert cli.known_peers(None) == tuple(PEERS)
-    assert cli.known_peers(["polars"]) == ("polars, delta-rs",)
+    assert command.known_peers(None) == tuple(PEERS)
+    assert command.known_peers(["polars"]) == ("polars, delta-rs",)
     with pytest.raises(typer.BadParameter, match="storm"):
-        cli.known_peers(["storm"])
+        command.known_peers(["storm"])
 
 
 def test_events_of_polars_peer_keep_the_contract_and_come_once() -> None:

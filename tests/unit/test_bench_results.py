@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import command as cli
+from benchmarks import command
 from benchmarks.machine import Machine
 from benchmarks.page import as_page, as_plot
 from benchmarks.plan import Mode, RunOptions, steps
@@ -171,7 +171,7 @@ def test_each_rate_is_a_step_and_modes_keep_their_order() -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    monkeypatch.setattr(cli, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(command, "this_machine", lambda: MACHINE)
     monkeypatch.setenv("HEADRACE_STATE", str(tmp_path / "mine"))
     load_settings.cache_clear()
     yield tmp_path / "mine"
@@ -183,7 +183,7 @@ def test_bench_writes_its_result_and_fails_only_when_a_figure_is_invalid(
     monkeypatch: pytest.MonkeyPatch, machine: Path, problems: tuple[str, ...], code: int
 ) -> None:
     found = measured(1, {"events/s": 1.0}, *problems)
-    monkeypatch.setattr(cli, "measured_runs", lambda *_: iter([found]))
+    monkeypatch.setattr(command, "measured_runs", lambda *_: iter([found]))
     result = CliRunner().invoke(app, ["bench", "run", "drain"])
     assert result.exit_code == code, result.output
     page, path = sorted((machine / "benchmarks").iterdir())
@@ -225,7 +225,7 @@ def test_signal_exits_130_without_a_traceback(
         signal.raise_signal(number)
         raise AssertionError("still here")
 
-    monkeypatch.setattr(cli, "measured_runs", interrupted)
+    monkeypatch.setattr(command, "measured_runs", interrupted)
     result = CliRunner().invoke(app, ["bench", "run"])
     assert (result.exit_code, result.output) == (130, "stopped: nothing was measured\n")
 
@@ -237,7 +237,7 @@ def test_what_was_measured_before_an_interruption_is_kept(monkeypatch: pytest.Mo
         yield found
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "measured_runs", interrupted)
+    monkeypatch.setattr(command, "measured_runs", interrupted)
     result = CliRunner().invoke(app, ["bench", "run", "drain"])
     (path,) = (machine / "benchmarks").iterdir()
     assert result.exit_code == 130

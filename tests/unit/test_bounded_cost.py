@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 from include.ground import delta_log
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction
+from spark_jobs.stream.upkeep import AutomaticCompaction
 from spark_jobs.tables.data_files import DataFile
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_jobs.stream.bronze_pacing import SLOW_PACE, BronzePacing, CommittedBatch
+from spark_jobs.stream.pacing import SLOW_PACE, BronzePacing, CommittedBatch
 
 
 @dataclass

@@ -42,7 +42,7 @@ from include.observe.ledger_writer import project_dataset, rebuild
 from include.read.published_tables import batch_offsets
 from include.state.file_locks import shared_lock
 from spark_jobs.layers.release import tables_of
-from spark_jobs.stream.automatic_history import CHECK_EVERY, AutomaticHistory
+from spark_jobs.stream.upkeep import HISTORY_EVERY, AutomaticHistory
 from spark_jobs.tables import commit_log, delta_table
 from spark_jobs.tables import commit_log as log_history
 from spark_jobs.tables.batches import batch_commit, commit_of
@@ -345,7 +345,7 @@ def test_driver_moves_commits_and_ledger_and_planning_read_the_same(settings: Se
     with shared_lock(reading_lock_path(settings, "flights")):
         assert move_commits(moving, history) == [0] * 4, "a job reads the tables"
     assert move_commits(moving, history) == [10] * 4
-    assert moving.next_check - moving.clock() > CHECK_EVERY - 5
+    assert moving.next_check - moving.clock() > HISTORY_EVERY - 5
     assert all_commits(history) == before
     assert batch_offsets(bronze, 50) == offsets
     rebuilt = rebuild(settings)

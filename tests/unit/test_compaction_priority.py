@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_jobs.stream.automatic_compaction import NICENESS, lower_priority
+from spark_jobs.stream.upkeep import NICENESS, lower_priority
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, NICENESS), (NICENESS, NICENESS), (19, 19)])

@@ -12,10 +12,9 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from include.ground.file_checksum import name_by_checksum
-from spark_jobs.stream import automatic_compaction
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction
-from spark_jobs.stream.compact_tables import CompactedTable
-from spark_jobs.stream.compaction_groups import AUTOMATIC, MEGABYTE
+from spark_jobs.stream import upkeep
+from spark_jobs.stream.compaction import AUTOMATIC, MEGABYTE, CompactedTable
+from spark_jobs.stream.upkeep import AutomaticCompaction
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
 
@@ -58,7 +57,7 @@ def numbers(table: Table, files: list[DataFile]) -> list[int]:
 def test_healthy_files_of_a_group_with_a_damaged_one_are_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int, named: bool
 ) -> None:
-    monkeypatch.setattr(automatic_compaction, "LARGE_GROUP", large)
+    monkeypatch.setattr(upkeep, "LARGE_GROUP", large)
     now, table = [0.0], filled(tmp_path / "small", 6, named=named)
     broken = table.files()[2]
     path = table.spec.path / broken.path
@@ -103,7 +102,7 @@ def test_full_disk_or_missing_memory_is_no_damage(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(automatic_compaction, "compact_group", fail)
+        patch.setattr(upkeep, "compact_group", fail)
         compact_all(compaction, *tables)
     assert tried == ["silver.one", "silver.two"], "each table is tried once"
     assert not compaction._unreadable

@@ -13,7 +13,7 @@ import pytest
 
 from include.ground.paths import decision_log_path
 from include.ground.settings import Settings
-from include.read import rejected_records as module
+from include.read import rejected_records
 from include.read.rejected_records import (
     DISCARD,
     FIX,
@@ -44,7 +44,7 @@ def lines_read() -> Iterator[list[bytes]]:
         return loads(line)
 
     with pytest.MonkeyPatch.context() as spied:
-        spied.setattr(module.json, "loads", noted)
+        spied.setattr(rejected_records.json, "loads", noted)
         yield lines
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from include.cli.main import app
 from include.demo import command as cli
-from include.demo import feed as demo_feed
+from include.demo import feed
 from include.demo.feed import (
     FeedSender,
     ForeignRecords,
@@ -161,8 +161,8 @@ def finish(manifest: Path, run: Run, sent: int, finished: bool = True) -> None:
 @pytest.fixture
 def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
     found = Topics()
-    monkeypatch.setattr(demo_feed, "log_end_offsets", found.log_end_offsets)
-    monkeypatch.setattr(demo_feed, "send", found.send)
+    monkeypatch.setattr(feed, "log_end_offsets", found.log_end_offsets)
+    monkeypatch.setattr(feed, "send", found.send)
     return found
 
 

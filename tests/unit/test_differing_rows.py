@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.history.differing_rows import find_differing_rows
+from spark_jobs.history.row_differences import find_differing_rows
 from spark_jobs.tables.duckdb_session import duckdb_session
 
 COLUMNS = "(key, tags, total, mean)"

@@ -12,14 +12,14 @@ from preflight_scene import Scene, open_scene
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.state.file_locks import shared_lock
-from spark_jobs.stream import driver_progress
-from spark_jobs.stream.driver_progress import READABLE_AFTER, has_records
+from spark_jobs.stream import progress
 from spark_jobs.stream.ingest import Ingest
+from spark_jobs.stream.progress import READABLE_AFTER, has_records
 
 
 @pytest.fixture
 def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(driver_progress, "bootstrap_servers", lambda _: "broker")
+    monkeypatch.setattr(progress, "bootstrap_servers", lambda _: "broker")
     return open_scene(settings, monkeypatch)
 
 
@@ -40,7 +40,7 @@ def test_ingest_at_the_end_of_the_topic_has_no_records(scene: Scene) -> None:
 def test_records_behind_an_open_transaction_are_not_waiting(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, readable: int, expected: bool
 ) -> None:
-    monkeypatch.setattr(driver_progress, "readable_end_offsets", lambda *_, **__: {0: 10, 1: readable})
+    monkeypatch.setattr(progress, "readable_end_offsets", lambda *_, **__: {0: 10, 1: readable})
     ingest = ingest_of(scene, {0: 10, 1: 19})
     ingest.progress = time.monotonic() - READABLE_AFTER - 1
     assert has_records(ingest, {0: 10, 1: 20}) is expected

@@ -16,8 +16,8 @@ from include.ground.settings import Settings
 from include.state.driver_status import DriverStatus, LastRun, read_reported_status, status_file, stream_status
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile
-from spark_jobs.stream import status_reporter
-from spark_jobs.stream.status_reporter import StatusReporter
+from spark_jobs.stream import progress
+from spark_jobs.stream.progress import StatusReporter
 
 FLIGHTS = "stream:flights"
 OLD = """{"state": "running", "reason": null, "terminal": false, "release": "r1", "epoch": 3, "pid": 77,
@@ -102,7 +102,7 @@ def test_status_on_a_full_disk_overwrites_the_file_in_place(
 
 def test_progress_is_that_of_the_main_loop_and_of_ingest(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(status_reporter.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     path = status_path(settings, FLIGHTS)
     path.parent.mkdir(parents=True)
     reporter = StatusReporter(path, lambda: True)

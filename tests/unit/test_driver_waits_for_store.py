@@ -17,7 +17,7 @@ from include.ground.settings import Settings
 from include.state.lease_errors import LeaseLost
 from spark_jobs.jobs.drive_stream import await_store
 from spark_jobs.stream import back_off
-from spark_jobs.stream.status_reporter import StatusReporter
+from spark_jobs.stream.progress import StatusReporter
 
 
 @pytest.fixture

@@ -20,10 +20,9 @@ from include.plans.plan_journal import comparison_path
 from include.plans.stage_results import Stage
 from include.read.publication import Publication, SourceVersion, publish
 from include.run.log_trimming import OF_DATASET
-from spark_jobs.stream.automatic_compaction import AutomaticCompaction
-from spark_jobs.stream.automatic_removal import AutomaticRemoval
+from spark_jobs.stream.derived_loop import DerivedUpkeep
 from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.derived_upkeep import DerivedUpkeep
+from spark_jobs.stream.upkeep import AutomaticCompaction, AutomaticRemoval
 
 NAME = "weather_delays"
 DAY = timedelta(days=1)

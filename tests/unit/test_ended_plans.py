@@ -43,9 +43,9 @@ from include.plans.stage_results import Stage
 from include.read.publication import NothingPublished, publish
 from include.state.file_locks import take_lock
 from include.state.release_files import active_releases_file
-from spark_jobs.stream import automatic_removal
-from spark_jobs.stream.automatic_removal import AutomaticRemoval
+from spark_jobs.stream import upkeep
 from spark_jobs.stream.driver_loop import DriverLoop
+from spark_jobs.stream.upkeep import AutomaticRemoval
 
 LATER = datetime.now(UTC) + timedelta(days=7, hours=1)
 CANCELLED = (Stage.CANCELLED,)
@@ -329,7 +329,7 @@ def test_each_step_of_the_removal_is_short(settings: Settings, monkeypatch: pyte
     for _ in range(3):
         end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
     removal, tables = AutomaticRemoval(next_check=0), release_path(settings, "flights", "bbb")
-    monkeypatch.setattr(automatic_removal, "SECONDS_AT_ONCE", 0)
+    monkeypatch.setattr(upkeep, "SECONDS_AT_ONCE", 0)
     assert [(removal.step(settings, "flights"), tables.exists()) for _ in range(4)] == [
         (True, True), (True, True), (True, False), (True, False)
     ]  # fmt: skip
@@ -345,7 +345,7 @@ def test_removal_builds_a_missing_index_in_short_steps(settings: Settings, monke
         end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
     shutil.rmtree(index_path(settings).parent)
     removal, entered = AutomaticRemoval(next_check=0), []
-    monkeypatch.setattr(automatic_removal, "SECONDS_AT_ONCE", 0)
+    monkeypatch.setattr(upkeep, "SECONDS_AT_ONCE", 0)
     for _ in range(3):
         assert removal.step(settings, "flights")
         entered.append(number_of_plans(settings))

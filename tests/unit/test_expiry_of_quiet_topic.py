@@ -12,8 +12,8 @@ from include.declare.pipeline import Retention
 from include.ground.settings import Settings
 from spark_jobs.layers.bronze import BronzeBatch, commit_quiet_batch
 from spark_jobs.layers.release import Release
-from spark_jobs.stream import expire_batches
-from spark_jobs.stream.expire_batches import _expiring
+from spark_jobs.stream import expiry
+from spark_jobs.stream.expiry import _expiring
 
 RECORDS = 5
 
@@ -27,7 +27,7 @@ def history(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> GrownHistory
     bronze, facts = found.release.writer.bronze, {"dataset": "flights", "topic_id": "t", "query_id": "q", "epoch": 1}
     for number in (RECORDS, RECORDS + 1):
         commit_quiet_batch(bronze, BronzeBatch(number, "flights/bronze/g1", RECORDS - 1, {0: (9, 9)}, facts))
-    monkeypatch.setattr(expire_batches, "refined_batch", lambda _: RECORDS + 1)
+    monkeypatch.setattr(expiry, "refined_batch", lambda _: RECORDS + 1)
     return found
 
 

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from include.producers import sending as kafka_producer
+from include.producers import sending
 from include.producers.faults import Shares
 from include.producers.feed import Feed, InvalidEventRange
 from include.producers.manifest import (
@@ -119,7 +119,7 @@ def test_tombstone_and_empty_value_stay_different(broker: str) -> None:
 
 
 def test_produce_waits_for_a_full_queue(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_producer, "QUEUE_RECORDS", 100)
+    monkeypatch.setattr(sending, "QUEUE_RECORDS", 100)
     assert produce(broker, "full", table(3_000)).sent == 3_000
     found = [[int((value or b"")[1:]) for _, value in rows] for rows in log(broker, "full").values()]
     assert sorted(number for rows in found for number in rows) == list(range(3_000))
@@ -168,7 +168,7 @@ def test_invalid_rate_is_refused(broker: str, rate: float) -> None:
 
 
 def test_rejected_record_raises_delivery_failed(broker: str) -> None:
-    rows = pl.DataFrame({"key": [b"k"], "value": [b"x" * (kafka_producer.LARGEST_MESSAGE + 1)], "fault": ["corrupt"]})
+    rows = pl.DataFrame({"key": [b"k"], "value": [b"x" * (sending.LARGEST_MESSAGE + 1)], "fault": ["corrupt"]})
     with pytest.raises(DeliveryFailed) as failed:
         produce(broker, "large", rows)
     assert failed.value.failed == 1
@@ -176,7 +176,7 @@ def test_rejected_record_raises_delivery_failed(broker: str) -> None:
 
 
 def test_rejected_record_among_others_raises_delivery_failed(broker: str) -> None:
-    too_large = b"x" * (kafka_producer.LARGEST_MESSAGE + 1)
+    too_large = b"x" * (sending.LARGEST_MESSAGE + 1)
     rows = table(3).with_columns(pl.Series("value", [b"a", too_large, b"b"]))
     with pytest.raises(DeliveryFailed) as failed:
         produce(broker, "one large", rows)
@@ -185,7 +185,7 @@ def test_rejected_record_among_others_raises_delivery_failed(broker: str) -> Non
 
 
 def test_unreachable_broker_raises_delivery_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_producer, "DELIVERY_SECONDS", 1)
+    monkeypatch.setattr(sending, "DELIVERY_SECONDS", 1)
     with pytest.raises(DeliveryFailed) as failed:
         produce("127.0.0.1:1", "gone", table(20))
     assert failed.value.failed == 20
@@ -227,7 +227,7 @@ def test_stopped_run_continues_without_sending_twice(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = tmp_path / "m"
-    monkeypatch.setattr(kafka_producer, "BURST", 50)
+    monkeypatch.setattr(sending, "BURST", 50)
     whole = tmp_path / "whole"
     again = sender(broker, "stopped", manifest)
     stops = iter([False, False])
@@ -265,7 +265,7 @@ def test_chunk_resent_after_a_crash_is_in_the_manifest(
         again(log_ends=crashing)
     with journal_path(manifest).open("ab") as torn:
         torn.write(b'{"sent": 60')
-    monkeypatch.setattr(kafka_producer, "BURST", 50)
+    monkeypatch.setattr(sending, "BURST", 50)
     stop_answers = iter([False] * 5)
     first = again(pace=Pace(stop=lambda: next(stop_answers, True)))
     done = again()
@@ -299,7 +299,7 @@ def test_manifest_of_a_finished_or_other_run_is_not_overwritten(broker: str, tmp
 
 
 def test_recreated_topic_is_refused(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_producer, "BURST", 50)
+    monkeypatch.setattr(sending, "BURST", 50)
     manifest = tmp_path / "m"
     stops = iter([False, False])
     sender(broker, "old", manifest)(pace=Pace(stop=lambda: next(stops, True)))

@@ -22,7 +22,7 @@ from include.read.publication import fence_publication, publish, read_publicatio
 from include.state.lease_errors import LeaseLost
 from spark_jobs.stream.derived_loop import DerivedLoop
 from spark_jobs.stream.driver_loop import DriverLoop
-from spark_jobs.stream.fence_owner import fence_earlier_owner
+from spark_jobs.stream.preflight import fence_earlier_owner
 from spark_jobs.tables.commit_log import UNFINISHED, claim_tables, take_over_tables
 from spark_jobs.tables.delta_table import OwnershipLost, Table
 

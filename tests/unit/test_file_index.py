@@ -12,7 +12,7 @@ import pytest
 
 from include.ground.settings import Settings
 from spark_jobs.layers.bronze import bronze_spec
-from spark_jobs.stream.driver_progress import lag_seconds
+from spark_jobs.stream.progress import lag_seconds
 from spark_jobs.tables.batches import batch_commit
 from spark_jobs.tables.data_files import Bounds, DataFile
 from spark_jobs.tables.delta_table import BATCH, FileIndex, Table

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from include.producers import command as file_records
+from include.producers import command
 from include.producers.command import record_key, send_file
 from include.producers.sending import Pace, SendProgress
 
@@ -73,7 +73,7 @@ def test_every_line_is_a_record_with_the_bytes_of_the_line(broker: str, file: Pa
 def test_chunks_together_are_the_whole_file_at_the_rate(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_records, "CHUNK_LINES", 10)
+    monkeypatch.setattr(command, "CHUNK_LINES", 10)
     path = tmp_path / "many.jsonl"
     path.write_text("".join(f'{{"n": {n}}}\n' for n in range(35)))
     sent = send_file(path, broker, "chunks", pace=Pace(rate=100))

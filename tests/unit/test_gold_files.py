@@ -35,8 +35,7 @@ from spark_jobs.layers.gold_files import (
     old_neighbours,
     touched_files,
 )
-from spark_jobs.stream.compact_tables import CompactedTable, compact_group
-from spark_jobs.stream.compaction_groups import AUTOMATIC
+from spark_jobs.stream.compaction import AUTOMATIC, CompactedTable, compact_group
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
 

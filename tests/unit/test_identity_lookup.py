@@ -20,7 +20,7 @@ from include.cli.main import app
 from include.ground.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
 from spark_jobs.layers.identities import IdentityLookup
-from spark_jobs.stream.execute_request import execute
+from spark_jobs.stream.requests import execute
 from spark_jobs.tables import identity_index
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.identity_index import index_file
@@ -166,7 +166,7 @@ def test_owner_builds_an_index_with_wrong_entries_again_on_request(silver: Index
     assert silver.candidates([1, 48]) == []
     owner: Any = SimpleNamespace(writer=SimpleNamespace(identities=silver.lookup))
     active: Any = Mock(all_releases=[SimpleNamespace(name="aaa", release=owner)])
-    with patch("spark_jobs.stream.execute_request.refined_batch", lambda _: 9):
+    with patch("spark_jobs.stream.requests.refined_batch", lambda _: 9):
         response = execute(active, OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "aaa"))
     assert (response.refused, response.done) == ("", {"aaa": 50})
     assert silver.candidates([1, 48]) == ["e1", "e48"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.cli import main as cli
+from include.cli import main
 from include.cli.exit_codes import INTERRUPTED
 
 
@@ -12,17 +12,17 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
     def fail() -> None:
         raise RuntimeError(message)
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(main, "app", fail)
 
 
 def test_interrupted_query_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, "Query interrupted")
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main.main()
     assert ended.value.code == INTERRUPTED
 
 
 def test_other_runtime_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, "a defect")
     with pytest.raises(RuntimeError, match="a defect"):
-        cli.main()
+        main.main()

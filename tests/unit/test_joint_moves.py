@@ -41,10 +41,10 @@ from include.state.owner_requests import (
     withdraw_request,
 )
 from include.state.release_files import active_releases_file
-from spark_jobs.stream import derived_requests
+from spark_jobs.history.reader_analysis import pin_members
+from spark_jobs.stream import derived_loop
 from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.member_pins import pin_members
-from spark_jobs.stream.request_exchange import receive_request
+from spark_jobs.stream.requests import receive_request
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MEMBERS = (Member("hours", "h1", "h2"), Member("weeks", "w1", "w2"))
@@ -207,7 +207,7 @@ def test_members_are_pinned_at_one_state_of_their_sources(settings: Settings) ->
     follow()
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
-        from spark_jobs.stream import member_pins
+        from spark_jobs.history import reader_analysis as member_pins
 
         read = member_pins.read_publication
         patch.setattr(
@@ -236,12 +236,12 @@ def test_a_member_is_published_while_its_source_moves_on(settings: Settings, mon
     publish(settings, old)
     moves = iter(range(100))
     chased = Mock(**{"next_run.side_effect": lambda: next(moves, None)})
-    monkeypatch.setattr(derived_requests, "released_derived", Mock())
-    monkeypatch.setattr(derived_requests, "DerivedRelease", lambda *_, **__: chased)
-    monkeypatch.setattr(derived_requests, "replace", lambda each, **_: each)
+    monkeypatch.setattr(derived_loop, "released_derived", Mock())
+    monkeypatch.setattr(derived_loop, "DerivedRelease", lambda *_, **__: chased)
+    monkeypatch.setattr(derived_loop, "replace", lambda each, **_: each)
     save_shadow_publication(settings, replace(old, release="h2"))
     release = Mock(settings=settings, derived=SimpleNamespace(name="hours", release="h1"))
-    assert derived_requests.promoted(release, "h2") is chased
+    assert derived_loop.promoted(release, "h2") is chased
     chased.finish_run.assert_called_once()
     chased.execute.assert_called_once_with(0)
     assert read_publication(settings, "hours").release == "h2"

@@ -29,7 +29,7 @@ from include.plans.plan_lookup import next_plan_id, open_plans
 from include.plans.stage_results import Stage
 from include.read.publication import publish
 from include.serve.plans_view import PAGE, plans_view
-from spark_jobs.stream.automatic_removal import AutomaticRemoval
+from spark_jobs.stream.upkeep import AutomaticRemoval
 
 COPIES = 250
 OPENED: list[str] = []

@@ -21,7 +21,7 @@ from include.change import plan_stages, release_plan
 from include.change.plan_preconditions import AlreadyPublished, DiskTooSmall, refuse_small_disk
 from include.change.reinstate_plan import restore_discards
 from include.change.release_plan import StreamNotRunning
-from include.cli import plan_command as cli
+from include.cli import plan_command
 from include.declare.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.declare.release_diff import TableChange, release_changes
@@ -335,6 +335,6 @@ def test_ctrl_c_prints_the_command_that_continues(
     record = save_plan(settings, plan(settings))
     monkeypatch.setattr(plan_stages, "build", interrupted)
     with pytest.raises(typer.Exit) as ended:
-        cli.run_through(Console(width=200), settings, record, lambda _: True)
+        plan_command.run_through(Console(width=200), settings, record, lambda _: True)
     assert ended.value.exit_code == 130
     assert f"headrace plan apply {record.plan.id} continues" in capsys.readouterr().out

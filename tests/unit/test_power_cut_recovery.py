@@ -12,11 +12,10 @@ from preflight_scene import BATCHES, NOW, Scene, open_scene, record_of
 
 from include.ground.delta_log import LOG, commit_name
 from include.ground.settings import Settings
-from spark_jobs.stream import power_cut_recovery
-from spark_jobs.stream.power_cut_recovery import roll_back_tables, usable_generation
+from spark_jobs.stream import recovery
 from spark_jobs.stream.preflight import CheckpointDisagrees, CheckpointMissing, RecordsReplaced, TopicReplaced
 from spark_jobs.stream.preflight import bronze_head as head_of
-from spark_jobs.stream.table_rollback import PatchBlocksRollback
+from spark_jobs.stream.recovery import PatchBlocksRollback, roll_back_tables, usable_generation
 from spark_jobs.tables.checkpoint import Generation
 from spark_jobs.tables.data_files import TableSpec
 from spark_jobs.tables.delta_table import Table
@@ -25,8 +24,8 @@ from spark_jobs.tables.delta_table import Table
 @pytest.fixture
 def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
     scene = open_scene(settings, monkeypatch)
-    monkeypatch.setattr(power_cut_recovery, "topic_id", lambda *_: scene.kafka.id)
-    monkeypatch.setattr(power_cut_recovery, "log_end_offsets", lambda *_: dict(scene.kafka.ends))
+    monkeypatch.setattr(recovery, "topic_id", lambda *_: scene.kafka.id)
+    monkeypatch.setattr(recovery, "log_end_offsets", lambda *_: dict(scene.kafka.ends))
     return scene
 
 
@@ -90,14 +89,14 @@ def test_bronze_is_rolled_back_to_the_last_batch_that_kafka_has(scene: Scene, lo
 def test_versions_that_do_not_open_any_more_are_not_compared_with_kafka(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(power_cut_recovery, "oldest_version", lambda _: 3)
+    monkeypatch.setattr(recovery, "oldest_version", lambda _: 3)
     opened: list[int] = []
 
     def opened_table(spec: TableSpec, version: int) -> Table:
         opened.append(version)
         return Table(spec, version)
 
-    monkeypatch.setattr(power_cut_recovery, "Table", opened_table)
+    monkeypatch.setattr(recovery, "Table", opened_table)
     replace_from(scene, 3, 1)
     assert started(scene)[0] == 2
     assert min(opened) == 3
@@ -116,7 +115,7 @@ def test_topic_with_other_records_is_refused(scene: Scene) -> None:
 
 def test_what_is_too_old_for_a_power_cut_stays(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka restored from a backup of yesterday lacks records that bronze must not lose too."""
-    monkeypatch.setattr(power_cut_recovery, "LONGEST", timedelta(seconds=-1))
+    monkeypatch.setattr(recovery, "LONGEST", timedelta(seconds=-1))
     replace_from(scene, 2, 0)
     with pytest.raises(RecordsReplaced):
         started(scene)

@@ -12,7 +12,7 @@ from decimal import Decimal
 import pytest
 from small_warehouse import SmallWarehouse, at, bronze_metadata, bronze_row, rejected_row, silver_row
 
-from include.cli import main as command_line
+from include.cli import main
 from include.ground.delta_log import LOG, commit_name
 from include.ground.settings import Settings, load_settings
 from include.read.plain_values import excerpt, json_value, text_value
@@ -32,7 +32,7 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         with pytest.raises(SystemExit) as left:
-            command_line.main()
+            main.main()
         printed = capsys.readouterr()
         return int(left.value.code or 0), printed.out, printed.err
 

@@ -16,11 +16,11 @@ from include.ground.kafka import BrokerUnreachable
 from include.ground.settings import Settings
 from spark_jobs.layers.bronze import IdleSet, _metadata, idle_set_at, last_before_waking
 from spark_jobs.stream import ingest as ingest_module
-from spark_jobs.stream import quiet_commits
-from spark_jobs.stream.automatic_step import PAUSE_AFTER_FAILURE
+from spark_jobs.stream import upkeep
+from spark_jobs.stream.back_off import PAUSE_AFTER_FAILURE
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.preflight import TopicReplaced, bronze_head
-from spark_jobs.stream.quiet_commits import RESTING_SECONDS, QuietCommits
+from spark_jobs.stream.upkeep import RESTING_SECONDS, QuietCommits
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import OwnershipLost, Table
 
@@ -32,6 +32,7 @@ def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(ingest_module, "current_versions", lambda *_: {})
     monkeypatch.setattr(ingest_module, "bootstrap_servers", lambda *_: "broker")
     monkeypatch.setattr(ingest_module, "computes_here", lambda _: True)
+    monkeypatch.setattr(ingest_module, "log_end_offsets", lambda *_, **__: {})
     return open_scene(settings, monkeypatch)
 
 
@@ -117,6 +118,17 @@ def test_a_batch_says_which_partitions_are_idle(scene: Scene, monkeypatch: pytes
     assert ingest.quiet.quiet() == {1}, "partition 0 has just brought a record"
 
 
+def test_a_partition_with_an_open_transaction_wakes_with_the_batch_of_another(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest = started(scene)
+    ingest.commit_quiet(frozenset({0, 1}), ingest.last_batch)
+    hidden = {0: TEN * (BATCHES + 1), 1: TEN * (BATCHES + 1) + 1}
+    monkeypatch.setattr(ingest_module, "log_end_offsets", lambda *_, **__: hidden)
+    take(scene, ingest, monkeypatch, 0, number=BATCHES)
+    assert ingest.idle == IdleSet(frozenset(), LAST + 2)
+
+
 def test_a_full_batch_makes_no_partition_idle(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     ingest = started(scene)
     ingest.limit.offsets = ingest.limit.measured = TEN
@@ -161,8 +173,8 @@ def test_a_run_ends_before_each_batch_with_which_a_partition_wakes(
 def due(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Ingest, QuietCommits, Mock]:
     """Return ingest of a topic of which all is quiet, and refined, and a table that waits."""
     ingest = started(scene)
-    monkeypatch.setattr(quiet_commits, "refined_batch", lambda _: ingest.last_batch)
-    monkeypatch.setattr(quiet_commits, "is_awaited", awaited := Mock(return_value=True))
+    monkeypatch.setattr(upkeep, "refined_batch", lambda _: ingest.last_batch)
+    monkeypatch.setattr(upkeep, "is_awaited", awaited := Mock(return_value=True))
     released = Mock()
     released.dataset.pipeline.idle = timedelta(0)
     ingest.committed -= RESTING_SECONDS
@@ -196,9 +208,9 @@ def test_nothing_is_said_while_batches_come_or_wait(
     due: tuple[Ingest, QuietCommits, Mock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest, commits, _ = due
-    monkeypatch.setattr(quiet_commits, "refined_batch", lambda _: LAST - 1)
+    monkeypatch.setattr(upkeep, "refined_batch", lambda _: LAST - 1)
     assert not step(ingest, commits)
-    monkeypatch.setattr(quiet_commits, "refined_batch", lambda _: LAST)
+    monkeypatch.setattr(upkeep, "refined_batch", lambda _: LAST)
     ingest.committed += RESTING_SECONDS
     assert not step(ingest, commits)
     ingest.committed -= RESTING_SECONDS
@@ -234,7 +246,7 @@ def test_a_shadow_that_has_caught_up_gets_its_batch(
     (published,) = commits.releases  # type: ignore[attr-defined]
     shadow, refined = Mock(), [LAST - 1]
     awaited.side_effect = lambda release, *_: release is shadow
-    monkeypatch.setattr(quiet_commits, "refined_batch", lambda release: refined[0] if release is shadow else LAST)
+    monkeypatch.setattr(upkeep, "refined_batch", lambda release: refined[0] if release is shadow else LAST)
     assert not commits.step(ingest, [published, shadow])
     refined[0] = LAST
     assert commits.step(ingest, [published, shadow])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spark_jobs.layers.bronze import BronzeBatch, IdleSet
-from spark_jobs.stream.quiet_partitions import LOOK_IS_OLD, QuietPartitions
+from spark_jobs.stream.ingest import LOOK_IS_OLD, QuietPartitions
 
 AFTER = timedelta(seconds=30)
 

@@ -27,7 +27,7 @@ from include.state.release_files import (
     verified_file,
 )
 from spark_jobs.stream.active_releases import recorded_releases
-from spark_jobs.stream.publication_recovery import ReleaseAmbiguous, last_active_release
+from spark_jobs.stream.recovery import ReleaseAmbiguous, last_active_release
 
 REVERT = PatchDirection.REVERT
 

@@ -9,9 +9,9 @@ import pytest
 from include.ground.paths import request_path
 from include.ground.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request, submit_request
-from spark_jobs.stream import request_exchange
+from spark_jobs.stream import requests
 from spark_jobs.stream.back_off import LONGEST_PAUSE, BackOff
-from spark_jobs.stream.request_exchange import receive_request, send_response
+from spark_jobs.stream.requests import receive_request, send_response
 
 REQUEST = OwnerRequest("p1", RequestKind.PROMOTE, "r2", "a plan")
 RESPONSE = OwnerResponse("p1", RequestKind.PROMOTE, "r2", "", 7)
@@ -50,7 +50,7 @@ def test_request_whose_response_cannot_be_written_is_received_again(
 ) -> None:
     submit_request(settings, "flights", REQUEST)
     with monkeypatch.context() as patch:
-        patch.setattr(request_exchange, "respond", Mock(side_effect=OSError("no space left")))
+        patch.setattr(requests, "respond", Mock(side_effect=OSError("no space left")))
         send_response(settings, "flights", REQUEST, RESPONSE)
     assert receive_request(settings, "flights", lambda: 7) == REQUEST
     send_response(settings, "flights", REQUEST, RESPONSE)

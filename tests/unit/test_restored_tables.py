@@ -21,13 +21,13 @@ from test_stored_publications import in_store, store_of, stored, write_batch
 from include.ground.paths import bronze_path, checkpoint_path, restoring_path, silver_path, snapshots_path, warehouse
 from include.ground.settings import Settings
 from include.read import fetch_dataset as fetching
-from include.read import publish_to_store as pushing
+from include.read import publish_to_store
 from include.read.fetch_dataset import FetchedFileDiffers, PublicationNotStored, fetch_dataset
 from include.read.publication import Publication, SourceVersion, TableVersion, find_publication, publish
 from include.read.publish_to_store import refuse_start, remove_stored_files
 from include.read.stored_publication import PublishedElsewhere
 from spark_jobs.jobs import restore_job
-from spark_jobs.stream.obsolete_files import AutomaticDeletion, RetainedTables
+from spark_jobs.stream.expiry import AutomaticDeletion, RetainedTables
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -136,7 +136,7 @@ def test_commits_that_the_old_owner_puts_during_the_restore_are_removed(
 
     write_batch(lost, 2)
     begun, keep = stored(fresh), fetching._data_files
-    monkeypatch.setattr(pushing, "_begin", lambda *_: begun)
+    monkeypatch.setattr(publish_to_store, "_begin", lambda *_: begun)
     monkeypatch.setattr(fetching, "_data_files", end_publication)
     done = fetch_dataset(fresh, "sales", NOW)
     monkeypatch.undo()

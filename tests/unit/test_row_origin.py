@@ -15,7 +15,7 @@ from small_warehouse import SALES_CONTRACT, SmallWarehouse, at, bronze_metadata,
 
 from include.audit import origin
 from include.audit.origin import OpenRows, _recent, open_rows
-from include.cli import main as command_line
+from include.cli import main
 from include.declare.dataset import released_dataset, snapshot_dataset
 from include.declare.gold import ON_CLOSE, Gold
 from include.declare.pipeline import load_pipeline
@@ -65,7 +65,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
         with pytest.raises(SystemExit) as left:
-            command_line.main()
+            main.main()
         printed = capsys.readouterr()
         return int(left.value.code or 0), printed.out, printed.err
 

@@ -14,7 +14,7 @@ from ledgered_stream import RELEASE, Stream
 from rich.console import Console
 from typer.testing import CliRunner
 
-from include.cli import status_command as cli
+from include.cli import status_command
 from include.cli.main import app
 from include.declare.dataset import content_hash
 from include.ground.delta_log import LOG, commit_name
@@ -75,7 +75,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 def headrace(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     """The command line on the test's state folder."""
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
-    monkeypatch.setattr(cli, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(status_command, "POLL_SECONDS", 0.02)
     load_settings.cache_clear()
     return CliRunner()
 
@@ -175,7 +175,7 @@ def test_crash_is_shown_in_red_and_fails_only_with_check(
     write_driver_status(settings, GONE)
     console = Console(force_terminal=True, width=100)
     with console.capture() as capture:
-        console.print(cli.progress_table(observe_progress(settings)))
+        console.print(status_command.progress_table(observe_progress(settings)))
     assert "\x1b[1;31mcrashed" in capture.get()
     assert headrace.invoke(app, ["status"]).exit_code == 0
     assert headrace.invoke(app, ["status", "--check"]).exit_code == 1
@@ -306,9 +306,9 @@ def test_wait_without_a_broker_ends_at_once(settings: Settings, headrace: CliRun
 def test_wait_needs_more_than_one_observation(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer continues between two observations: only two equal end offsets in a row count."""
     looks = [CatchUpProgress({}, {"flights": {0: end}}, (), None) for end in (5, 9, 9)]
-    monkeypatch.setattr(cli, "observe_catch_up", lambda settings, datasets: looks.pop(0))
-    monkeypatch.setattr(cli, "POLL_SECONDS", 0.0)
-    assert "caught up" in cli.await_caught_up(settings, [], 5.0)
+    monkeypatch.setattr(status_command, "observe_catch_up", lambda settings, datasets: looks.pop(0))
+    monkeypatch.setattr(status_command, "POLL_SECONDS", 0.0)
+    assert "caught up" in status_command.await_caught_up(settings, [], 5.0)
     assert looks == []
 
 
@@ -328,8 +328,8 @@ def test_watch_prints_a_json_line_per_observation(
         return looks.pop()
 
     printed: list[str] = []
-    monkeypatch.setattr(cli.typer, "echo", printed.append)
-    cli.watch_status(look, as_json=True)
+    monkeypatch.setattr(status_command.typer, "echo", printed.append)
+    status_command.watch_status(look, as_json=True)
     assert [list(json.loads(line)) for line in printed] == [
         ["at", "processes", "datasets", "derived", "leases", "notes"]
     ] * 2

@@ -19,8 +19,7 @@ from stored_site import create_bucket, endpoint_of, running_store, stored_settin
 from include.ground.object_store import ObjectStore, StoreUnavailable, find_store
 from include.ground.paths import decision_log_path, publication_path, silver_path, store_owner_path, warehouse
 from include.ground.settings import Settings
-from include.read import publication as local_publication
-from include.read import publish_to_store as pushing
+from include.read import publication, publish_to_store
 from include.read.fetch_dataset import fetch_dataset
 from include.read.publication import Publication, find_publication, publish
 from include.read.publish_to_store import ForeignCommit, refuse_start
@@ -116,10 +115,10 @@ def test_small_files_are_read_and_sent_again_only_when_they_changed(
         hashed.append(path)
         return keep(path)
 
-    hashed, keep = list[Path](), pushing.file_checksum
+    hashed, keep = list[Path](), publish_to_store.file_checksum
     decisions = decision_log_path(settings, "sales")
     decisions.write_text("one")
-    monkeypatch.setattr(pushing, "file_checksum", count)
+    monkeypatch.setattr(publish_to_store, "file_checksum", count)
     tables.move(0)
     tables.move(0)
     assert hashed == [decisions]
@@ -184,8 +183,8 @@ def test_of_two_publications_at_once_one_is_refused(
         assert store.replace("sales/publication.json", taken.content(), before.tag)
         return keep(*given)
 
-    keep = pushing._push_files
-    monkeypatch.setattr(pushing, "_push_files", taken_meanwhile)
+    keep = publish_to_store._push_files
+    monkeypatch.setattr(publish_to_store, "_push_files", taken_meanwhile)
     write_batch(tables, 1)
     with pytest.raises(PublishedElsewhere, match="elsewhere"):
         tables.move(1)
@@ -228,10 +227,10 @@ def test_a_publication_that_was_interrupted_is_completed(
             keep(*given)
         raise KeyboardInterrupt
 
-    keep = getattr(pushing, step)
+    keep = getattr(publish_to_store, step)
     write_batch(tables, 1)
     with monkeypatch.context() as broken:
-        broken.setattr(pushing, step, die)
+        broken.setattr(publish_to_store, step, die)
         with pytest.raises(KeyboardInterrupt):
             tables.move(1)
     assert stored(settings).publication["batch"] == 0
@@ -248,7 +247,7 @@ def interrupt_first_publication(tables: SmallWarehouse, monkeypatch: pytest.Monk
 
     write_batch(tables, 0)
     with monkeypatch.context() as broken:
-        broken.setattr(pushing, "_push_files", die)
+        broken.setattr(publish_to_store, "_push_files", die)
         with pytest.raises(KeyboardInterrupt):
             tables.move(0)
 
@@ -293,7 +292,7 @@ def test_a_crash_between_store_and_file_is_completed(
 
     write_batch(tables, 1)
     with monkeypatch.context() as broken:
-        broken.setattr(local_publication, "write_atomically", die)
+        broken.setattr(publication, "write_atomically", die)
         with pytest.raises(KeyboardInterrupt):
             tables.move(1)
     before = find_publication(settings, "sales")
@@ -318,6 +317,6 @@ def test_a_store_out_of_reach_keeps_the_old_publication(settings: Settings, tabl
 def test_without_a_store_nothing_is_sent_or_written(tmp_path: Path) -> None:
     settings = Settings(state=tmp_path)
     refuse_start(settings, "sales")
-    publish(settings, Publication("sales", "r", 0, local_publication.datetime.now(local_publication.UTC), {}, {}))
+    publish(settings, Publication("sales", "r", 0, publication.datetime.now(publication.UTC), {}, {}))
     assert [path.name for path in warehouse(settings).rglob("*") if path.is_file()] == ["publication.json"]
     assert not store_owner_path(settings, "sales").exists()

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.ground import strict_values as strict
+from include.ground import strict_values
 
 D = ("--dataset", "flights")
 REPLAY, BACKFILL = ("replay", "plan", *D), ("backfill", "plan", *D)
@@ -60,17 +60,17 @@ def test_wrong_value_is_refused_with_exit_code_2(arguments: tuple[str, ...], why
 
 
 def test_right_values_are_read_as_written() -> None:
-    assert strict.offset_ranges('{"0": [1, 2], "1": [5, 9]}') == {0: (1, 2), 1: (5, 9)}
-    assert strict.batch_range("3..7") == strict.BatchRange(3, 7)
-    assert strict.utc_time("2013-03-01T12:00:00+02:00") == datetime(2013, 3, 1, 10, tzinfo=UTC)
-    assert strict.utc_time("2013-03-01") == datetime(2013, 3, 1, tzinfo=UTC)
-    assert (strict.share("0.5%"), strict.share(0.25), strict.share("1")) == (0.005, 0.25, 1.0)
+    assert strict_values.offset_ranges('{"0": [1, 2], "1": [5, 9]}') == {0: (1, 2), 1: (5, 9)}
+    assert strict_values.batch_range("3..7") == strict_values.BatchRange(3, 7)
+    assert strict_values.utc_time("2013-03-01T12:00:00+02:00") == datetime(2013, 3, 1, 10, tzinfo=UTC)
+    assert strict_values.utc_time("2013-03-01") == datetime(2013, 3, 1, tzinfo=UTC)
+    assert (strict_values.share("0.5%"), strict_values.share(0.25), strict_values.share("1")) == (0.005, 0.25, 1.0)
 
 
 @pytest.mark.parametrize("text", ["", "3", "3..", "..4", "7..3", "a..b", "-1..2", "1...2"])
 def test_malformed_batch_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a range of batches"):
-        strict.batch_range(text)
+        strict_values.batch_range(text)
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_malformed_batch_range_is_refused(text: str) -> None:
 )
 def test_malformed_offsets_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not JSON|object|names no partition|start, end|partition"):
-        strict.offset_ranges(text)
+        strict_values.offset_ranges(text)

@@ -14,7 +14,7 @@ from include.ground.delta_log import LOG, checkpoint_file, commit_name, commits,
 from include.ground.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
 from include.ground.settings import Settings
 from spark_jobs.layers.release import are_one_run_apart
-from spark_jobs.stream.table_rollback import PatchBlocksRollback, planned_rollback
+from spark_jobs.stream.recovery import PatchBlocksRollback, planned_rollback
 from spark_jobs.tables.commit_log import log_tail
 from spark_jobs.tables.identity_index import IndexRecord, index_file
 

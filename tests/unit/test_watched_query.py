@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.cli import main as command_line
-from include.cli import query_command
+from include.cli import main, query_command
 from include.ground.settings import Settings, load_settings
 from include.read.published_sql import QueryFailed
 from include.read.subscription import ResultChange, watched_changes
@@ -91,7 +90,7 @@ def test_command_prints_changes_until_ctrl_c(
     monkeypatch.setattr(query_command, "watched_changes", changes)
     monkeypatch.setattr(sys, "argv", ["headrace", "query", COUNTS, "--watch", "--format", format])
     with pytest.raises(SystemExit) as left:
-        command_line.main()
+        main.main()
     load_settings.cache_clear()
     printed = capsys.readouterr().out
     assert left.value.code == 130

@@ -1,8 +1,6 @@
-"""Executes owner requests between two runs: one function for each kind.
+"""Owner requests between two runs: received, executed by one function for each kind, answered.
 
-Reads: the request. Writes: what the request names.
-Guarantee: executing a request twice has the effect of executing it once; a refused request changes nothing.
-Does not: end the driver; a request that fails is refused with the reason.
+Executing a request twice has the effect of once. After a crash the request stays pending.
 """
 
 from __future__ import annotations
@@ -14,15 +12,52 @@ from typing import Any, TypeVar
 
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import Settings
+from include.plans.awaited_moves import drop_obsolete, is_due
 from include.read.rejected_records import decision_log_size
-from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
+from include.state.json_file import StateFileUnreadable
+from include.state.owner_requests import (
+    OwnerRequest,
+    OwnerResponse,
+    RequestKind,
+    dismiss_invalid,
+    pending_request,
+    respond,
+)
 from include.state.release_files import PatchDirection, PlanBuild
 from spark_jobs.layers.release import refined_batch, unfinished_run
 from spark_jobs.stream.active_releases import ActiveReleases, RequestWithdrawn
-from spark_jobs.stream.compact_tables import compact_tables
-from spark_jobs.stream.expire_batches import expire_batches
-from spark_jobs.stream.patch_in_progress import begin_patch, read_built
+from spark_jobs.stream.compaction import compact_tables
+from spark_jobs.stream.expiry import expire_batches
+from spark_jobs.stream.publication import begin_patch, read_built
 from spark_jobs.tables.log_lines import error_reason, log_line
+
+
+def receive_request(settings: Settings, dataset: str, batch: Callable[[], int]) -> OwnerRequest | None:
+    """Return the pending request, unless other datasets have to move before it.
+
+    One that can never be due is removed; an invalid one is dismissed with a response that names the refined `batch`.
+    Raises OSError when its file cannot be read.
+    """
+    try:
+        request = pending_request(settings, dataset)
+        if request is None or is_due(settings, request):
+            return request
+        if drop_obsolete(settings, dataset) is not None:
+            log_line(f"the request of {request.requester} is removed: another plan has moved what it waited for")
+        return None
+    except StateFileUnreadable as error:
+        log_line(error.what)
+        dismiss_invalid(settings, dataset, error, batch())
+        return None
+
+
+def send_response(settings: Settings, dataset: str, request: OwnerRequest, response: OwnerResponse) -> None:
+    """Write the response; when that fails the request stays, and is executed again."""
+    try:
+        respond(settings, dataset, response)
+    except OSError as error:
+        log_line(f"the response to {request.requester} cannot be written; the request is executed again", error)
+
 
 # Maximum publication delay during maintenance, apart from the compaction of one group of files.
 COMPACTION_SECONDS = 20.0
