@@ -6,19 +6,72 @@ that the rule's condition leaves out, and, but for the rules about nulls and pai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
+from include.declare.column_type import DecimalType, Value
 from include.declare.contract import Column
 from include.declare.contract_rules import Rule
 from include.declare.row_expectations import Condition, ConditionTerm, Nullity
-from spark_jobs.contract.comparisons import COMPARED, compared, compared_columns, equal_columns, is_one_of
 from spark_jobs.contract.json_record import is_json
+from spark_jobs.contract.literals import literal
+
+COMPARED: Mapping[str, Callable[[Expression, Expression], Expression]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+ROUNDED = {"<": ROUND_CEILING, ">=": ROUND_CEILING, "<=": ROUND_FLOOR, ">": ROUND_FLOOR}
+"""A value of a scale compares with the next one in this direction as with the number between them."""
+
+
+def compared(column: Column, sign: str, bound: Value) -> Expression:
+    """Return whether a column's value is <, <=, > or >= a bound; null where it is null."""
+    value, nearest = F.col(column.name), column.kind.nearest(bound, column, ROUNDED[sign])
+    if nearest is None:
+        return F.when(value.isNotNull(), F.lit(operator.gt(bound, 0) == (sign in ("<", "<="))))
+    return COMPARED[sign](value, literal(nearest))
+
+
+def is_one_of(column: Column, values: Iterable[Value]) -> Expression:
+    """Return whether a column has one of the values; null where it is null, or false."""
+    possible = [literal(value) for value in values if column.kind.nearest(value, column, ROUND_FLOOR) == value]
+    return F.col(column.name).isin(*possible) if possible else F.lit(False)
+
+
+def compared_columns(one: Column, sign: str, other: Column) -> Expression:
+    """Return whether a column's value is <, <=, > or >= another's; null where one is null."""
+    if _scale(one) > _scale(other):
+        return compared_columns(other, MIRRORED[sign], one)
+    bound = F.col(other.name)
+    if _scale(one) < _scale(other):
+        nearest = F.ceil if ROUNDED[sign] == ROUND_CEILING else F.floor
+        bound = nearest(bound, F.lit(_scale(one)))
+    return COMPARED[sign](F.col(one.name), bound)
+
+
+def equal_columns(one: Column, other: Column) -> Expression:
+    """Return whether two columns have equal values; null where one is null."""
+    if _scale(one) == _scale(other):
+        return F.col(one.name) == F.col(other.name)
+    return compared_columns(one, "<=", other) & compared_columns(one, ">=", other)
+
+
+MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _scale(column: Column) -> int:
+    """Return the decimals of a column's type; of types other than decimal it has none."""
+    return column.scale if isinstance(column.kind, DecimalType) else 0
+
 
 Arguments = Mapping[str, Any]
 # Only a line feed ends a line, as in Python; `$` then also matches before a last line feed in both.

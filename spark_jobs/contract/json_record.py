@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from include.declare.contract import Contract
-from spark_jobs.contract.java_class import new_instance
-from spark_jobs.contract.java_function import java_function
+from spark_jobs.contract.java_function import java_function, new_instance
 
 JSON_RECORD = Path(__file__).with_name("JsonRecord.java")
 MAX_BYTES = 1_048_576

@@ -18,8 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from include.declare.contract import Column, Contract
-from spark_jobs.contract.java_class import new_instance
-from spark_jobs.contract.java_function import java_function
+from spark_jobs.contract.java_function import java_function, new_instance
 from spark_jobs.contract.json_record import MAX_BYTES
 from spark_jobs.contract.spark_types import READ_AS, spark_type
 

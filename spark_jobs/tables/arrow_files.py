@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from spark_jobs.contract.java_class import new_instance
+from spark_jobs.contract.java_function import new_instance
 from spark_jobs.tables.data_files import Bounds
 
 SUFFIX = ".arrow"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_jobs.contract.java_class import new_instance
+from spark_jobs.contract.java_function import new_instance
 
 SOURCE = Path(__file__).with_name("RowGroupCopy.java")
 PLAIN_INTEGERS = {(f"INT{bits}", f"Int(bitWidth={bits}, isSigned=true)") for bits in (32, 64)}

@@ -31,7 +31,7 @@ from include.declare.row_expectations import PAIR, ROW_EXPECTATIONS
 from include.declare.yaml_declarations import InvalidValue
 from include.ground.optional_packages import import_optional
 from spark_jobs.contract.compiled_rules import compiled_rule
-from spark_jobs.contract.field_types import column_type
+from spark_jobs.contract.validator import column_type
 
 gx = import_optional("great_expectations")
 get_expectation_impl = import_optional("great_expectations.expectations.registry").get_expectation_impl

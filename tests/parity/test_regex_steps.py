@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from include.declare.portable_regex import PORTABLE, pattern_fault
 from include.declare.regex_automaton import most_steps
 from spark_jobs.contract.compiled_rules import UNIX_LINES
-from spark_jobs.contract.java_class import new_instance
+from spark_jobs.contract.java_function import new_instance
 
 PATTERNS = int(os.environ.get("HEADRACE_PATTERNS", "150"))
 LONGEST = 10_000

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.ground.errors import Terminal
-from spark_jobs.contract.java_class import give_to_driver
+from spark_jobs.contract.java_function import give_to_driver
 
 LOG_STORES = {"file": "LinkLogStore", "s3a": "ConditionalS3LogStore"}
 """By scheme: Java classes that create a version only if it is free. delta-storage has those of HDFS, abfs and gs."""
