@@ -124,17 +124,17 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "reason": dataset.process.detail or None,
         "release": dataset.release,
         "folder_differs": dataset.folder_differs,
-        "shadows": list(dataset.shadows),
+        "shadows": list(dataset.reported.shadows),
         "changes": [asdict(change) for change in dataset.changes],
         "batches": {"ingested": batches.ingested, "refined": batches.refined, "published": batches.published},
         "rates": dict(dataset.rates),
         "lag": {"offsets": lag.offsets, "seconds": lag.seconds, "in_open_transactions": lag.uncommitted},
         "watermark": watermark_json(dataset.watermark),
-        "event": dataset.event,
+        "event": dataset.reported.event,
         "rows": dict(dataset.rows),
         "rejected": dict(dataset.rejected),
         "warned": dict(dataset.warned),
-        "last_batch": asdict(dataset.last_batch) if dataset.last_batch else {},
+        "last_batch": asdict(dataset.reported.last_batch) if dataset.reported.last_batch else {},
     }
 
 
@@ -161,7 +161,7 @@ def progress_table(progress: Progress) -> Group:
     progress, idle = without_idle(progress)
     notes = [f"[yellow]not known:[/] {escape(note)}" for note in progress.notes]
     rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
-    events = [f"[yellow]{d.dataset}:[/] {escape(d.event)}" for d in progress.datasets if d.event]
+    events = [f"[yellow]{d.dataset}:[/] {escape(d.reported.event)}" for d in progress.datasets if d.reported.event]
     derived = [derived_table(progress)] if progress.derived else []
     datasets = [dataset_table(progress), *derived, rows] if progress.datasets or progress.derived else derived
     waiting = waiting_lines(progress)
@@ -243,7 +243,7 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
     b, lag = dataset.batches, dataset.lag
     return {
         "release": release_text(dataset),
-        "shadow releases": ", ".join(dataset.shadows) or "-",
+        "shadow releases": ", ".join(dataset.reported.shadows) or "-",
         "ingested batch": number(b.ingested, "-"),
         "refined batch": number(b.refined, "-"),
         "published batch": number(b.published, "-"),

@@ -12,7 +12,7 @@ import sys
 import threading
 from asyncio import Task, create_task, shield, to_thread
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,8 +32,7 @@ from include.observe.watermark import PartitionState, WatermarkStatus
 from include.plans.plan_lookup import open_plans
 from include.read.publication import Publication, PublishedTable, find_publication, published_tables
 from include.read.published_tables import TableStats, table_stats
-from include.state.driver_status import stream_status
-from include.state.process_states import ProcessState, ProcessStatus
+from include.state.process_states import ProcessState
 
 TABLES_EVERY = timedelta(seconds=30)
 """How long the size of a table counts as current although newer versions exist."""
@@ -92,36 +91,115 @@ class MovingFigures:
 
 RECENT_RUNS = 20
 """Runs over which the share of rejected records is taken."""
-HELP = {
-    "process_up": "whether the process runs",
-    "process_failed": "whether the process failed and is not started again",
-    "run_seconds": "seconds of the last run by step",
-    "run_rows": "records of the last run",
-    "rate_rows": "rows per second of the last batch and run",
-    "rows": "rows by table; of the topic, offsets",
-    "rejected_records": "rejected records by rule",
-    "warned_records": "accepted records that broke a rule which only warns",
-    "rejected_share": f"share of rejected records in the last {RECENT_RUNS} runs, 0 to 1",
-    "lag_records": "offsets in Kafka that are not published",
-    "lag_seconds": "age of the oldest record that is not published",
-    "stalled_seconds": "for how long a running driver has made no progress",
-    "published_batch": "the last published batch",
-    "freshness_seconds": "seconds since the last publication",
-    "watermark_timestamp_seconds": "event time up to which records count as complete",
-    "watermark_stuck_seconds": "for how long batches were published while this partition held the watermark",
-    "partition_event_timestamp_seconds": "the greatest event time of a partition",
-    "partition_idle": "whether a partition is idle, so that it holds no watermark back",
-    "plans": "open plans by stage",
-    "audit_balanced": "whether the last audit was balanced",
-    "audit_timestamp_seconds": "when the last audit ended",
-    "table_bytes": "bytes of the current files of a published table",
-    "table_files": "current files of a published table",
-    "table_version": "the published version of a table",
-    "disk_free_bytes": "free bytes of the state folder's disk",
-    "disk_free_share": "free share of the state folder's disk, 0 to 1",
-    "derived_batches_behind": "published batches of a source that a derived dataset has not used",
-    "unknown_figures": "figures that could not be read",
-}
+Labels = dict[str, str | None]
+Value = float | None
+Values = Value | Mapping[str, Value]
+"""One value, or one for each value of a label."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric: its name, its meaning, and how each kind of subject has a value of it; `by`: the label of several."""
+
+    name: str
+    about: str
+    of: Mapping[str, Callable[[Any], Values]]
+    by: str = ""
+    is_counter: bool = False
+
+    def family(self, subjects: Iterable[tuple[str, Any, Labels]]) -> Metric:
+        """Return the metric with the values of these subjects, each with its kind and its labels."""
+        found: list[tuple[dict[str, str], float]] = []
+        for kind, subject, labels in subjects:
+            value = self.of[kind](subject) if kind in self.of else None
+            values = value if isinstance(value, Mapping) else {"": value}
+            for key, one in values.items():
+                if one is not None:
+                    own = labels | ({self.by: key} if self.by else {})
+                    found.append(({name: text or "" for name, text in own.items()}, float(one)))
+        names = list(found[0][0]) if found else ["process"] if self.is_counter else []
+        kind_of = CounterMetricFamily if self.is_counter else GaugeMetricFamily
+        family = kind_of(f"headrace_{self.name}", self.about, labels=names)
+        for texts, number in found:
+            family.add_metric([texts[name] for name in names], number)
+        return family
+
+
+def _figure(name: str, about: str, by: str = "", **of: Callable[[Any], Values]) -> Figure:
+    return Figure(name, about, of, by)
+
+
+FIGURES = (
+    _figure("process_up", "whether the process runs", process=lambda p: p.pid is not None),
+    _figure(
+        "process_failed",
+        "whether the process failed and is not started again",
+        process=lambda p: p.state is ProcessState.FAILED,
+    ),
+    _figure(
+        "run_seconds",
+        "seconds of the last run by step",
+        "step",
+        stream=lambda s: s.reported.last_batch.steps if s.reported.last_batch else None,
+    ),
+    _figure(
+        "run_rows",
+        "records of the last run",
+        stream=lambda s: s.reported.last_batch.rows if s.reported.last_batch else None,
+    ),
+    _figure("rate_rows", "rows per second of the last batch and run", "step", stream=lambda s: s.rates),
+    _figure("rows", "rows by table; of the topic, offsets", "table", stream=lambda s: s.rows, derived=lambda d: d.rows),
+    _figure("rejected_records", "rejected records by rule", "rule", stream=lambda s: s.rejected),
+    _figure("warned_records", "accepted records that broke a rule which only warns", "rule", stream=lambda s: s.warned),
+    _figure("rejected_share", f"share of rejected records in the last {RECENT_RUNS} runs, 0 to 1", recent=lambda r: r),
+    _figure("lag_records", "offsets in Kafka that are not published", stream=lambda s: s.lag.offsets),
+    _figure(
+        "lag_seconds",
+        "age of the oldest record that is not published",
+        stream=lambda s: s.lag.seconds,
+        derived=lambda d: d.seconds,
+    ),
+    _figure("stalled_seconds", "for how long a running driver has made no progress", stalled=lambda seconds: seconds),
+    _figure("published_batch", "the last published batch", published=lambda p: p.batch, derived=lambda d: d.run),
+    _figure("freshness_seconds", "seconds since the last publication", fresh=lambda seconds: seconds),
+    _figure(
+        "watermark_timestamp_seconds",
+        "event time up to which records count as complete",
+        watermark=lambda w: w.watermark.timestamp() if w.watermark else None,
+    ),
+    _figure(
+        "watermark_stuck_seconds",
+        "for how long batches were published while this partition held the watermark",
+        held=lambda seconds: seconds,
+    ),
+    _figure(
+        "partition_event_timestamp_seconds",
+        "the greatest event time of a partition",
+        partition=lambda p: p.latest.timestamp() if p.latest else None,
+    ),
+    _figure(
+        "partition_idle",
+        "whether a partition is idle, so that it holds no watermark back",
+        partition=lambda p: p.state is PartitionState.IDLE,
+    ),
+    _figure("plans", "open plans by stage", plans=lambda count: count),
+    _figure("audit_balanced", "whether the last audit was balanced", audit=lambda a: a.findings == 0),
+    _figure("audit_timestamp_seconds", "when the last audit ended", audit=lambda a: a.at.timestamp()),
+    _figure("table_bytes", "bytes of the current files of a published table", table=lambda t: t.size),
+    _figure("table_files", "current files of a published table", table=lambda t: t.files),
+    _figure("table_version", "the published version of a table", table=lambda t: t.table.version),
+    _figure("disk_free_bytes", "free bytes of the state folder's disk", disk=lambda use: use.free),
+    _figure("disk_free_share", "free share of the state folder's disk, 0 to 1", disk=lambda use: use.free / use.total),
+    _figure(
+        "derived_batches_behind",
+        "published batches of a source that a derived dataset has not used",
+        "source",
+        sources=lambda d: d.behind,
+    ),
+    _figure("unknown_figures", "figures that could not be read", notes=len),
+    Figure("process_restarts", "restarts after failures", {"process": lambda p: p.restarts}, is_counter=True),
+)
+"""An entry for each metric, in the order of a scrape."""
 
 
 @dataclass(eq=False)
@@ -149,143 +227,90 @@ class HeadraceCollector(Collector):
 
 
 class _Scrape:
-    """The samples of one scrape, by metric."""
+    """The subjects of one scrape, of which the figures are."""
 
     def __init__(self, settings: Settings, moving: MovingFigures, now: datetime) -> None:
         self.settings, self.moving, self.now = settings, moving, now
-        self.found: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in HELP}
-        self.restarts: list[tuple[str, int]] = []
+        self.found: list[tuple[str, Any, Labels]] = []
         self.notes: list[str] = []
 
-    def families(self) -> Iterator[Metric]:
+    def families(self) -> list[Metric]:
         progress = observe_progress(self.settings, self.moving.ledger)
         self.notes += progress.notes
         for process in progress.processes:
-            self._process(process)
+            self._add("process", process, process=process.name)
         for dataset in progress.datasets:
-            self._known(self._dataset, dataset)
+            self._known(self._stream, dataset)
         self._known(self._derived, progress)
-        self._known(self._sizes)
+        self._known(self._tables)
         self._known(self._plans)
-        self._disk()
-        self._add("unknown_figures", len(self.notes))
-        for name, samples in self.found.items():
-            yield _family(f"headrace_{name}", HELP[name], samples)
-        restarts = CounterMetricFamily("headrace_process_restarts", "restarts after failures", labels=["process"])
-        for process_name, count in self.restarts:
-            restarts.add_metric([process_name], count)
-        yield restarts
+        if self.settings.state.is_dir():
+            self._add("disk", shutil.disk_usage(self.settings.state))
+        self._add("notes", self.notes)
+        return [figure.family(self.found) for figure in FIGURES]
 
     def _known(self, question: Callable[..., None], *of: Any) -> None:
-        """Ask for figures; the error of one source becomes a note."""
+        """Ask for subjects; the error of one source becomes a note."""
         try:
             question(*of)
         except HeadraceError as error:
             self.notes.append(error.what)
 
-    def _add(self, name: str, value: float | None, **labels: str | None) -> None:
-        if value is not None:
-            self.found[name].append(({key: label or "" for key, label in labels.items()}, float(value)))
+    def _add(self, kind: str, subject: Any, **labels: str | None) -> None:
+        if subject is not None:
+            self.found.append((kind, subject, labels))
 
-    def _process(self, process: ProcessStatus) -> None:
-        self._add("process_up", process.pid is not None, process=process.name)
-        self._add("process_failed", process.state is ProcessState.FAILED, process=process.name)
-        self.restarts.append((process.name, process.restarts))
-
-    def _dataset(self, each: DatasetProgress) -> None:
+    def _stream(self, each: DatasetProgress) -> None:
         labels = {"dataset": each.dataset, "release": each.release}
-        for step, seconds in each.last_batch.steps.items() if each.last_batch else ():
-            self._add("run_seconds", seconds, **labels, step=step)
-        self._add("run_rows", each.last_batch.rows if each.last_batch else None, **labels)
-        for step, rate in each.rates.items():
-            self._add("rate_rows", rate, **labels, step=step)
-        for table, rows in each.rows.items():
-            self._add("rows", rows, **labels, table=table)
-        for rule, count in each.rejected.items():
-            self._add("rejected_records", count, **labels, rule=rule)
-        for rule, count in each.warned.items():
-            self._add("warned_records", count, **labels, rule=rule)
-        self._add("lag_records", each.lag.offsets, **labels)
-        self._add("lag_seconds", each.lag.seconds, **labels)
-        reported = stream_status(self.settings, each.dataset)
+        self._add("stream", each, **labels)
         if each.process.pid is None:
             # A driver that was ended does not hang; without a sample its alert would never resolve.
-            self._add("stalled_seconds", 0.0, **labels)
-        elif reported.progress_at is not None:
-            self._add("stalled_seconds", max(0.0, (self.now - reported.progress_at).total_seconds()), **labels)
+            self._add("stalled", 0.0, **labels)
+        elif each.reported.progress_at is not None:
+            self._add("stalled", self._seconds_since(each.reported.progress_at), **labels)
         publication = find_publication(self.settings, each.dataset)
         if publication is not None:
             self._published(publication, each.watermark)
 
+    def _seconds_since(self, at: datetime) -> float:
+        return max(0.0, (self.now - at).total_seconds())
+
     def _published(self, publication: Publication, watermark: WatermarkStatus | None) -> None:
-        dataset, release, batch = publication.dataset, publication.release, publication.batch
+        dataset, release = publication.dataset, publication.release
         labels = {"dataset": dataset, "release": release}
-        self._add("published_batch", batch, **labels)
-        self._add("freshness_seconds", max(0.0, (self.now - publication.published_at).total_seconds()), **labels)
-        self._known(self._audit, dataset)
+        self._add("published", publication, **labels)
+        self._add("fresh", self._seconds_since(publication.published_at), **labels)
+        self._add("audit", last_outcome(self.settings, dataset), dataset=dataset)
         self._known(self._recent_runs, publication, labels)
         if watermark is not None and watermark.holder is not None:
-            self._watermark(publication, watermark, labels)
+            self._add("watermark", watermark, **labels)
+            held = self.moving.held_seconds(publication, watermark, self.now)
+            for each in watermark.partitions:
+                one = {**labels, "partition": str(each.partition)}
+                # Of all partitions: without a sample the alert of one that holds it no longer would never resolve.
+                self._add("held", held if each.holds else 0.0, **one)
+                self._add("partition", each, **one)
 
-    def _recent_runs(self, publication: Publication, labels: dict[str, str]) -> None:
+    def _recent_runs(self, publication: Publication, labels: Labels) -> None:
         runs = self.moving.ledger.runs_before(publication.dataset, publication.release, None, RECENT_RUNS)
         if came := sum(run.rows_in for run in runs):
-            self._add("rejected_share", sum(run.rejected for run in runs) / came, **labels)
-
-    def _watermark(self, publication: Publication, found: WatermarkStatus, labels: dict[str, str]) -> None:
-        if found.watermark is not None:
-            self._add("watermark_timestamp_seconds", found.watermark.timestamp(), **labels)
-        held = self.moving.held_seconds(publication, found, self.now)
-        for each in found.partitions:
-            one = {**labels, "partition": str(each.partition)}
-            # Of all partitions: without a sample the alert of one that holds it no longer would never resolve.
-            self._add("watermark_stuck_seconds", held if each.holds else 0.0, **one)
-            if each.latest is not None:
-                self._add("partition_event_timestamp_seconds", each.latest.timestamp(), **one)
-            self._add("partition_idle", each.state is PartitionState.IDLE, **one)
-
-    def _audit(self, dataset: str) -> None:
-        outcome = last_outcome(self.settings, dataset)
-        if outcome is not None:
-            self._add("audit_balanced", outcome.findings == 0, dataset=dataset)
-            self._add("audit_timestamp_seconds", outcome.at.timestamp(), dataset=dataset)
+            self._add("recent", sum(run.rejected for run in runs) / came, **labels)
 
     def _derived(self, progress: Progress) -> None:
         for each in progress.derived:
-            labels = {"dataset": each.dataset, "release": each.release}
-            self._known(self._audit, each.dataset)
-            self._add("lag_seconds", each.seconds, **labels)
-            self._add("published_batch", each.run, **labels)
-            for table, rows in each.rows.items():
-                self._add("rows", rows, **labels, table=table)
-            for source, behind in each.behind.items():
-                self._add("derived_batches_behind", behind, dataset=each.dataset, source=source)
+            self._add("audit", last_outcome(self.settings, each.dataset), dataset=each.dataset)
+            self._add("derived", each, dataset=each.dataset, release=each.release)
+            self._add("sources", each, dataset=each.dataset)
 
-    def _sizes(self) -> None:
+    def _tables(self) -> None:
         for found in self.moving.table_sizes(iter(published_tables(self.settings).values()), self.now):
-            labels = {"dataset": found.table.dataset, "release": found.table.release, "table": found.table.name}
-            self._add("table_bytes", found.size, **labels)
-            self._add("table_files", found.files, **labels)
-            self._add("table_version", found.table.version, **labels)
+            table = found.table
+            self._add("table", found, dataset=table.dataset, release=table.release, table=table.name)
 
     def _plans(self) -> None:
         counts = Counter((record.plan.dataset, str(record.stage)) for record in open_plans(self.settings))
         for (dataset, stage), count in counts.items():
             self._add("plans", count, dataset=dataset, stage=stage)
-
-    def _disk(self) -> None:
-        if self.settings.state.is_dir():
-            use = shutil.disk_usage(self.settings.state)
-            self._add("disk_free_bytes", use.free)
-            self._add("disk_free_share", use.free / use.total)
-
-
-def _family(name: str, text: str, samples: list[tuple[dict[str, str], float]]) -> Metric:
-    names = list(samples[0][0]) if samples else []
-    family = GaugeMetricFamily(name, text, labels=names)
-    for labels, value in samples:
-        family.add_metric([labels[each] for each in names], value)
-    return family
 
 
 class OneAtATime(HeadraceCollector):

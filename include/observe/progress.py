@@ -173,14 +173,10 @@ class DatasetProgress:
     lag: Lag
     rows: Mapping[str, int | None]
     rejected: Mapping[str, int]
-    last_batch: LastRun | None
+    reported: DriverStatus
     changes: Sequence[TableChange] = ()
-    shadows: Sequence[str] = ()
-    """Shadow releases that the driver keeps current."""
     warned: Mapping[str, int] = field(default_factory=dict)
     """Records that broke a rule which only warns, by rule."""
-    event: str | None = None
-    """What the driver changed at its start, for people to know."""
     watermark: WatermarkStatus | None = None
     """None before the first publication, and when it is not known."""
 
@@ -256,15 +252,13 @@ def observe_dataset(
         release=release,
         folder_differs=differs,
         changes=folder_changes(settings, dataset, release) if differs and release else (),
-        shadows=reported.shadows,
         batches=current_batches(reported, totals, refined, publication),
         rates=current_rates(reported, process),
         lag=current_lag(reported, process, extent, publication),
         rows=rows_per_layer(extent, totals, refined),
         rejected=dict(refined.reasons) if refined else {},
         warned=dict(refined.warned) if refined else {},
-        last_batch=reported.last_batch,
-        event=reported.event,
+        reported=reported,
         watermark=value_or_note(notes, lambda: current_watermark(settings, publication, extent, ledger)),
     )
 

@@ -129,8 +129,8 @@ def health_badges(now: LiveSnapshot, each: DatasetProgress) -> list[Badge]:
         found.append(Badge("open transaction", WARNING, f"{whole(each.lag.uncommitted)} offsets cannot be read yet"))
     if each.folder_differs:
         found.append(Badge("folder differs", WARNING, "the dataset's folder is not the release that runs"))
-    if each.event:
-        found.append(Badge("note", WARNING, each.event))
+    if each.reported.event:
+        found.append(Badge("note", WARNING, each.reported.event))
     return found
 
 

@@ -25,7 +25,7 @@ from json_receiver import JsonReceiver
 from include.declare.dataset import snapshot_dataset
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE, Settings
-from include.observe.metrics import HELP
+from include.observe.metrics import FIGURES
 
 OBSERVABILITY = CLONE / "infra" / "observability"
 DASHBOARD = OBSERVABILITY / "headrace_dashboard.json"
@@ -131,7 +131,7 @@ def queries() -> list[tuple[str, str]]:
 
 def labels_are_those_of_the_query(prometheus: int, expression: str) -> bool:
     """Assert that a query is valid and its metric exported; return whether it has series, each with all its labels."""
-    names = {name for name in METRIC.findall(expression) if name in HELP}
+    names = {name for name in METRIC.findall(expression) if name in {each.name for each in FIGURES}}
     assert names or "headrace_process_restarts_total" in expression, expression
     found = answer_of(prometheus, "query", query=expression)
     assert found is not None, expression

@@ -34,7 +34,7 @@ from include.observe.alerts import (
     updated_states,
     with_delivered,
 )
-from include.observe.metrics import HELP
+from include.observe.metrics import FIGURES
 from include.state.file_locks import LockHeld
 from include.state.json_file import JsonFile
 
@@ -118,7 +118,7 @@ def test_states_survive_the_process(tmp_path: Path) -> None:
 
 
 def test_every_condition_is_of_a_metric_that_is_exported() -> None:
-    assert {each.metric.removeprefix("headrace_") for each in CONDITIONS} <= HELP.keys()
+    assert {each.metric.removeprefix("headrace_") for each in CONDITIONS} <= {each.name for each in FIGURES}
 
 
 def test_rules_of_prometheus_are_those_conditions() -> None:

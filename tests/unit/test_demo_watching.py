@@ -28,6 +28,7 @@ from include.ground.settings import Settings
 from include.observe.progress import Batches, DatasetProgress, Lag, Progress
 from include.producers.manifest import KindScore, Score
 from include.read.published_sql import tables_mentioned, validate_reading
+from include.state.driver_status import DriverStatus
 from include.state.process_states import ProcessState, ProcessStatus
 
 BROKER = ProcessStatus("broker", 1, ProcessState.RUNNING)
@@ -43,7 +44,7 @@ def flights(
     behind = kafka - silver if lag is None else lag
     rates: dict[str, float | None] = {}
     return DatasetProgress(
-        "flights", stream, "r", False, Batches(1, 1, 1), rates, Lag(behind, 1.5), rows, {"bad_ts": 3}, {}
+        "flights", stream, "r", False, Batches(1, 1, 1), rates, Lag(behind, 1.5), rows, {"bad_ts": 3}, DriverStatus()
     )
 
 

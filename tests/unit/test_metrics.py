@@ -27,7 +27,7 @@ from include.ground import delta_log
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE, Settings
 from include.observe.alerts import state_key
-from include.observe.metrics import HELP, HeadraceCollector, WatermarkFigures
+from include.observe.metrics import FIGURES, HeadraceCollector, WatermarkFigures
 from include.observe.watermark import PartitionState, PartitionTime, WatermarkStatus
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -77,7 +77,7 @@ def test_exposition_is_readable_by_prometheus_and_repeats_no_series(scrapes: Scr
     registry = CollectorRegistry()
     registry.register(scrapes.collector)
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
-    assert {f"headrace_{name}" for name in HELP} <= {family.name for family in families}
+    assert {f"headrace_{each.name}" for each in FIGURES} <= {family.name for family in families}
     series = Counter((sample.name, *sorted(sample.labels.items())) for family in families for sample in family.samples)
     assert series
     assert max(series.values()) == 1
