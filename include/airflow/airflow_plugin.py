@@ -33,7 +33,7 @@ pages = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=Non
 @pages.get("/plans/{plan}", response_class=HTMLResponse)
 def comparison(plan: str) -> HTMLResponse:
     """Return a plan's comparison; 404 for an unknown plan and for one without a comparison."""
-    from include.plans.plan_journal import PlanUnknown, comparison_path, load_plan
+    from include.plans.journal import PlanUnknown, comparison_path, load_plan
 
     settings = load_settings()
     try:

@@ -25,7 +25,7 @@ class RunAnalysis(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run; skipped before the dataset's first publication."""
-        from include.change.analysis_run import run_analysis
+        from include.change.analysis import run_analysis
         from include.declare.analyses import declared_analysis
         from include.read.publication import NothingPublished, read_publication
 

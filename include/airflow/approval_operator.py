@@ -36,8 +36,8 @@ class ApprovePlan(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         """Approve by policy, or wait for a person. Raises PlanHeld."""
-        from include.change.plan_stages import NotApproved, run_plan
-        from include.plans.plan_journal import plan_lock
+        from include.change.stages import NotApproved, run_plan
+        from include.plans.journal import plan_lock
         from include.plans.stage_results import Stage
 
         settings = load_settings()
@@ -57,8 +57,8 @@ class ApprovePlan(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Record the decision, then let Airflow continue or skip."""
-        from include.change.plan_stages import approve, reject
-        from include.plans.plan_journal import plan_lock
+        from include.change.stages import approve, reject
+        from include.plans.journal import plan_lock
         from include.plans.stage_results import Stage
 
         settings, by = load_settings(), str((event.get("responded_by_user") or {}).get("name") or "somebody")
@@ -76,8 +76,8 @@ class ApprovePlan(ApprovalOperator):
         return {"plan": record.plan.id, "stage": str(record.stage), "by": last.by}
 
     def _body(self, settings: Settings, record: PlanRecord) -> str:
-        from include.change.comparison_rendering import comparison_markdown
-        from include.plans.plan_journal import load_comparison
+        from include.change.comparison_view import comparison_markdown
+        from include.plans.journal import load_comparison
 
         comparison = load_comparison(settings, record.plan.id)
         assert comparison is not None, "a compared plan has a comparison"

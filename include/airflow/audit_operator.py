@@ -57,7 +57,7 @@ class Audit(BaseOperator):
         """Audit these datasets, or all that are published; derived ones by a job for each."""
         from include.audit.kafka import open_topic
         from include.audit.run import requested_audits
-        from include.change.derived_recomputation import recompute_derived
+        from include.change.jobs import recompute_derived
         from include.observe.processes import standing_sentence
         from include.state.broker_address import bootstrap_servers
 

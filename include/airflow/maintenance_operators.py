@@ -30,7 +30,7 @@ class MaintainTables(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, dict[str, int]]:
         """Maintain; skipped before the first publication, and while a plan is open."""
-        from include.change.table_maintenance import PlanOpen, maintain_tables
+        from include.change.jobs import PlanOpen, maintain_tables
         from include.observe.ended_plans import remove_ended
         from include.read.publication import NothingPublished
 

@@ -18,8 +18,8 @@ class ComparisonLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the address of the comparison of the run's plan, "" when there is none."""
-        from include.plans.plan_journal import comparison_path
-        from include.plans.plan_lookup import find_plan
+        from include.plans.journal import comparison_path
+        from include.plans.lookup import find_plan
 
         settings = load_settings()
         record = find_plan(settings, f"{ti_key.dag_id}/{ti_key.run_id}")

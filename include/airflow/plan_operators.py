@@ -58,7 +58,7 @@ class CreatePlan(BaseOperator):
 
     def execute(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Create the plan. ParamsRefused and the planner's Terminal errors fail the task without a retry."""
-        from include.change.explain_plan import explanation
+        from include.change.stages import explanation
 
         with airflow_errors():
             record, dry_run = self.planned(load_settings(), context)
@@ -96,7 +96,7 @@ class PlanReplay(CreatePlan):
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a replay."""
         from include.airflow.run_parameters import validated_params
-        from include.change.replay_plan import ReplayParameters, plan_replay
+        from include.change.replay import ReplayParameters, plan_replay
 
         params = validated_params(ReplayParameters, run_params(context))
         return plan_replay(settings, self.dataset, params, *_author(context)), params.dry_run
@@ -111,9 +111,9 @@ class PlanBackfill(CreatePlan):
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a backfill of the params' range, else of the run's partition; skip where nothing is published."""
         from include.airflow.run_parameters import BackfillRun, validated_params
-        from include.change.derived_backfill_plan import plan_any_backfill, published_windows
-        from include.change.plan_preconditions import PlanConflict
-        from include.change.slice_plan import RangeEmpty
+        from include.change.backfill import plan_any_backfill, published_windows
+        from include.change.kind import PlanConflict
+        from include.change.slices import RangeEmpty
         from include.declare.windows import day_range
 
         params = validated_params(BackfillRun, run_params(context))

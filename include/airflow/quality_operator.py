@@ -30,7 +30,7 @@ class ValidateTables(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Fails when a blocking rule failed; skipped before the first publication."""
-        from include.change.published_quality import validate_published
+        from include.change.quality import validate_published
         from include.read.publication import NothingPublished
 
         with airflow_errors():

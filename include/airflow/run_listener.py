@@ -86,8 +86,8 @@ def start_cancelling(dag: str, run: str) -> threading.Thread | None:
 
 def cancel_plan_of(origin: str) -> None:
     """End the job of a run's plan and cancel the plan, if it is open; one whose creation waits is not created."""
-    from include.change.cancel_plan import end_and_cancel
-    from include.plans.ended_runs import plan_of_ended_run
+    from include.change.stages import end_and_cancel
+    from include.plans.lookup import plan_of_ended_run
 
     settings = load_settings()
     try:

@@ -1,6 +1,6 @@
 """The stages of a plan as tasks: each finds the plan of its run and runs it up to the task's stage.
 
-Reads / Writes: what `include.change.plan_stages` does.
+Reads / Writes: what `include.change.stages` does.
 Guarantee: completed stages are not executed again; a stage that another process executes is waited for; a task succeeds
 when the tables confirm it.
 After a crash: a build's process ends with its task; the next try continues or repeats the build.
@@ -22,7 +22,7 @@ from include.ground.errors import Terminal
 from include.ground.settings import load_settings
 
 if TYPE_CHECKING:
-    from include.change.plan_stages import PlanStage
+    from include.change.stages import PlanStage
     from include.ground.settings import Settings
     from include.plans.plan import PlanRecord
 
@@ -64,7 +64,7 @@ class OtherDataset(Terminal):
 
 def plan_of(settings: Settings, run: str) -> PlanRecord:
     """Return the plan of an Airflow run. Raises PlanMissing."""
-    from include.plans.plan_lookup import find_plan
+    from include.plans.lookup import find_plan
 
     record = find_plan(settings, run)
     if record is None:
@@ -113,9 +113,9 @@ class RunPlan(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the remaining stages under the plan's lock; return the result."""
-        from include.change.plan_stages import run_plan
+        from include.change.stages import run_plan
+        from include.plans.journal import load_plan, plan_lock
         from include.plans.plan import OPEN
-        from include.plans.plan_journal import load_plan, plan_lock
         from include.plans.stage_results import Stage
 
         settings = load_settings()
@@ -155,7 +155,7 @@ class ComparePlan(RunPlan):
 
     def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
         """Return the result of the comparison, and the path of its page."""
-        from include.plans.plan_journal import comparison_path
+        from include.plans.journal import comparison_path
         from include.plans.stage_results import Compared, result_json
 
         page = comparison_path(settings, record.plan.id, "html")
@@ -186,7 +186,7 @@ class ApplyPlan(RunPlan):
 
 def confirmed(settings: Settings, record: PlanRecord) -> dict[str, Any]:
     """Return the confirmation of an applied or rolled back plan, from the tables. Raises NotConfirmed."""
-    from include.change.plan_stages import confirm
+    from include.change.stages import confirm
 
     return {name: value for name, value in asdict(confirm(settings, record)).items() if value is not None}
 
@@ -201,8 +201,8 @@ class RollBack(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Roll back, unless this run already did; succeeds when the tables confirm it."""
         from include.airflow.run_parameters import RollbackParameters, validated_params
-        from include.change.plan_stages import roll_back
-        from include.plans.plan_journal import load_plan, plan_lock
+        from include.change.stages import roll_back
+        from include.plans.journal import load_plan, plan_lock
         from include.plans.stage_results import Stage
 
         settings, by = load_settings(), f"{triggered_by(context)} ({origin(context)})"
@@ -216,8 +216,8 @@ class RollBack(BaseOperator):
 
     def _plan_id(self, settings: Settings, named: str, by: str) -> str:
         """Return the named plan, else the one that this run rolled back before, else the last one applied."""
-        from include.plans.plan_journal import load_plan
-        from include.plans.plan_lookup import last_applied, rolled_back_by
+        from include.plans.journal import load_plan
+        from include.plans.lookup import last_applied, rolled_back_by
 
         if named:
             if self.dataset not in load_plan(settings, named).plan.datasets:

@@ -35,7 +35,7 @@ class PlanClosed(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll the plan's journal until it is closed."""
-        from include.plans.plan_journal import load_plan
+        from include.plans.journal import load_plan
 
         while (await asyncio.to_thread(load_plan, load_settings(), self.plan)).is_open:
             await asyncio.sleep(POLL_SECONDS)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.change.widened_rows import LESS_EXACT, type_word
+from include.change.compare import LESS_EXACT, type_word
+from include.ground.render_template import render_html, render_markdown
 from include.plans.comparison import ColumnProfile, Comparison, MeasureChange, Sample, TableComparison
 
 MANIFOLD = 1.5
@@ -238,3 +239,13 @@ def _line(row: Mapping[str, Any]) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.10g}"
+
+
+def comparison_page(title: str, comparison: Comparison) -> str:
+    """Return a comparison as one HTML page."""
+    return render_html("comparison.html.j2", title=title, view=comparison_view(comparison))
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return a comparison as Markdown, with at most three samples of each kind of change."""
+    return render_markdown("comparison.md.j2", view=comparison_view(comparison))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.change.plan_kind import Confirmation
+from include.change.kind import Confirmation
 from include.ground.app_ids import plan_app_id
 from include.ground.delta_log import commits_descending, transaction_version
 from include.ground.errors import Terminal

@@ -2,18 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from include.change.odcs_standard import contract_problems, rule_problems
 from include.declare.contract import Contract, ContractChange, contract_changes, required_version, version_problem
-from include.declare.dataset import DERIVED, DatasetUnknown, declared_dataset, misnamed_folders, released_dataset
+from include.declare.contract_file import check_standard, load_contract
+from include.declare.contract_rules import Rule
+from include.declare.dataset import (
+    DERIVED,
+    Dataset,
+    DatasetUnknown,
+    declared_dataset,
+    misnamed_folders,
+    released_dataset,
+)
 from include.declare.dataset_checks import dataset_problems
 from include.declare.derived_dataset import all_dataset_names, as_dataset, declared_derived, derived_names
 from include.declare.reference_tables import reference_problems
 from include.declare.registry_check import registry_check
-from include.ground.optional_packages import QualityNotInstalled
+from include.declare.yaml_declarations import DeclarationRefused, Document, Key
+from include.ground.errors import Terminal
+from include.ground.optional_packages import QualityNotInstalled, import_optional
 from include.ground.settings import Settings
 from include.read.publication import find_publication
+
+
+def contract_problems(folder: Path) -> list[str]:
+    """Return all that is wrong with `contract.yaml` of a dataset's folder, one sentence each; QualityNotInstalled."""
+    path = folder / "contract.yaml"
+    try:
+        contract = load_contract(folder)
+    except DeclarationRefused as error:
+        return [str(problem) for problem in error.problems]
+    document = Document(path)
+    check_standard(document)
+    _check_expectations(contract, document)
+    return [str(problem) for problem in document.problems]
+
+
+def rule_problems(contract: Contract, path: Path) -> list[str]:
+    """Return the rules of a declaration that Great Expectations refuses, by file and line; QualityNotInstalled."""
+    document = Document(path)
+    _check_expectations(contract, document)
+    return [str(problem) for problem in document.problems]
+
+
+def _check_expectations(contract: Contract, document: Document) -> None:
+    """Note the rules whose arguments Great Expectations refuses."""
+    for rule in [*contract.rules, *(rule for rules in contract.gold.values() for rule in rules)]:
+        try:
+            expectation(rule)
+        except (ValueError, TypeError) as error:
+            why = " ".join(str(error).split())[:300]
+            document.refuse(_rule_key(document.value, rule), f"rule {rule.name}: {rule.expectation}: {why}")
+
+
+def _rule_key(value: Any, rule: Rule, key: Key = ()) -> Key:
+    """Return the place of a rule in a contract; () when it is not below this value."""
+    if isinstance(value, dict) and "engine" in value and value.get("name") == rule.name:
+        return key
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((found for part, each in items if (found := _rule_key(each, rule, (*key, part)))), ())
+
+
+def expectation(rule: Rule) -> Any:
+    """Return the rule as Great Expectations' own object; ValueError or TypeError when it refuses the arguments."""
+    import_optional("great_expectations")
+    made = import_optional("great_expectations.expectations.registry").get_expectation_impl(rule.expectation)
+    return made(**rule.written, severity=rule.severity, meta={"name": rule.name, "action": rule.action})
 
 
 @dataclass(frozen=True)
@@ -108,3 +167,35 @@ def compared_contract(name: str, release: str, base: Contract, fresh: Contract) 
     required = required_version(base, found)
     why = version_problem(base, fresh, found) or ""
     return ContractCheck(name, fresh.version, (), release, tuple(found), required, why)
+
+
+class FolderNotValid(Terminal):
+    """`contract check` says that the folder is not valid; `problems` are its sentences."""
+
+    def __init__(self, dataset: str, problems: list[str]) -> None:
+        super().__init__(
+            f"{dataset}: not valid: {'; '.join(problems)}; nothing was planned",
+            f"headrace contract check --dataset {dataset}",
+        )
+        self.dataset, self.problems = dataset, problems
+
+
+def refuse_invalid_folder(settings: Settings, declared: Dataset, published: Contract) -> None:
+    """Raise FolderNotValid when the contract breaks its standard, a registered schema, or needs another version."""
+    problems = [*_standard(declared), *registry_check(settings, declared)[0], *_version(declared, published)]
+    if problems:
+        raise FolderNotValid(declared.name, problems)
+
+
+def _standard(declared: Dataset) -> list[str]:
+    document = Document(declared.folder / "contract.yaml")
+    with suppress(QualityNotInstalled):
+        check_standard(document)
+    return [str(problem) for problem in document.problems]
+
+
+def _version(declared: Dataset, published: Contract) -> Iterator[str]:
+    changes = contract_changes(published, declared.contract)
+    if (why := version_problem(published, declared.contract, changes)) is not None:
+        severe = (f"{each.kind}: {each.part} {each.why}" for each in changes if each.kind == changes[0].kind)
+        yield f"{why} ({'; '.join(severe)})"

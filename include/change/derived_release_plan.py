@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from include.change.compare_tables import Side
-from include.change.new_plan import write_new_plan
-from include.change.plan_members import derived_changes, derived_tables, lost_columns, plan_members
+from include.change.compare import Side
+from include.change.kind import refuse_conflict, refuse_small_disk, reported_rate, write_new_plan
+from include.change.moves import release_kind
 from include.change.plan_parameters import PlanParameters
-from include.change.plan_preconditions import refuse_conflict, refuse_small_disk, reported_rate
-from include.change.release_kind import release_kind
-from include.change.release_plan import NothingToRelease, ReleaseParameters, StartPointRefused, plan_release
+from include.change.readers import derived_changes, derived_tables, lost_columns, plan_members
+from include.change.release import NothingToRelease, ReleaseParameters, StartPointRefused, plan_release
 from include.declare.dataset_checks import validate_datasets
 from include.declare.derived_dataset import (
     DerivedDataset,
@@ -22,10 +21,10 @@ from include.declare.derived_dataset import (
     snapshot_derived,
 )
 from include.ground.settings import Settings
+from include.plans.journal import planning_lock
+from include.plans.lookup import find_plan
 from include.plans.plan import DERIVED_RELEASE, DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import planning_lock
-from include.plans.plan_lookup import find_plan
-from include.plans.source_choice import published_versions, readable_versions
+from include.plans.sources import published_versions, readable_versions
 from include.plans.stage_results import ReleaseBuilt
 from include.read.publication import Publication, read_publication, tables_of
 from include.read.published_tables import open_dataset, pinned

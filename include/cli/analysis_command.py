@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from include.change.analysis_run import run_analysis
+from include.change.analysis import run_analysis
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console
 from include.declare.analyses import declared_analyses, declared_analysis

@@ -21,8 +21,7 @@ from include.audit.gold import ExpressionNotEvaluable, GoldCheck, UncheckedTable
 from include.audit.kafka import AuditUnavailable, open_topic
 from include.audit.run import record_outcomes, requested_audits
 from include.audit.verified_history import REQUESTED
-from include.change.bounded_jobs import JobFailed, run_job
-from include.change.derived_recomputation import recompute_derived
+from include.change.jobs import JobFailed, recompute_derived, run_job
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console

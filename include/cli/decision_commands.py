@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from include.change.reinstate_plan import ReinstateParameters, plan_reinstate
-from include.change.rejected_decisions import Author, discard, fix
+from include.change.reinstate import Author, ReinstateParameters, discard, fix, plan_reinstate
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, Offset, Offsets, Partition, validated
 from include.cli.plan_command import THRESHOLD, YES, approver, current_user, plan_and_run

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from include.change.grain_states import GrainState, GrainStates, GrainWindow, grain_states, row_states
+from include.change.grains import GrainState, GrainStates, GrainWindow, grain_states, row_states
 from include.cli.open_windows import open_windows
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from include.change.table_maintenance import TableMaintenance, maintain_tables
+from include.change.jobs import TableMaintenance, maintain_tables
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson
 from include.cli.wide_console import wide_console

@@ -15,17 +15,23 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from include.change import plan_stages
-from include.change.cancel_plan import end_and_cancel
-from include.change.explain_plan import cost
-from include.change.plan_stages import NotApproved, PlanStage, rebuild, remaining_stages, run_plan, stage_lines
+from include.change import stages as plan_stages
+from include.change.stages import (
+    NotApproved,
+    PlanStage,
+    cost,
+    end_and_cancel,
+    rebuild,
+    remaining_stages,
+    run_plan,
+    stage_lines,
+)
 from include.cli.comparison_table import show_comparison
 from include.cli.exit_codes import FAILED, INTERRUPTED
 from include.cli.option_types import AsJson, share
 from include.cli.wide_console import wide_console
 from include.ground.settings import Settings, load_settings
-from include.plans.plan import PlanRecord, next_command, validate_stage
-from include.plans.plan_journal import (
+from include.plans.journal import (
     PlanUnreadable,
     comparison_path,
     last_failure,
@@ -34,7 +40,8 @@ from include.plans.plan_journal import (
     plan_lock,
     record_json,
 )
-from include.plans.plan_lookup import newest_plans
+from include.plans.lookup import newest_plans
+from include.plans.plan import PlanRecord, next_command, validate_stage
 from include.plans.stage_results import Applied, Compared, Stage
 
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")

@@ -13,10 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from include.change.published_quality import validate_published
-from include.change.quality_pages import report_page
-from include.change.quality_report import QualityReport, quality_report
-from include.change.silver_drift import drift_warnings
+from include.change.quality import QualityReport, drift_warnings, quality_report, report_page, validate_published
 from include.cli.checks_table import checks_table
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, output_file, utc_time

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from include.change.plan_preconditions import refuse_unknown_dataset
+from include.change.kind import refuse_unknown_dataset
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, Offset, Offsets, Partition, utc_time
 from include.cli.wide_console import wide_console

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from include.change.derived_release_plan import plan_any_release
-from include.change.release_plan import ReleaseParameters
+from include.change.release import ReleaseParameters
 from include.cli.option_types import AsJson, utc_time, validated
 from include.cli.plan_command import THRESHOLD, YES, Planner, current_user, plan_and_run, plan_only
 from include.ground.strict_values import MAX_OFFSET

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from include.change.owner_client import request_owner
+from include.change.jobs import request_owner
 from include.declare.derived_dataset import require_declared
 from include.ground.settings import Settings, load_settings
 from include.read.publication import read_publication

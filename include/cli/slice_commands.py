@@ -8,10 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from include.change import plan_stages
-from include.change.backfill_plan import BackfillParameters
-from include.change.derived_backfill_plan import plan_any_backfill, recomputes_everything
-from include.change.replay_plan import ReplayParameters, plan_replay
+from include.change import stages as plan_stages
+from include.change.backfill import BackfillParameters, plan_any_backfill, recomputes_everything
+from include.change.replay import ReplayParameters, plan_replay
 from include.cli.exit_codes import FAILED
 from include.cli.option_types import AsJson, Offsets, batch_range, utc_time, validated
 from include.cli.plan_command import (
@@ -26,8 +25,8 @@ from include.cli.plan_command import (
 )
 from include.ground.settings import Settings
 from include.ground.strict_values import BatchRange
+from include.plans.journal import plan_lock
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import plan_lock
 
 backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
 replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and insert those that bronze lacks.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from include.change.bounded_jobs import JobFailed, run_job
+from include.change.jobs import JobFailed, run_job
 from include.cli.option_types import sample_file
 from include.cli.wide_console import wide_console
 from include.declare.dataset_cases import case_files, case_text, expected_case, expected_path

@@ -25,10 +25,10 @@ from rich.markup import escape
 
 from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset
-from include.change import plan_stages
-from include.change.plan_stages import PlanStage, run_plan
-from include.change.release_plan import ReleaseParameters, plan_release
-from include.change.replay_plan import ReplayParameters, plan_replay
+from include.change import stages as plan_stages
+from include.change.release import ReleaseParameters, plan_release
+from include.change.replay import ReplayParameters, plan_replay
+from include.change.stages import PlanStage, run_plan
 from include.cli.audit_command import print_audits
 from include.cli.comparison_table import show_comparison
 from include.cli.exit_codes import FAILED
@@ -38,8 +38,8 @@ from include.demo.state import DemoRefused, demo_folder, demo_lock
 from include.ground.kafka import delete_records_before
 from include.ground.settings import CLONE, Settings, load_settings
 from include.observe.processes import observe_stream
+from include.plans.journal import load_comparison, plan_lock
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_comparison, plan_lock
 from include.read.publication import find_publication
 from include.read.published_sql import run_query
 from include.read.published_tables import PinnedTables, pinned

@@ -33,10 +33,10 @@ from include.ground.paths import (
 from include.ground.settings import Settings
 from include.observe.ledger_rows import delete_release
 from include.observe.ledger_writer import open_writer
+from include.plans.index import note_without_data
+from include.plans.journal import PLANNING_TIMEOUT, comparison_path, planning_lock
+from include.plans.lookup import plan_of, plans_of_data
 from include.plans.plan import ENDED, RELEASES, PlanRecord
-from include.plans.plan_index import note_without_data
-from include.plans.plan_journal import PLANNING_TIMEOUT, comparison_path, planning_lock
-from include.plans.plan_lookup import plan_of, plans_of_data
 from include.plans.stage_results import Retired, Stage
 from include.read.publication import read_publication
 from include.state.lease import is_lease_free

@@ -28,10 +28,10 @@ from include.observe.lineage_events import (
 )
 from include.observe.lineage_tables import KnownTables
 from include.observe.run_feeds import Cursors, EventCursor, Outgoing, separately
+from include.plans.index import IndexPosition
+from include.plans.journal import is_written, last_failure, load_plan
+from include.plans.lookup import open_plans, plans_entered_since
 from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord
-from include.plans.plan_index import IndexPosition
-from include.plans.plan_journal import is_written, last_failure, load_plan
-from include.plans.plan_lookup import open_plans, plans_entered_since
 from include.plans.stage_results import ReleaseBuilt, SliceBuilt, Stage
 from include.read.publication import PublishedTable, read_publication, tables_of
 from include.state.release_files import PatchDirection

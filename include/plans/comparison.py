@@ -129,7 +129,7 @@ class TableComparison:
 class Comparison:
     """Releases `base` and `release` at bronze batch `batch`; `threshold`: share of keys that may differ unapproved.
 
-    `checks`: results of the contract's table rules on the new tables (`include/change/contract_checks.py`).
+    `checks`: results of the contract's table rules on the new tables (`include/change/quality.py`).
     `dependants`: what the release does to the derived datasets and analyses that read the tables.
     """
 

@@ -22,26 +22,24 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from include.audit.kafka import open_topic
 from include.audit.run import counts, record_outcomes, requested_audits
-from include.change.backfill_plan import BackfillParameters
-from include.change.comparison_rendering import comparison_markdown
-from include.change.derived_backfill_plan import plan_any_backfill
-from include.change.derived_recomputation import recompute_derived
+from include.change.backfill import BackfillParameters, plan_any_backfill
+from include.change.comparison_view import comparison_markdown
 from include.change.derived_release_plan import plan_any_release
-from include.change.explain_plan import explanation
+from include.change.jobs import recompute_derived
+from include.change.kind import PlanConflict
 from include.change.plan_parameters import DatasetName, PlanParameters
-from include.change.plan_preconditions import PlanConflict
-from include.change.plan_stages import PlanStage, needs_approval, run_plan
-from include.change.release_plan import ReleaseParameters
-from include.change.replay_plan import ReplayParameters, plan_replay
-from include.change.slice_plan import RangeEmpty
+from include.change.release import ReleaseParameters
+from include.change.replay import ReplayParameters, plan_replay
+from include.change.slices import RangeEmpty
+from include.change.stages import PlanStage, explanation, needs_approval, run_plan
 from include.ground.errors import Terminal
 from include.ground.password_file import read_password
 from include.ground.settings import Settings
 from include.observe.health import current_breaches, end_of_watch, health_line, stream_health
 from include.observe.processes import standing_sentence
-from include.plans.ended_runs import plan_of_ended_run
+from include.plans.journal import load_comparison, load_plan, plan_lock
+from include.plans.lookup import plan_of_ended_run
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_comparison, load_plan, plan_lock
 from include.plans.stage_results import Stage
 from include.serve.action_log import logged_action
 from include.serve.page_response import console_of

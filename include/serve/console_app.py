@@ -21,7 +21,7 @@ from include.ground.errors import HeadraceError, Transient
 from include.ground.paths import NotAFolderName
 from include.ground.settings import Settings
 from include.ground.source_network import is_loopback
-from include.plans.plan_journal import PlanUnknown
+from include.plans.journal import PlanUnknown
 from include.read.published_tables import TableUnknown
 from include.serve import airflow_api, live_stream, plan_pages, quality_routes, session_pages, stream_pages, table_pages
 from include.serve.live_observer import LiveObserver

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
-from include.change import plan_stages
-from include.change.cancel_plan import end_and_cancel
+from include.change import stages as plan_stages
+from include.change.stages import end_and_cancel
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import Settings
+from include.plans.journal import load_plan, plan_lock
 from include.plans.plan import TRANSITIONS, PlanRecord, validate_stage
-from include.plans.plan_journal import load_plan, plan_lock
 from include.plans.stage_results import Stage
 from include.serve.action_log import UNEXPECTED, error_line, log_action
 

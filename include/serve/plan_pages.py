@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from include.plans.plan_journal import load_plan
+from include.plans.journal import load_plan
 from include.serve.action_log import last_actions
 from include.serve.log_in import UserSession
 from include.serve.page_response import Console, console_of, page, session_of

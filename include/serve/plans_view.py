@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from include.change.comparison_view import ComparisonView, comparison_view
-from include.change.explain_plan import cost
-from include.change.plan_stages import stage_states
+from include.change.stages import cost, stage_states
 from include.ground.settings import Settings
 from include.plans.comparison import EQUAL, HELD, NEEDS_APPROVAL, Comparison
+from include.plans.journal import last_failure, load_comparison, load_plan
+from include.plans.lookup import newest_plans
 from include.plans.plan import Event, Plan, PlanRecord
-from include.plans.plan_journal import last_failure, load_comparison, load_plan
-from include.plans.plan_lookup import newest_plans
 from include.plans.reader_effects import held_remedy, holding
 from include.plans.stage_results import Compared, Published, Stage
 from include.serve.display_values import duration, moment

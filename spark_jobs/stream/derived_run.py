@@ -24,8 +24,7 @@ from include.ground.delta_log import LOG, transaction_version
 from include.ground.file_changes import FileChanges
 from include.ground.paths import derived_run_path, gold_path, release_path, warehouse
 from include.ground.settings import Settings
-from include.plans.awaited_moves import awaited_moves, can_come
-from include.plans.source_choice import Versions, readable_versions, refuse_lacking
+from include.plans.sources import Versions, awaited_moves, can_come, readable_versions, refuse_lacking
 from include.read.publication import (
     Publication,
     PublishedTable,

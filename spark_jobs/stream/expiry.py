@@ -25,7 +25,7 @@ from include.ground.kafka_times import arrivals
 from include.ground.paths import reading_lock_path, rejected_path, silver_path, snapshots_path, warehouse
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier
-from include.plans.plan_lookup import open_plans
+from include.plans.lookup import open_plans
 from include.read.publication import read_publication
 from include.read.publish_to_store import remove_stored_files
 from include.state.file_locks import is_free

@@ -18,9 +18,9 @@ import polars as pl
 from benchmarks.latency_mode import measure_latency, sending
 from benchmarks.result import Figures
 from benchmarks.session import BenchSession
-from include.change import plan_stages
-from include.change.plan_stages import SilentReporter
-from include.change.release_plan import ReleaseParameters, plan_release
+from include.change import stages as plan_stages
+from include.change.release import ReleaseParameters, plan_release
+from include.change.stages import SilentReporter
 from include.ground.settings import Settings
 from include.plans.plan import PlanRecord
 from include.plans.stage_results import Stage

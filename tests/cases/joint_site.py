@@ -16,11 +16,12 @@ from derived_site import opened
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.change import build_parts, release_kind
+from include.change import moves as release_kind
+from include.change import stages as build_parts
 from include.change.derived_release_plan import plan_any_release
-from include.change.owner_client import RequestRefused
-from include.change.plan_stages import SilentReporter, run_plan
-from include.change.release_plan import ReleaseParameters
+from include.change.jobs import RequestRefused
+from include.change.release import ReleaseParameters
+from include.change.stages import SilentReporter, run_plan
 from include.declare.dataset import snapshot_dataset
 from include.declare.derived_dataset import released_derived
 from include.ground.settings import Settings
@@ -205,8 +206,8 @@ def joint_site(spark: SparkSession, state: Path, patch: pytest.MonkeyPatch) -> J
     patch.setattr(request_job, "fence_earlier_owner", lambda *_: None)
     patch.setattr(build_parts, "run_job", site.job)
     patch.setattr(release_kind, "request_owner", site.request)
-    patch.setattr("include.change.table_readers.observe_stream", lambda _, name: name in site.running)
-    patch.setattr("include.change.table_readers.is_expected", lambda status: status)
+    patch.setattr("include.change.readers.observe_stream", lambda _, name: name in site.running)
+    patch.setattr("include.change.readers.is_expected", lambda status: status)
     patch.setattr("spark_jobs.history.reader_analysis.PATIENCE", 0.0)
     return site
 

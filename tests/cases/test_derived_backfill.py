@@ -18,18 +18,17 @@ from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 
-from include.change.backfill_plan import BackfillParameters
+from include.change.backfill import BackfillParameters, plan_any_backfill, recomputes_everything
 from include.change.confirm_applied import NotConfirmed
-from include.change.derived_backfill_plan import plan_any_backfill, recomputes_everything
-from include.change.plan_preconditions import AlreadyPublished, PlanConflict
-from include.change.plan_stages import KINDS, approve, cancel, compare_built, confirm, stage_lines
-from include.change.slice_plan import RangeRefused
+from include.change.kind import AlreadyPublished, PlanConflict
+from include.change.slices import RangeRefused
+from include.change.stages import KINDS, approve, cancel, compare_built, confirm, stage_lines
 from include.ground.paths import warehouse
 from include.ground.settings import CLONE, Settings
 from include.observe.ledger_reader import open_reader
 from include.plans.comparison import EQUAL, NEEDS_APPROVAL
+from include.plans.journal import record_result
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import record_result
 from include.plans.stage_results import Applied, RolledBack, SliceBuilt
 from include.read.publication import publish, read_publication
 from include.read.published_tables import pinned

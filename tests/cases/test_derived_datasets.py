@@ -22,18 +22,17 @@ from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 
 from include.audit.origin import OriginRefused, derived_origin
-from include.change.contract_checks import PlanHeld
 from include.change.derived_release_plan import plan_derived_release
-from include.change.plan_stages import approve, compare_built
-from include.change.published_quality import validate_published
-from include.change.release_kind import read_release_build
-from include.change.release_plan import ReleaseParameters
+from include.change.moves import read_release_build
+from include.change.quality import PlanHeld, validate_published
+from include.change.release import ReleaseParameters
+from include.change.stages import approve, compare_built
 from include.declare.derived_dataset import snapshot_derived
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground import table_files
 from include.ground.paths import publication_path
 from include.ground.settings import CLONE, Settings
-from include.plans.plan_journal import record_result
+from include.plans.journal import record_result
 from include.plans.stage_results import Compared
 from include.read.publication import find_publication, publication_json, publish, read_publication
 from include.read.published_tables import pinned

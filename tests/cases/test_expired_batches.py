@@ -18,10 +18,10 @@ from small_release import ARRIVED, SmallRelease, small_release
 
 from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
 from include.audit.kafka import Topic
-from include.change.backfill_plan import BackfillParameters, plan_backfill
-from include.change.release_plan import ReleaseParameters, StartPointRefused, plan_release
-from include.change.replay_plan import ReplayParameters, plan_replay
-from include.change.slice_plan import RangeRefused
+from include.change.backfill import BackfillParameters, plan_backfill
+from include.change.release import ReleaseParameters, StartPointRefused, plan_release
+from include.change.replay import ReplayParameters, plan_replay
+from include.change.slices import RangeRefused
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings

@@ -8,11 +8,11 @@ import pytest
 from joint_site import BIG, HUGE, JointSite, joint_site, tap
 from pyspark.sql import SparkSession
 
-from include.change.plan_stages import cancel, confirm, roll_back
+from include.change.stages import cancel, confirm, roll_back
 from include.plans.comparison import HELD
-from include.plans.plan_journal import load_comparison, load_plan
+from include.plans.journal import load_comparison, load_plan
 from include.plans.reader_effects import DependantsBreak
-from include.plans.source_choice import SourcesLackColumns
+from include.plans.sources import SourcesLackColumns
 from include.plans.stage_results import Compared, Stage
 from include.read.publication import read_publication
 from include.state.owner_requests import pending_request

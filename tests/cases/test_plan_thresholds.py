@@ -11,15 +11,14 @@ import pytest
 from slice_patcher import copy_release
 from small_release import SmallRelease
 
-from include.change.backfill_plan import BackfillParameters, plan_backfill
-from include.change.reinstate_plan import ReinstateParameters, plan_reinstate
-from include.change.rejected_decisions import Author
-from include.change.release_plan import ReleaseParameters, plan_release
-from include.change.replay_plan import ReplayParameters, plan_replay
+from include.change.backfill import BackfillParameters, plan_backfill
+from include.change.reinstate import Author, ReinstateParameters, plan_reinstate
+from include.change.release import ReleaseParameters, plan_release
+from include.change.replay import ReplayParameters, plan_replay
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
+from include.plans.journal import load_plan
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_plan
 from include.read.rejected_records import RejectedFilter
 
 THRESHOLD = 0.25

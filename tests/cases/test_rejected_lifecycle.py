@@ -13,7 +13,7 @@ from slice_patcher import SlicePatcher
 from small_events import departed
 from small_release import Record, SmallRelease
 
-from include.change.rejected_decisions import record_spans
+from include.change.reinstate import record_spans
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.read.publication import published_tables

@@ -13,8 +13,7 @@ from slice_patcher import edited_dataset
 from small_events import departed, escaped, flight_event
 from small_release import Record, small_release
 
-from include.change.quality_pages import report_page
-from include.change.quality_report import quality_report
+from include.change.quality import quality_report, report_page
 from include.declare.contract_file import load_contract
 from include.ground.settings import Settings
 from include.observe.ledger_reader import RuleWarnings, RunCounts, open_reader

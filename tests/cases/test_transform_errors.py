@@ -12,7 +12,7 @@ from slice_patcher import SlicePatcher, copy_release
 from small_events import observation
 from small_release import Record, SmallRelease, small_release
 
-from include.change.rejected_decisions import record_spans
+from include.change.reinstate import record_spans
 from include.declare.history_slice import Slice
 from include.ground.settings import CLONE, Settings
 from spark_jobs.layers import transform_errors

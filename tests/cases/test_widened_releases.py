@@ -16,18 +16,18 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from small_release import Record, SmallRelease
 
-from include.change.folder_checks import FolderNotValid
-from include.change.plan_members import MemberRefused
-from include.change.plan_stages import cancel, confirm, roll_back
-from include.change.release_plan import NothingToRelease
+from include.change.contract_check import FolderNotValid
+from include.change.readers import MemberRefused
+from include.change.release import NothingToRelease
+from include.change.stages import cancel, confirm, roll_back
 from include.cli.comparison_table import show_comparison
 from include.declare import contract_file
 from include.declare.contract import WIDER
 from include.declare.contract_types import default_type
 from include.declare.dataset import released_dataset
 from include.observe.progress import is_outdated
+from include.plans.journal import load_comparison
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_comparison
 from include.plans.reader_effects import DependantsBreak
 from include.plans.stage_results import Stage
 from include.read.publication import read_publication

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
-from include.change.table_frames import to_pandas
+from include.change.checkpoint import to_pandas
 from include.declare.column_type import Ability, rounded_to_float, shortest_float
 from include.declare.contract import Column
 from include.declare.contract_rules import Rule, RuleModel, typed_rule

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from recovery_site import Site
 
+from include.plans.journal import record_result, save_plan
 from include.plans.plan import REPLAY, Plan, Prediction
-from include.plans.plan_journal import record_result, save_plan
 from include.plans.stage_results import Cancelled
 from include.read.publication import read_publication
 from spark_jobs.layers.bronze import bronze_spec

@@ -13,7 +13,7 @@ from recovery_site import Site
 from served_console import served_console
 from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
-from include.plans.plan_journal import load_plan
+from include.plans.journal import load_plan
 from include.plans.stage_results import Stage
 from include.read.published_tables import pinned
 from include.serve.action_log import last_actions

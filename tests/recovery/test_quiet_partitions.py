@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from readings import BEGUN, Sent
 from recovery_site import Driver, Site, wait_until
 
-from include.change.published_watermarks import published_watermarks
+from include.change.grains import published_watermarks
 from include.ground.kafka_address import client_options
 from include.ground.paths import warehouse
 

@@ -11,10 +11,10 @@ from polling_reader import PollingReader
 from recovery_site import Site, wait_until
 from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
-from include.change import plan_stages
+from include.change import stages as plan_stages
 from include.ground.paths import active_releases_path
+from include.plans.journal import load_plan
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_plan
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, submit_request
 
 READS = 300

@@ -18,7 +18,7 @@ from include.ground.kafka import ensure_topic
 from include.ground.ports import free_ports, is_open
 from include.ground.settings import CLONE, Settings
 from include.observe.processes import observe_stream
-from include.plans.plan_journal import load_plan
+from include.plans.journal import load_plan
 from include.plans.stage_results import Stage
 from include.read.publication import read_publication, tables_of
 from include.state.desired_streams import desired_stream

@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 
 from include.ground.paths import plan_path
 from include.ground.settings import CLONE, Settings
+from include.plans.lookup import newest_plans
 from include.plans.plan import PlanRecord
-from include.plans.plan_lookup import newest_plans
 from include.read.publication import Publication, read_publication, tables_of
 from include.state.process_states import AIRFLOW, stream_name
 from include.state.run_files import read_run_file

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from site_of_stack import DATASET, Stack, await_that
 
-from include.change.plan_stages import confirm
+from include.change.stages import confirm
 from include.plans.stage_results import Stage
 
 REPLAY = f"replay__{DATASET}"

@@ -8,9 +8,9 @@ from typing import Any
 
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
+from include.plans.journal import record_result, save_plan
+from include.plans.lookup import next_plan_id
 from include.plans.plan import RELEASE, RELEASES, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import record_result, save_plan
-from include.plans.plan_lookup import next_plan_id
 from include.plans.stage_results import (
     Applied,
     Approved,

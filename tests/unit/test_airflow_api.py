@@ -16,7 +16,7 @@ from plan_samples import plan_at
 
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings
-from include.plans.plan_journal import load_plan, planning_lock
+from include.plans.journal import load_plan, planning_lock
 from include.plans.stage_results import Stage
 from include.serve.action_log import last_actions
 from include.serve.console_server import ConsoleExposed, refuse_exposed

@@ -14,8 +14,8 @@ from include.airflow import airflow_plugin, operator_links
 from include.airflow.operator_links import ComparisonLink, RuleResultsLink
 from include.ground.paths import docs_path
 from include.ground.settings import Settings
+from include.plans.journal import comparison_path, save_plan
 from include.plans.plan import REPLAY, Plan, Prediction
-from include.plans.plan_journal import comparison_path, save_plan
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 REPLAY_RUN = SimpleNamespace(dag_id="replay__flights", run_id="manual__1")

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.change import analysis_run
-from include.change.analysis_run import AnalysisBusy, AnalysisRefused, run_analysis
+from include.change import analysis as analysis_run
+from include.change.analysis import AnalysisBusy, AnalysisRefused, run_analysis
 from include.declare.analyses import AnalysisUnknown, analysis_problems, declared_analysis
 from include.declare.dataset_checks import dataset_problems
 from include.ground.paths import analyses_path, analysis_run_path

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from plan_samples import TO_APPLIED, plan_at
 
-from include.change.bounded_jobs import JobDied, JobTimedOut, PlanCancelled, end_plan_job, run_job
+from include.change.jobs import JobDied, JobTimedOut, PlanCancelled, end_plan_job, run_job
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import CLONE, Settings
 from include.observe.processes import observe_jobs
@@ -37,7 +37,7 @@ subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(15, signal
     "while True: pass"], process_group=0)
 while True: pass
 """
-RUN = "from include.ground.settings import load_settings; from include.change.bounded_jobs import run_job\n"
+RUN = "from include.ground.settings import load_settings; from include.change.jobs import run_job\n"
 RUN += f"from include.run import job_process; job_process.GRACE = {GRACE}\n"
 RUN += f"run_job(load_settings(), {NAME!r}, 'flights', ('some_job',), lambda _: None)"
 

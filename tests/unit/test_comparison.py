@@ -14,10 +14,9 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console
 
-from include.change import key_parts
-from include.change.compare_tables import Side, compare
-from include.change.comparison_rendering import comparison_markdown, comparison_page
-from include.change.comparison_view import comparison_view
+from include.change import compare as key_parts
+from include.change.compare import Side, compare
+from include.change.comparison_view import comparison_markdown, comparison_page, comparison_view
 from include.cli.comparison_table import show_comparison
 from include.declare.contract_rules import RuleResult
 from include.declare.dataset import load_dataset

@@ -9,14 +9,14 @@ import pytest
 from plan_samples import advanced
 from small_warehouse import RELEASE, SmallWarehouse, silver_row
 
+from include.change.backfill import write_verified
 from include.change.confirm_applied import NotConfirmed
-from include.change.plan_stages import confirm
-from include.change.verified_ranges import write_verified
+from include.change.stages import confirm
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
+from include.plans.journal import load_plan, save_plan
 from include.plans.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
 from include.plans.plan import RELEASE as A_RELEASE
-from include.plans.plan_journal import load_plan, save_plan
 from include.plans.stage_results import Stage
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

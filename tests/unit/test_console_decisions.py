@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from plan_samples import plan_at
 
 from include.ground.settings import Settings
-from include.plans.plan_journal import load_plan
+from include.plans.journal import load_plan
 from include.plans.stage_results import Stage
 from include.serve import plan_decisions
 from include.serve.action_log import last_actions

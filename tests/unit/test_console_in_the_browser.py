@@ -16,7 +16,7 @@ from served_console import served_console
 
 from include.ground.settings import CLONE, Settings
 from include.observe.ledger_writer import open_writer, project_dataset
-from include.plans.plan_journal import load_plan
+from include.plans.journal import load_plan
 from include.plans.stage_results import Stage
 
 CHROMIUM = "/usr/bin/chromium"

@@ -20,7 +20,7 @@ from include.declare.dataset import snapshot_dataset
 from include.ground.settings import Settings
 from include.observe.validation_history import StoredValidation, store_validation
 from include.plans.comparison import Comparison, Sample, TableComparison
-from include.plans.plan_journal import save_comparison
+from include.plans.journal import save_comparison
 from include.plans.reader_effects import Effect
 from include.plans.stage_results import Stage
 from include.serve import column_view

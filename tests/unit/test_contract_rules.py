@@ -15,8 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from include.change.contract_check import ContractCheck
-from include.change.odcs_standard import contract_problems
+from include.change.contract_check import ContractCheck, contract_problems
 from include.cli import contract_command
 from include.cli.main import app
 from include.declare.contract import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.change.plan_preconditions import refuse_unknown_dataset
+from include.change.kind import refuse_unknown_dataset
 from include.declare.dataset import IsDerived, ReleaseUnknown, declared_dataset, released_dataset
 from include.declare.dataset_checks import dataset_problems, validate_datasets
 from include.declare.derived_dataset import as_dataset, origin_datasets, released_derived, snapshot_derived

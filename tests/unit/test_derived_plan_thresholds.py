@@ -10,16 +10,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from include.change.backfill_plan import BackfillParameters
-from include.change.derived_backfill_plan import plan_derived_backfill
+from include.change.backfill import BackfillParameters, plan_derived_backfill
 from include.change.derived_release_plan import plan_any_release
-from include.change.plan_stages import compare_built, needs_approval
-from include.change.release_plan import ReleaseParameters
+from include.change.release import ReleaseParameters
+from include.change.stages import compare_built, needs_approval
 from include.declare.derived_dataset import released_derived, snapshot_derived
 from include.ground.paths import warehouse
 from include.ground.settings import CLONE, Settings
 from include.plans.comparison import NEEDS_APPROVAL, WITHIN_POLICY
-from include.plans.plan_journal import load_plan, record_result
+from include.plans.journal import load_plan, record_result
 from include.plans.stage_results import ReleaseBuilt
 from include.read.publication import Publication, TableVersion, publish, read_publication
 

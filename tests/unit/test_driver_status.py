@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.change.plan_preconditions import ASSUMED_RATE, reported_rate
+from include.change.kind import ASSUMED_RATE, reported_rate
 from include.ground.paths import status_path
 from include.ground.settings import Settings
 from include.state.driver_status import DriverStatus, LastRun, read_reported_status, status_file, stream_status

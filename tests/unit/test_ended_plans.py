@@ -35,10 +35,10 @@ from include.observe.ended_plans import delete_moved, ended_data, move_ended, pa
 from include.observe.ledger_rows import Row, upsert
 from include.observe.ledger_schema import projected, runs
 from include.observe.ledger_writer import open_writer
+from include.plans.index import index_path, number_of_plans
+from include.plans.journal import PlanUnreadable, comparison_path, load_plan, record_result
+from include.plans.lookup import plan_ids_of_data
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE
-from include.plans.plan_index import index_path, number_of_plans
-from include.plans.plan_journal import PlanUnreadable, comparison_path, load_plan, record_result
-from include.plans.plan_lookup import plan_ids_of_data
 from include.plans.stage_results import Stage
 from include.read.publication import NothingPublished, publish
 from include.state.file_locks import take_lock

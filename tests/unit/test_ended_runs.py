@@ -17,13 +17,11 @@ from test_airflow_api import BEARER, TOKEN
 from test_derived_plan_thresholds import NAME, NOON
 
 from include.airflow import run_listener
-from include.change.backfill_plan import BackfillParameters
-from include.change.derived_backfill_plan import plan_any_backfill
+from include.change.backfill import BackfillParameters, plan_any_backfill
 from include.ground.paths import ended_runs_path
 from include.ground.settings import Settings
-from include.plans.ended_runs import RunEnded, plan_of_ended_run
-from include.plans.plan_journal import planning_lock
-from include.plans.plan_lookup import find_plan, open_plans
+from include.plans.journal import planning_lock
+from include.plans.lookup import RunEnded, find_plan, open_plans, plan_of_ended_run
 from include.serve.action_log import last_actions
 
 settings = test_derived_plan_thresholds.settings

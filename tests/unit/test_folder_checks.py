@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.change.contract_check import check_contracts
-from include.change.folder_checks import FolderNotValid, refuse_invalid_folder
+from include.change.contract_check import FolderNotValid, check_contracts, refuse_invalid_folder
 from include.declare.dataset import declared_dataset, released_dataset, snapshot_dataset
 from include.ground.settings import CLONE, Settings
 from include.read.publication import Publication, publish

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.change.grain_states import as_refreshed, rows_with_states, windows_of
-from include.change.published_watermarks import derived_watermarks
+from include.change.grains import as_refreshed, derived_watermarks, rows_with_states, windows_of
 from include.declare.gold import AdditiveGold
 from include.declare.time_zones import installed_zone
 from include.declare.watermark import Watermark, watermarks

@@ -31,10 +31,10 @@ from include.observe.lineage_sender import EventFollower, receiver
 from include.observe.plan_feed import FOLLOWED
 from include.observe.run_feeds import cursors_file
 from include.observe.validation_history import StoredValidation, store_validation
-from include.plans import plan_journal
+from include.plans import journal as plan_journal
+from include.plans.index import index_path
+from include.plans.journal import record_failure, save_plan
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, REPLAY, Member
-from include.plans.plan_index import index_path
-from include.plans.plan_journal import record_failure, save_plan
 from include.plans.stage_results import ReleaseBuilt, Stage
 from include.read.publication import Publication, SourceVersion, TableVersion, publish, read_publication
 from include.state.driver_status import DriverStatus, status_file

@@ -7,7 +7,7 @@ from pathlib import Path
 from lineage_receiver import LineageReceiver, column_edges, edges
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.change.analysis_run import run_analysis
+from include.change.analysis import run_analysis
 from include.declare.analyses import declared_analysis
 from include.ground.settings import Settings
 from include.observe.lineage_sender import EventFollower, receiver

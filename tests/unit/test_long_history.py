@@ -17,15 +17,15 @@ from plan_samples import NOON, TO_APPLIED, advanced, plan_at, publication, resul
 from typer.testing import CliRunner
 
 from include.airflow.stage_operators import RollBack
-from include.change import release_plan
+from include.change import release as release_plan
 from include.cli import main
 from include.declare.dataset import snapshot_dataset
 from include.ground.paths import plan_path, release_path
 from include.ground.settings import Settings
-from include.plans import plan_journal
+from include.plans import journal as plan_journal
+from include.plans.journal import SUGGESTED, PlanUnknown, load_plan, record_result, save_plan
+from include.plans.lookup import next_plan_id, open_plans
 from include.plans.plan import BACKFILL, REPLAY
-from include.plans.plan_journal import SUGGESTED, PlanUnknown, load_plan, record_result, save_plan
-from include.plans.plan_lookup import next_plan_id, open_plans
 from include.plans.stage_results import Stage
 from include.read.publication import publish
 from include.serve.plans_view import PAGE, plans_view

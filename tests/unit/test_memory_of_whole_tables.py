@@ -15,14 +15,14 @@ pytestmark = pytest.mark.extended
 UNIQUENESS = """
 import pyarrow.dataset as pd
 from test_quality_checks import rule
-from include.change.gx_checkpoint import validate_tables
+from include.change.checkpoint import validate_tables
 unique = rule("expect_column_values_to_be_unique", gold=True, column="event_id")
 (found,) = validate_tables({{"gold.days": (pd.dataset({folder!r}), [unique])}})
 print(found.passed, found.observed)
 """
 COMPARISON = """
 from pathlib import Path
-from include.change.compare_tables import compared_by_key, parquet_rows
+from include.change.compare import compared_by_key, parquet_rows
 sides = [parquet_rows(Path({folder!r}, side)) for side in ("old", "new")]
 found = compared_by_key("silver.rows", ["event_id"], frozenset(), *sides)
 print(found.old_rows, found.added, found.missing, found.changed, len(found.samples["changed"]))

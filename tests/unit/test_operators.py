@@ -27,22 +27,25 @@ from include.airflow.day_completion import ReportCompleteDays, complete_days, la
 from include.airflow.plan_operators import PartitionNotADay, PlanBackfill, PlanReplay, RangeMissing, day_of
 from include.airflow.quality_operator import ValidateTables
 from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
-from include.change import derived_backfill_plan, plan_stages, published_quality, replay_plan, slice_plan
+from include.change import backfill as derived_backfill_plan
+from include.change import quality as published_quality
+from include.change import replay as replay_plan
+from include.change import slices as slice_plan
+from include.change import stages as plan_stages
 from include.change.confirm_applied import NotConfirmed
-from include.change.plan_kind import Confirmation
-from include.change.plan_preconditions import PlanConflict
-from include.change.published_quality import PublishedChecks
-from include.change.replay_plan import ReplayParameters
-from include.change.slice_plan import RangeEmpty
+from include.change.kind import Confirmation, PlanConflict
+from include.change.quality import PublishedChecks
+from include.change.replay import ReplayParameters
+from include.change.slices import RangeEmpty
 from include.declare.contract_rules import RuleResult
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import log_path
 from include.ground.settings import Settings
 from include.observe import health
 from include.plans.comparison import Comparison, Sample, TableComparison
+from include.plans.journal import load_plan, save_comparison
+from include.plans.lookup import find_plan, newest_plans
 from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction
-from include.plans.plan_journal import load_plan, save_comparison
-from include.plans.plan_lookup import find_plan, newest_plans
 from include.plans.stage_results import Stage
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -14,7 +14,9 @@ from pydantic import BaseModel
 
 from include.airflow import run_parameters
 from include.airflow.run_parameters import ParamsRefused, validated_params
-from include.change import backfill_plan, release_plan, replay_plan
+from include.change import backfill as backfill_plan
+from include.change import release as release_plan
+from include.change import replay as replay_plan
 from include.ground import paths
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings

@@ -15,11 +15,10 @@ from plan_samples import TO_APPLIED, advanced, plan_at, result_of, sample_plan
 
 from include.ground.paths import plan_path
 from include.ground.settings import Settings
-from include.plans import plan_journal
-from include.plans.plan import BACKFILL
-from include.plans.plan_index import PlanIndexUnavailable, enter, entry_of, index_path, number_of_plans
-from include.plans.plan_journal import PlanUnknown, load_plan, record_result, save_plan
-from include.plans.plan_lookup import (
+from include.plans import journal as plan_journal
+from include.plans.index import PlanIndexUnavailable, enter, entry_of, index_path, number_of_plans
+from include.plans.journal import PlanUnknown, load_plan, record_result, save_plan
+from include.plans.lookup import (
     find_plan,
     last_applied,
     newest_plans,
@@ -27,6 +26,7 @@ from include.plans.plan_lookup import (
     open_plans,
     rolled_back_by,
 )
+from include.plans.plan import BACKFILL
 from include.plans.stage_results import Stage
 
 
@@ -134,7 +134,7 @@ def test_recorded_stage_stands_when_the_index_cannot_be_written(
 def test_index_that_another_process_is_writing_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = sample_plan(settings)
     save_plan(settings, plan)
-    monkeypatch.setattr("include.plans.plan_index.LOCKED_WITHIN", 0.05)
+    monkeypatch.setattr("include.plans.index.LOCKED_WITHIN", 0.05)
     other = sqlite3.connect(index_path(settings), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(PlanIndexUnavailable, match="the same command again"):

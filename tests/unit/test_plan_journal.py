@@ -15,11 +15,12 @@ from include.cli import main
 from include.declare.history_slice import KAFKA, Slice, Span
 from include.ground.paths import plan_path
 from include.ground.settings import Settings
-from include.plans import plan_journal, plan_lookup
+from include.plans import journal as plan_journal
+from include.plans import lookup as plan_lookup
+from include.plans.index import index_path
+from include.plans.journal import PlanUnreadable, load_plan, record_result, save_plan
+from include.plans.lookup import find_plan, newest_plans, next_plan_id, open_plans
 from include.plans.plan import OPEN, TRANSITIONS
-from include.plans.plan_index import index_path
-from include.plans.plan_journal import PlanUnreadable, load_plan, record_result, save_plan
-from include.plans.plan_lookup import find_plan, newest_plans, next_plan_id, open_plans
 from include.plans.stage_results import Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
 
 OLD_REPLAY = """{"id": "replay-flights-1", "kind": "replay", "dataset": "flights", "base": "aaa", "release": "aaa",

@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 from plan_samples import advanced, plan_at, result_of
 
-from include.change import plan_stages
-from include.change.bounded_jobs import JobTimedOut
-from include.change.explain_plan import explanation
-from include.change.plan_stages import KINDS, NotApproved, SilentReporter, rebuild, run_plan, stages_of
+from include.change import stages as plan_stages
+from include.change.jobs import JobTimedOut
+from include.change.stages import KINDS, NotApproved, SilentReporter, explanation, rebuild, run_plan, stages_of
 from include.ground.settings import Settings
+from include.plans.journal import last_failure
 from include.plans.plan import (
     KIND_NAMES,
     REPLAY,
     PlanRecord,
     StageRefused,
 )
-from include.plans.plan_journal import last_failure
 from include.plans.stage_results import Stage
 
 PATHS: tuple[tuple[Stage, ...], ...] = (

@@ -17,16 +17,19 @@ from hypothesis import strategies as st
 from plan_samples import TO_APPLIED, advanced, result_of
 from rich.console import Console
 
-from include.change import plan_stages, release_plan
-from include.change.plan_preconditions import AlreadyPublished, DiskTooSmall, refuse_small_disk
-from include.change.reinstate_plan import restore_discards
-from include.change.release_plan import StreamNotRunning
+from include.change import release as release_plan
+from include.change import stages as plan_stages
+from include.change.kind import AlreadyPublished, DiskTooSmall, refuse_small_disk
+from include.change.reinstate import restore_discards
+from include.change.release import StreamNotRunning
 from include.cli import plan_command
 from include.declare.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.declare.release_diff import TableChange, release_changes
 from include.ground.paths import plan_path, silver_path
 from include.ground.settings import CLONE, Settings
+from include.plans.journal import PlanBusy, PlanUnknown, load_plan, plan_lock, save_plan
+from include.plans.lookup import newest_plans, next_plan_id
 from include.plans.plan import (
     OPEN,
     REINSTATE,
@@ -37,8 +40,6 @@ from include.plans.plan import (
     Prediction,
     StageRefused,
 )
-from include.plans.plan_journal import PlanBusy, PlanUnknown, load_plan, plan_lock, save_plan
-from include.plans.plan_lookup import newest_plans, next_plan_id
 from include.plans.stage_results import ReleaseBuilt, Retired, Stage
 from include.read.publication import Publication, publish
 from include.read.rejected_records import DISCARD, Decision, append_decisions, decided_records

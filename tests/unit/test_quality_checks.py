@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 import pytest
 
-from include.change import published_quality
-from include.change.gx_checkpoint import validate_tables
-from include.change.published_quality import validate_published
-from include.change.quality_pages import checks_page
-from include.change.table_frames import to_pandas
+from include.change import quality as published_quality
+from include.change.checkpoint import to_pandas, validate_tables
+from include.change.quality import checks_page, validate_published
 from include.declare.contract_rules import Rule, RuleModel, RuleResult, typed_rule
 from include.declare.contract_types import COLUMN_TYPES
 from include.declare.dataset import snapshot_dataset

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as pd
 import pytest
 
-from include.change.silver_drift import DriftWarning, NothingToCompare, RecordPosition, drift_warnings, psi_term
+from include.change.quality import DriftWarning, NothingToCompare, RecordPosition, drift_warnings, psi_term
 from include.declare.contract import Column, Contract
 from include.read.published_tables import PinnedTables
 

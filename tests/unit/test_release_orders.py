@@ -27,7 +27,7 @@ from include.plans.reader_effects import (
     holding,
     rollback_remedy,
 )
-from include.plans.source_choice import SourcesLackColumns, missing_columns
+from include.plans.sources import SourcesLackColumns, missing_columns
 from include.read.publication import SourceVersion
 
 DEPTH = int(os.environ.get("HEADRACE_TEST_ORDERS", "4"))

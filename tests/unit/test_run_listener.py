@@ -18,8 +18,8 @@ from include.airflow.airflow_plugin import HeadracePlugin
 from include.airflow.run_listener import cancel_plan_of, release_watched, start_cancelling
 from include.ground.paths import silver_path
 from include.ground.settings import Settings
+from include.plans.journal import load_plan
 from include.plans.plan import REPLAY
-from include.plans.plan_journal import load_plan
 from include.plans.stage_results import Stage
 from include.state.desired_streams import desired_stream, request_stream
 

@@ -19,7 +19,7 @@ from include.airflow.run_parameters import (
     validated_params,
 )
 from include.change.plan_parameters import Parameters
-from include.change.replay_plan import ReplayParameters
+from include.change.replay import ReplayParameters
 
 FORMS: dict[type[Parameters], dag_forms.Form] = {
     StreamParameters: dag_forms.stream_form(),

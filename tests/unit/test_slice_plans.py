@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from ledgered_stream import Stream
 
-from include.change.backfill_plan import BackfillParameters, plan_backfill
-from include.change.published_history import holes
-from include.change.replay_plan import ReplayParameters
-from include.change.slice_plan import format_range
+from include.change.backfill import BackfillParameters, plan_backfill
+from include.change.history import holes
+from include.change.replay import ReplayParameters
+from include.change.slices import format_range
 from include.declare.dataset import DatasetUnknown
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.ground.paths import bronze_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from include.change.slice_plan import parts_within
+from include.change.slices import parts_within
 from include.declare.history_slice import BRONZE, KAFKA, Span, SpanIndex
 from include.read.published_tables import BatchOffsets
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from include.cli.main import app
 from include.ground.settings import Settings, load_settings
 from include.observe.disk_use import NothingStored, disk_use
-from include.plans.plan_index import index_path
+from include.plans.index import index_path
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import pyarrow.dataset as pd
 import pytest
 from test_quality_checks import rule
 
-from include.change import gx_checkpoint, table_frames
-from include.change.table_frames import Frame, frames_of, to_pandas
+from include.change import checkpoint as gx_checkpoint
+from include.change import checkpoint as table_frames
+from include.change.checkpoint import Frame, frames_of, to_pandas
 from include.declare.contract_rules import Rule, referenced_columns
 from include.read import published_tables
 

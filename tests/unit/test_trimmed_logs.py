@@ -19,8 +19,8 @@ from include.declare.dataset import snapshot_dataset
 from include.declare.pipeline import Retention
 from include.ground.paths import airflow_path, log_path, snapshots_path
 from include.ground.settings import CLONE, Settings, load_settings
+from include.plans.journal import record_result, save_plan
 from include.plans.plan import RELEASE, Plan, Prediction
-from include.plans.plan_journal import record_result, save_plan
 from include.plans.stage_results import Cancelled
 from include.read.publication import publish
 from include.run import log_trimming, runner

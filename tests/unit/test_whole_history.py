@@ -11,12 +11,12 @@ from ledgered_stream import Stream
 from plan_samples import NOON, SLICE, plan_at, publication, sample_plan
 from typer.testing import CliRunner
 
-from include.change import slice_plan
+from include.change import slices as slice_plan
 from include.cli import plan_command, slice_commands
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.ground.settings import Settings
+from include.plans.lookup import newest_plans
 from include.plans.plan import BACKFILL, REPLAY
-from include.plans.plan_lookup import newest_plans
 from include.plans.stage_results import Stage
 from include.read.publication import publish
 from include.read.published_tables import BatchOffsets

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from test_comparison import ROUTES, compared, in_terminal, page, sides_of
 
-from include.change.compare_tables import compare
+from include.change.compare import compare
 from include.plans.comparison import NEEDS_APPROVAL, WITHIN_POLICY
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from include.change.derived_backfill_plan import published_windows
-from include.change.release_plan import NothingToRelease, ReleaseParameters, plan_release
+from include.change.backfill import published_windows
+from include.change.release import NothingToRelease, ReleaseParameters, plan_release
 from include.declare.dataset import content_hash, declared_dataset, load_dataset, released_dataset, snapshot_dataset
 from include.declare.release_diff import release_changes
 from include.declare.time_zones import ZONES_FILE, database_version, installed_zone

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from include.change.analysis_run import run_analysis
+from include.change.analysis import run_analysis
 from include.declare.analyses import Analysis, declared_analyses
 from include.ground.settings import Settings
 from include.read.published_tables import pinned

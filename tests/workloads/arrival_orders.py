@@ -21,7 +21,7 @@ from typing import Any
 
 import polars as pl
 
-from include.change.bounded_jobs import JobDied, run_job
+from include.change.jobs import JobDied, run_job
 from include.ground.durable_files import write_atomically
 from include.ground.settings import Settings
 from workloads.checks import bytes_of_gold

@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from include.change.backfill_plan import BackfillParameters, plan_backfill
-from include.change.plan_stages import SilentReporter, cancel, run_plan
-from include.change.replay_plan import ReplayParameters, plan_replay
+from include.change.backfill import BackfillParameters, plan_backfill
+from include.change.replay import ReplayParameters, plan_replay
+from include.change.stages import SilentReporter, cancel, run_plan
 from include.ground.delta_log import commits
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader

@@ -19,7 +19,7 @@ from include.audit.balance import DatasetAudit
 from include.audit.findings import FindingKind
 from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset, derived_audit
-from include.change.derived_recomputation import recompute_derived
+from include.change.jobs import recompute_derived
 from include.ground.await_progress import NoProgress, Waiting
 from include.ground.errors import Terminal, Transient
 from include.ground.kafka import ensure_topic

@@ -17,21 +17,22 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from include.change.compare_tables import Side
-from include.change.comparison_sides import slice_sides
+from include.change.compare import Side
 from include.change.confirm_applied import confirm_slice
-from include.change.new_plan import write_new_plan
-from include.change.owner_client import request_owner
-from include.change.plan_kind import PlanKind, nothing
-from include.change.plan_parameters import AS_OF, PlanParameters
-from include.change.plan_preconditions import (
+from include.change.history import PublishedHistory
+from include.change.jobs import request_owner
+from include.change.kind import (
     AlreadyPublished,
+    PlanKind,
+    nothing,
     refuse_conflict,
     refuse_small_disk,
     refuse_unknown_dataset,
     reported_rate,
+    write_new_plan,
 )
-from include.change.published_history import PublishedHistory
+from include.change.plan_parameters import AS_OF, PlanParameters
+from include.change.sides import slice_sides
 from include.declare.dataset import Dataset, released_dataset
 from include.declare.event_times import utc_text
 from include.declare.history_slice import BRONZE, Slice, Span, SpanIndex, joined_spans

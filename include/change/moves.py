@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from include.change.confirm_applied import confirm_release
-from include.change.owner_client import request_owner
-from include.change.plan_kind import PlanKind, nothing
+from include.change.jobs import request_owner
+from include.change.kind import AlreadyPublished, PlanKind, nothing
 from include.change.plan_parameters import PlanParameters
-from include.change.plan_preconditions import AlreadyPublished
-from include.change.table_readers import refuse_broken_readers, refuse_rollback
+from include.change.readers import refuse_broken_readers, refuse_rollback
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import Settings
-from include.plans.awaited_moves import drop_obsolete
 from include.plans.plan import Plan, PlanRecord
+from include.plans.sources import drop_obsolete
 from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
 from include.read.publication import find_publication, read_publication
 from include.state.owner_requests import (

@@ -8,7 +8,7 @@ from os import getpid
 from typing import Any
 from uuid import uuid4
 
-from include.change.compare_tables import Rows, Side, key_columns, parquet_rows
+from include.change.compare import Rows, Side, key_columns, parquet_rows
 from include.declare.dataset import Dataset, released_dataset
 from include.declare.windows import Closing
 from include.ground.paths import patch_path

@@ -1,4 +1,4 @@
-"""Over which versions of its sources a release of a derived dataset is computed: those whose columns it reads."""
+"""What moves a derived dataset: the versions of its sources that a release reads, and requests that wait for them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,47 @@ from include.ground.errors import Terminal
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.plans.reader_effects import ColumnTypes, release_together
-from include.read.publication import SourceVersion, published_tables
+from include.read.publication import SourceVersion, find_publication, published_tables
 from include.read.published_tables import table_columns
+from include.state.owner_requests import OwnerRequest, pending_request, withdraw_request
+
+
+def is_due(settings: Settings, request: OwnerRequest) -> bool:
+    """Return whether the releases are published that a request comes after."""
+    return all(_published(settings, dataset) == release for dataset, release in request.after.items())
+
+
+def can_come(settings: Settings, request: OwnerRequest) -> bool:
+    """Return whether each dataset that a request comes after has one of the plan's two releases.
+
+    With a third one published, the plan moves it no more.
+    """
+    return all(
+        _published(settings, dataset) in (request.after[dataset], other) for dataset, other in request.instead.items()
+    )
+
+
+def awaited_moves(settings: Settings, request: OwnerRequest) -> str:
+    """Return in words which moves a request waits for, and the command that continues them; "" when it is due."""
+    missing = [f"{each} {of}" for each, of in request.after.items() if _published(settings, each) != of]
+    if not missing:
+        return ""
+    return f"{request.requester} has to publish {', '.join(missing)} first: {request.again or 'headrace plan list'}"
+
+
+def drop_obsolete(settings: Settings, dataset: str) -> OwnerRequest | None:
+    """Remove the pending request if it can never be due, and return it. Raises StateFileUnreadable."""
+    request = pending_request(settings, dataset)
+    if request is None or can_come(settings, request):
+        return None
+    withdraw_request(settings, dataset)
+    return request
+
+
+def _published(settings: Settings, dataset: str) -> str | None:
+    publication = find_publication(settings, dataset)
+    return publication.release if publication is not None else None
+
 
 Versions = Mapping[str, SourceVersion]
 """Versions of tables by full name."""

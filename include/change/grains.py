@@ -1,34 +1,78 @@
 """State of each grain and row of gold, from watermark and backfills: open, closed, corrected or verified.
 
 A row of an open grain is early, a row of a closed grain on time, a row of a corrected grain was on time once. A session
-is a grain of its own here. Reads: published gold, the ledger's runs and verifications. Tables of keys alone have no
-such states: those of kind latest, derived ones without a time in their grain.
+is a grain of its own here. Tables of keys alone have no such states: those of kind latest, derived ones without a time
+in their grain.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from include.change.plan_preconditions import refuse_unknown_dataset
-from include.change.published_watermarks import after_batch, published_watermarks
+from include.change.kind import refuse_unknown_dataset
 from include.declare.dataset import released_dataset
 from include.declare.derived_dataset import derived_names, released_derived
 from include.declare.gold import Gold
 from include.declare.grain_range import timed_query
-from include.declare.watermark import Watermark
+from include.declare.watermark import Watermark, watermarks
 from include.declare.windows import MICROSECOND
-from include.ground.delta_log import commits_descending
+from include.ground.delta_log import commits, commits_descending
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier
 from include.observe.ledger_reader import Verification, open_reader
 from include.read.memory_database import memory_database
-from include.read.publication import Publication, PublishedTable, read_publication, tables_of
+from include.read.publication import Publication, PublishedTable, published_tables, read_publication, tables_of
 from include.read.published_tables import REFRESH_KEY, TableUnknown, open_dataset, read_refresh_state
+
+
+def published_watermarks(settings: Settings, dataset: str) -> list[Watermark]:
+    """Return the watermark before and after each run of the published release. Raises NothingPublished."""
+    publication = read_publication(settings, dataset)
+    if not publication.is_derived:
+        declared = released_dataset(settings, dataset, publication.release)
+        runs, _ = open_reader(settings).event_times(dataset, publication.release)
+        return list(watermarks(runs, declared.pipeline.lateness))
+    owners = {table: found.dataset for table, found in published_tables(settings).items()}
+    below = {table: published_watermarks(settings, owners[table]) for table in publication.sources}
+    table = next(iter(tables_of(settings, publication).values()))
+    return derived_watermarks(source_batches(table.path), below)
+
+
+def source_batches(table: Path) -> dict[int, dict[str, int]]:
+    """Return by the number of each run of a derived table the last batch of each source, by full name."""
+    found = dict[int, dict[str, int]]()
+    for commit in commits(table):
+        if commit.metadata is not None and {"batches", "sources"} <= set(commit.metadata):
+            sources = commit.metadata["sources"].items()
+            found[commit.metadata["batches"][1]] = {name: batch for name, (_, batch, _) in sources}
+    return found
+
+
+def derived_watermarks(
+    runs: Mapping[int, Mapping[str, int]], below: Mapping[str, Sequence[Watermark]]
+) -> list[Watermark]:
+    """Return the watermark of each run over these batches of its sources, whose watermarks are `below`."""
+    found, reached = list[Watermark](), None
+    for number in sorted(runs):
+        known = [after_batch(below[table], batch) for table, batch in runs[number].items() if table in below]
+        least = None if None in known else min(filter(None, known), default=None)
+        before, reached = reached, max(filter(None, (reached, least)), default=None)
+        found.append(Watermark(number, before, reached))
+    return found
+
+
+def after_batch(known: Sequence[Watermark], batch: int) -> datetime | None:
+    """Return the watermark after a batch; None before the first run."""
+    place = bisect_right(known, batch, key=lambda each: each.batch)
+    return known[place - 1].after if place else None
+
 
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 

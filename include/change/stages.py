@@ -1,39 +1,31 @@
 """The stages of a plan as values, and `run_plan`, which executes the stages that remain.
 
-Reads / Writes: the plan's folder; a build job writes tables or a folder of its own.
-Guarantee: production continues during a build, and only the owner of the tables changes what is published.
-After a crash: completed stages are recorded; the interrupted one runs again.
+Production continues during a build, and only the owner of the tables changes what is published. After a crash the
+interrupted stage runs again.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from include.change import (
-    backfill_plan,
-    derived_backfill_plan,
-    derived_release_plan,
-    reinstate_plan,
-    release_plan,
-    replay_plan,
-)
-from include.change.bounded_jobs import FactsReporter, JobDied, JobFailed, JobTimedOut
-from include.change.build_parts import build_parts
-from include.change.compare_tables import Side, compare
-from include.change.comparison_rendering import comparison_page
-from include.change.contract_checks import blocking_rules, refuse_held, run_checks
-from include.change.plan_kind import Confirmation, PlanKind
-from include.change.table_readers import effects_of_plan
+from include.change import backfill, derived_release_plan, reinstate, release, replay
+from include.change.compare import Side, compare
+from include.change.comparison_view import comparison_page
+from include.change.jobs import FactsReporter, JobDied, JobFailed, JobTimedOut, end_plan_job, run_job
+from include.change.kind import Confirmation, PlanKind
+from include.change.quality import blocking_rules, refuse_held, run_checks
+from include.change.readers import effects_of_plan
 from include.ground.errors import Terminal
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.plans.comparison import HELD, NEEDS_APPROVAL, Comparison
+from include.plans.journal import load_plan, plan_lock, record_failure, record_result, save_comparison
 from include.plans.plan import Event, Plan, PlanRecord, StageRefused, validate_stage
-from include.plans.plan_journal import record_failure, record_result, save_comparison
 from include.plans.stage_results import (
     Approved,
     Built,
@@ -48,15 +40,48 @@ from include.read.publication import read_publication
 from include.state.file_locks import shared_lock
 from include.state.owner_requests import withdraw_own_request
 
+KindOf = Callable[[Plan], PlanKind]
+
+
+def build_parts(settings: Settings, plan: Plan, kind_of: KindOf, report: FactsReporter) -> Mapping[str, Any]:
+    """Run the build jobs; return the output of the first, with those of the others in `members`.
+
+    The first job pins what the members have published, at one state of the sources that all of them share.
+    Raises JobFailed, JobDied, JobTimedOut.
+    """
+    first = _output(settings, plan, plan.dataset, kind_of(plan).build_job(plan), report)
+    pinned, built, analysed = first.get("members", {}), list[Any](), dict(first.get("analysed", {}))
+    members = dict[str, Mapping[str, Any]]()
+    for part in plan.parts[1:]:
+        source = pinned[part.dataset].get("over")
+        order = {"published": pinned[part.dataset]["published"], "over": [*([source] if source else []), *built]}
+        *job, _ = kind_of(part).build_job(part)
+        members[part.dataset] = _output(settings, plan, part.dataset, (*job, json.dumps(order)), report)
+        built.append(members[part.dataset]["built"])
+        # A later job has seen more of the new tables.
+        analysed |= members[part.dataset].get("analysed", {})
+    return {**first, "members": members, "analysed": analysed}
+
+
+def _output(
+    settings: Settings, plan: Plan, dataset: str, job: tuple[str, ...], report: FactsReporter
+) -> Mapping[str, Any]:
+    output = run_job(settings, plan.id, dataset, job, report)
+    if "built" not in output:
+        why, again = str(output.get("failed", "the build was stopped")), f"headrace plan apply {plan.id} continues it"
+        raise JobFailed(plan.id, why, str(output.get("remedy") or again))
+    return output
+
+
 KINDS: Mapping[str, PlanKind] = {
     kind.name: kind
     for kind in (
-        release_plan.KIND,
+        release.KIND,
         derived_release_plan.KIND,
-        backfill_plan.KIND,
-        derived_backfill_plan.KIND,
-        replay_plan.KIND,
-        reinstate_plan.KIND,
+        backfill.KIND,
+        backfill.DERIVED_KIND,
+        replay.KIND,
+        reinstate.KIND,
     )
 }
 POLICY = "policy"
@@ -328,7 +353,7 @@ def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Stop maintaining the release that is not published; its tables stay. Raises StreamNotRunning."""
     validate_stage(record, Stage.RETIRED)
-    retired = [release_plan.retire_release(settings, part) for part in record.parts]
+    retired = [release.retire_release(settings, part) for part in record.parts]
     releases = [release for each in retired for release in each.releases]
     return record_result(settings, record.plan.id, Retired(releases=releases, batch=retired[0].batch), by)
 
@@ -357,3 +382,51 @@ def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 def _withdraw(settings: Settings, plan: Plan) -> None:
     for dataset in plan.datasets:
         withdraw_own_request(settings, dataset, plan.id)
+
+
+def end_and_cancel(settings: Settings, plan: str, by: str, wait: float) -> PlanRecord:
+    """End the plan's job, wait up to `wait` seconds for its lock, and cancel it.
+
+    Raises PlanUnknown and StageRefused before anything is ended; PlanBusy; AlreadyPublished.
+    """
+    validate_stage(load_plan(settings, plan), Stage.CANCELLED)
+    end_plan_job(settings, plan, by)
+    with plan_lock(settings, plan, wait):
+        return cancel(settings, load_plan(settings, plan), by)
+
+
+SPANS_SHOWN = 4
+
+
+def explanation(record: PlanRecord) -> Iterator[str]:
+    """Yield a plan as text lines, for the log of a dry run."""
+    plan = record.plan
+    yield f"{plan.id}  {record.stage}: {plan.dataset}, {plan.about}"
+    yield from (f"  {change.kind:12} {change.table}: {change.why}" for change in plan.changes)
+    yield from cost(plan)
+    yield from stage_lines(record)
+
+
+def cost(plan: Plan) -> Iterator[str]:
+    """Yield what a plan reads from where, and its predicted cost."""
+    yield from (f"  from {source}: {records}" for source, records in sources(plan).items())
+    size = plan.predicted
+    yield (
+        f"  reads {size.records:,} records ({size.bytes / 1e6:,.1f} MB, {size.files:,} files) and computes about "
+        f"{size.gold_rows:,} gold rows: {size.seconds:,.0f} s at {size.rate:,.0f} records/s, "
+        "without the job's start and warm-up"
+    )
+
+
+def sources(plan: Plan) -> dict[str, str]:
+    """Return, by source, which offsets of which partition a slice reads there."""
+    found: dict[str, list[str]] = {}
+    for span in plan.slice.spans if plan.slice else ():
+        text = f"partition {span.partition} offsets {span.start:,} to {span.end - 1:,}"
+        found.setdefault(span.source, []).append(text)
+    return {source: _shortened(parts) for source, parts in found.items()}
+
+
+def _shortened(parts: list[str]) -> str:
+    more = f"; {len(parts) - SPANS_SHOWN} more" if len(parts) > SPANS_SHOWN else ""
+    return "; ".join(parts[:SPANS_SHOWN]) + more

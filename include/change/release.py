@@ -9,16 +9,14 @@ from typing import Self
 
 from pydantic import model_validator
 
-from include.change.bounded_jobs import JobFailed, run_job
-from include.change.compare_tables import Side
-from include.change.comparison_sides import release_sides
-from include.change.folder_checks import refuse_invalid_folder
-from include.change.new_plan import write_new_plan
-from include.change.owner_client import request_owner
-from include.change.plan_members import lost_columns, plan_members, release_tables
+from include.change.compare import Side
+from include.change.contract_check import refuse_invalid_folder
+from include.change.jobs import JobFailed, request_owner, run_job
+from include.change.kind import predict, refuse_conflict, refuse_small_disk, write_new_plan
+from include.change.moves import apply_release, release_kind
 from include.change.plan_parameters import MemberNames, Number, PlanParameters, UtcTime
-from include.change.plan_preconditions import predict, refuse_conflict, refuse_small_disk
-from include.change.release_kind import apply_release, release_kind
+from include.change.readers import lost_columns, plan_members, release_tables
+from include.change.sides import release_sides
 from include.declare.dataset import Dataset, ReleaseStart, released_dataset, snapshot_dataset
 from include.declare.dataset_checks import checked_dataset
 from include.declare.event_times import utc_text
@@ -28,9 +26,9 @@ from include.ground.errors import Terminal
 from include.ground.paths import bronze_path
 from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
+from include.plans.journal import planning_lock
+from include.plans.lookup import find_plan, plans_of_data
 from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
-from include.plans.plan_journal import planning_lock
-from include.plans.plan_lookup import find_plan, plans_of_data
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, Stage
 from include.read.publication import Publication, read_publication, tables_of
 from include.read.published_tables import first_batch_since, first_unexpired_batch

@@ -1,22 +1,33 @@
-"""Decisions about rejected records: fix, discard, or reinstate by a plan that validates them again.
+"""Rejected records: a fix, a discard, or a plan that validates them again with their fixes and the published release.
 
-A decision is stored before it takes effect. Reinstating replays exactly these offsets from bronze with the published
-release: records that keep the contract now are added to silver, others stay rejected with their current reasons.
+A decision is stored before it takes effect. Reinstating recomputes exactly these offsets from bronze: records that keep
+the contract now are added to silver, others stay rejected with their current reasons.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
-from include.declare.history_slice import BRONZE, Span, joined_spans
+from include.change.plan_parameters import AS_OF, PlanParameters
+from include.change.slices import (
+    PlanRequest,
+    create_slice_plan,
+    published_view,
+    refuse_not_ingested,
+    slice_kind,
+)
+from include.declare.history_slice import BRONZE, Slice, Span, joined_spans
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
+from include.plans.journal import planning_lock
+from include.plans.plan import REINSTATE, Plan, PlanRecord
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
 from include.read.rejected_records import (
     DISCARD,
+    DISCARDED,
     DUPLICATE,
     FIX,
     FIXED,
@@ -31,6 +42,7 @@ from include.read.rejected_records import (
     rejected_records,
     status_of,
 )
+from include.read.rejected_records import REINSTATE as REINSTATED
 
 LARGEST = 1_048_576
 
@@ -137,3 +149,55 @@ def _record(settings: Settings, dataset: str, position: Position) -> RejectedRec
 def decision(act: str, position: Position, batch: int, who: Author, payload: bytes | None = None) -> Decision:
     """Return a decision about one record."""
     return Decision(act, *position, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)
+
+
+class ReinstateParameters(PlanParameters):
+    """Which rejected records to validate again.
+
+    Discarded records are included only when the filter names their status or their offsets.
+    """
+
+    records: RejectedFilter
+
+
+def plan_reinstate(settings: Settings, dataset: str, parameters: ReinstateParameters, who: Author) -> PlanRecord:
+    """Plan to recompute exactly these records from bronze; those that are still invalid stay rejected.
+
+    Raises NothingSelected, NothingPublished, RangeRefused, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
+    """
+    named = parameters.records.offsets is not None or parameters.records.status == DISCARDED
+    statuses = (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED)
+    records = selected_records(settings, dataset, parameters.records, statuses)
+    spans, requested = record_spans(records), f"{len(records):,} rejected records, again ({who.why})"
+    with planning_lock(settings):
+        view = published_view(settings, dataset)
+        refuse_not_ingested(view, spans, requested)
+        slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
+        request = PlanRequest(requested, who.by, who.at, parameters.threshold)
+        record = create_slice_plan(view, REINSTATE, slice_, request)
+    # After the plan exists and before it is built: without a plan, discarded records stay discarded.
+    append_decisions(
+        settings, dataset, [decision(REINSTATED, position, batch, who) for position, batch in records.items()]
+    )
+    return record
+
+
+def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> int:
+    """Discard again what the plan had reinstated; return how many records that are.
+
+    For a plan that was dropped or rolled back. A record with a later decision is left alone.
+    """
+    restored: list[Decision] = []
+    for record in decided_records(settings, plan.dataset).values():
+        *_, before, last = [None, None, *(each for each in record.decisions if each.act != FIX)]
+        is_own = last is not None and (last.act, last.at, last.by) == (REINSTATED, plan.planned_at, plan.planned_by)
+        if is_own and before is not None and before.act == DISCARD:
+            restored.append(replace(before, by=by, at=at))
+    return append_decisions(settings, plan.dataset, restored) if restored else 0
+
+
+def _undo_decisions(settings: Settings, plan: Plan, by: str) -> None:
+    restore_discards(settings, plan, by, datetime.now(UTC))
+
+
+KIND = slice_kind(REINSTATE, ReinstateParameters, undo_decisions=_undo_decisions)

@@ -1,48 +1,120 @@
-"""Backfill plans of derived datasets: recompute the grains of a range of event time from the published sources.
-
-Equal rows verify the range; others become a patch. A table without a time in its grain is recomputed whole.
-"""
+"""Backfill plans: recompute the events of a range of time from bronze; an equal result verifies the range."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from include.change.backfill_plan import BackfillParameters, plan_backfill, record_verified
-from include.change.compare_tables import Side
-from include.change.comparison_sides import slice_sides
-from include.change.confirm_applied import confirm_derived_backfill
+from include.change.compare import Side
+from include.change.confirm_applied import confirm_backfill, confirm_derived_backfill
 from include.change.derived_release_plan import predicted_of_sources
-from include.change.new_plan import write_new_plan
-from include.change.owner_client import project_now
-from include.change.plan_kind import PlanKind
-from include.change.plan_parameters import AS_OF
-from include.change.plan_preconditions import AlreadyPublished, refuse_conflict, refuse_small_disk
-from include.change.slice_plan import (
+from include.change.jobs import project_now
+from include.change.kind import AlreadyPublished, PlanKind, refuse_conflict, refuse_small_disk, write_new_plan
+from include.change.plan_parameters import AS_OF, SliceParameters, UtcTime
+from include.change.sides import slice_sides
+from include.change.slices import (
+    PlanRequest,
+    PublishedView,
+    RangeEmpty,
     RangeRefused,
     apply_slice,
+    create_slice_plan,
     format_range,
     is_whole_history,
+    published_view,
     revert_slice,
     slice_kind,
+    span_of,
 )
 from include.declare.dataset import released_dataset
 from include.declare.derived_dataset import DerivedDataset, as_dataset, derived_names, released_derived
+from include.declare.event_times import before
 from include.declare.grain_range import GrainRange, grain_range
-from include.declare.history_slice import Slice
+from include.declare.history_slice import Slice, joined_spans
 from include.declare.windows import Window
 from include.ground.app_ids import plan_app_id
 from include.ground.delta_log import transaction_version
-from include.ground.paths import warehouse
+from include.ground.errors import Terminal
+from include.ground.paths import verified_path, warehouse
 from include.ground.settings import Settings
-from include.plans.plan import DERIVED_BACKFILL, DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.plan_journal import planning_lock
-from include.plans.plan_lookup import find_plan
-from include.plans.stage_results import Applied, RolledBack
+from include.plans.comparison import EQUAL, Comparison
+from include.plans.journal import planning_lock
+from include.plans.lookup import find_plan
+from include.plans.plan import BACKFILL, DERIVED_BACKFILL, DRY_RUN, Plan, PlanRecord, Prediction
+from include.plans.stage_results import Applied, RolledBack, SliceBuilt
 from include.read.publication import Publication, find_publication, read_publication, tables_of
-from include.read.published_tables import open_dataset
-from include.state.release_files import patch_in_progress_file
+from include.read.published_tables import first_unexpired_batch, open_dataset
+from include.state.release_files import VerifiedRange, patch_in_progress_file, verified_file
+
+
+def write_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) -> None:
+    """Record that the events of the plan's range, recomputed at `batch`, equal the published ones.
+
+    `read_at_ms` is when the publication was read: later patches are not verified by it. Raises Terminal if it has none.
+    """
+    slice_ = plan.records
+    if slice_.since is None or slice_.until is None:
+        raise Terminal(f"plan {plan.id} has no range of time that could be verified", f"headrace plan show {plan.id}")
+    since, until = slice_.since.astimezone(UTC), slice_.until.astimezone(UTC)
+    path = verified_path(settings, plan.dataset, plan.release, plan.id)
+    verified_file(path).write(VerifiedRange(plan.id, batch, since, until, read_at_ms))
+
+
+class BackfillParameters(SliceParameters):
+    """A range of event time [start, end)."""
+
+    start: UtcTime
+    end: UtcTime
+
+
+def plan_backfill(
+    settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
+) -> PlanRecord:
+    """Plan to recompute the events of a range. A second call with the same `origin` returns the first call's plan.
+
+    Raises NothingPublished, RangeRefused, RangeEmpty, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
+    """
+    since, until = parameters.start, parameters.end
+    requested = f"events {format_range(since, until)}"
+    with planning_lock(settings):
+        if known := find_plan(settings, origin):
+            return known
+        view = published_view(settings, dataset)
+        _refuse_expired_events(view, since)
+        batches = view.history.batches_with_events(view.declared.pipeline.time_columns, since, until)
+        parts = [part for part in view.history.batch_offsets if part.batch in batches]
+        if not parts:
+            raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
+        spans = view.from_bronze(joined_spans(map(span_of, parts)))
+        slice_ = Slice(spans, since, until, view.reference(parameters.reference))
+        request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
+        return create_slice_plan(view, BACKFILL, slice_, request)
+
+
+def _refuse_expired_events(view: PublishedView, since: datetime) -> None:
+    """Raise RangeRefused when silver may have lost events of `since` or later: none lies further ahead of its arrival
+    than the contract allows."""
+    pipeline, columns = view.declared.pipeline, view.declared.contract.columns
+    ahead = max((column.future for column in columns if column.name in pipeline.time_columns), default=timedelta())
+    silver = tables_of(view.settings, view.publication)[f"silver.{view.publication.dataset}"]
+    view.refuse_expired_times(before(since, ahead), first_unexpired_batch(silver))
+
+
+def record_verified(settings: Settings, record: PlanRecord, found: Comparison) -> None:
+    """Record the range as verified when it is equal with each batch's own reference tables."""
+    if found.verdict == EQUAL and record.plan.records.reference is None:
+        built = record.last(SliceBuilt)
+        write_verified(settings, record.plan, built.batch, built.read_at_ms)
+        project_now(settings, record.plan.dataset)
+
+
+KIND = slice_kind(
+    BACKFILL,
+    BackfillParameters,
+    record_comparison=record_verified,
+    confirm=confirm_backfill,
+)
 
 
 def plan_any_backfill(
@@ -173,7 +245,7 @@ def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
     return done
 
 
-KIND: PlanKind = slice_kind(
+DERIVED_KIND: PlanKind = slice_kind(
     DERIVED_BACKFILL,
     BackfillParameters,
     describe_build=lambda plan: (

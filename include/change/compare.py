@@ -6,24 +6,179 @@ doubles, which releases of earlier versions have, are equal when their first dig
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from os import getpid
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from uuid import uuid4
 
-from include.change.column_profiles import column_changes, is_number
-from include.change.key_parts import key_parts
-from include.change.widened_rows import LESS_EXACT, widened_columns, widened_rows
 from include.declare.comparable_doubles import rounded_sql
+from include.declare.contract_types import COLUMN_TYPES
 from include.declare.dataset import Dataset
 from include.ground.record_coordinates import RECORD
-from include.ground.sql_quoting import sql_identifier
-from include.plans.comparison import ColumnChange, Comparison, MeasureChange, Sample, TableComparison
-from include.read.memory_database import memory_database
+from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.plans.comparison import ColumnChange, ColumnProfile, Comparison, MeasureChange, Sample, TableComparison
+from include.read.memory_database import memory_database, spill_folder
 from include.read.published_tables import bounded_reader
+
+ROWS = 1_000_000
+"""In a part, about: their keys and hashes are in memory, of both sides."""
+BUFFERED_ROWS = 10_000
+"""Of each part and thread, until they are written."""
+READ_ONCE = "_read_once"
+
+
+@contextmanager
+def key_parts(
+    database: Any, views: Mapping[str, Callable[[], Any]], selected: str, keys: str, most: int
+) -> Iterator[Iterator[list[str]]]:
+    """Yield the parts, each as what to select the rows of each view from.
+
+    `views`: by name what returns a reader of all rows of the view. `selected`: what is selected of them, `keys` among
+    it. `most`: rows of the largest view.
+    """
+    count, queries = 1 + most // ROWS, [f"select {selected} from {view}" for view in views]
+    if count == 1:
+        yield iter([[f"({query})" for query in queries]])
+        return
+    folder = spill_folder(getpid()) / uuid4().hex
+    try:
+        for view, read in views.items():
+            _write_parts(database, read(), selected, keys, count, folder / view)
+        yield ([_part(folder / v, q, part) for v, q in zip(views, queries, strict=True)] for part in range(count))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_parts(database: Any, reader: Any, selected: str, keys: str, count: int, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    database.execute(f"set partitioned_write_flush_threshold = {BUFFERED_ROWS}")
+    database.register(READ_ONCE, reader)
+    parted = f"select *, hash({keys}) % {count} as _part from (select {selected} from {READ_ONCE})"
+    database.execute(
+        f"copy ({parted}) to {sql_literal(str(folder))} (format parquet, partition_by (_part), row_group_size 100000)"
+    )
+    database.unregister(READ_ONCE)
+
+
+def _part(folder: Path, query: str, part: int) -> str:
+    """Return what to select a part from; a part without rows has no files."""
+    files = folder / f"_part={part}"
+    if not files.is_dir():
+        return f"({query} limit 0)"
+    return f"read_parquet({sql_literal(str(files / '*.parquet'))}, hive_partitioning = false)"
+
+
+NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
+TOP_VALUES, SHOWN_CHARACTERS = 3, 60
+
+
+def column_changes(
+    database: Any, old: Mapping[str, str], new: Mapping[str, str], shared: Sequence[str]
+) -> list[ColumnChange]:
+    """Return the changed columns of the views `_old` and `_new`; `old` and `new` are their columns with types.
+
+    `shared`: the columns whose values are compared. A side without columns has no view.
+    """
+    changed = _differing(database, shared)
+    found = []
+    for name in dict.fromkeys([*new, *old]):
+        if name not in old:
+            found.append(ColumnChange(name, "new", None, _profile(database, "_new", name, new[name])))
+        elif name not in new:
+            found.append(ColumnChange(name, "removed", _profile(database, "_old", name, old[name]), None))
+        elif old[name] != new[name] or name in changed:
+            sides = [_profile(database, view, name, kind) for view, kind in (("_old", old[name]), ("_new", new[name]))]
+            found.append(ColumnChange(name, "retyped" if old[name] != new[name] else "changed", *sides))
+    return found
+
+
+def is_number(kind: str) -> bool:
+    """Return whether a DuckDB type is numeric."""
+    return kind.partition("(")[0] in NUMBERS
+
+
+def _differing(database: Any, names: Sequence[str]) -> set[str]:
+    """Return the columns whose values, each as often as it occurs, are not the same on both sides."""
+    if not names:
+        return set()
+    hashes = ", ".join(f"sum(hash({sql_identifier(name)})::hugeint)" for name in names)
+    old, new = (database.execute(f"select count(*), {hashes} from {view}").fetchone() for view in ("_old", "_new"))
+    return {name for name, before, after in zip(names, old[1:], new[1:], strict=True) if before != after}
+
+
+def _profile(database: Any, view: str, name: str, kind: str) -> ColumnProfile:
+    column = sql_identifier(name)
+    # Nine digits of a sum of doubles: the rest depends on the order of the rows.
+    exact = "format('{:.9g}', sum({c}))" if kind in ("FLOAT", "DOUBLE") else "sum({c})::varchar"
+    total = exact.replace("{c}", column) if is_number(kind) else "null"
+    rows, values, distinct, low, high, added = database.execute(
+        f"select count(*), count({column}), count(distinct {column}), min({column})::varchar, "
+        f"max({column})::varchar, {total} from {view}"
+    ).fetchone()
+    top = list(_most_frequent(database, view, column))
+    return ColumnProfile(rows, rows - values, distinct, _short(low), _short(high), added, top)
+
+
+def _most_frequent(database: Any, view: str, column: str) -> Iterator[tuple[str, int]]:
+    """Yield the most frequent values that occur more than once, with their counts."""
+    rows = database.execute(
+        f"select {column}::varchar, count(*) from {view} where {column} is not null group by {column} "
+        f"having count(*) > 1 order by 2 desc, 1 limit {TOP_VALUES}"
+    ).fetchall()
+    yield from ((_short(value) or "", count) for value, count in rows)
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+LESS_EXACT = "FLOAT"
+"""The type whose values have fewer digits than a record may have: a wider column is compared by these."""
+
+
+def widened_columns(old: Any, new: Any) -> list[str]:
+    """Return the columns of a pyarrow Dataset that another one has in a type which holds each of their values."""
+    return [
+        field.name
+        for field in new.schema
+        if field.name in old.schema.names and _is_wider(old.schema.field(field.name).type, field.type)
+    ]
+
+
+def widened_rows(old: Any, new: Any) -> Any:
+    """Return a Dataset of files, without a filter, with another one's types in the columns that this has wider."""
+    import pyarrow as pa
+    import pyarrow.dataset as pd
+
+    names = widened_columns(old, new)
+    if not names or not isinstance(old, pd.FileSystemDataset):
+        return old
+    fields = [new.schema.field(field.name) if field.name in names else field for field in old.schema]
+    return pd.FileSystemDataset(list(old.get_fragments()), pa.schema(fields), old.format, old.filesystem)
+
+
+def type_word(duckdb_type: str) -> str:
+    """Return the word of contracts for a type of DuckDB: `int` for INTEGER."""
+    words = [kind.physical[0] for kind in COLUMN_TYPES.values() if kind.duckdb == duckdb_type]
+    return words[0] if words else duckdb_type.lower()
+
+
+def _is_wider(old: Any, new: Any) -> bool:
+    import pyarrow.types as types
+
+    if types.is_signed_integer(old) and types.is_signed_integer(new):
+        return bool(new.bit_width > old.bit_width)
+    if types.is_decimal(old) and types.is_decimal(new):
+        return bool(new.scale == old.scale and new.precision > old.precision)
+    return bool(types.is_float32(old) and types.is_float64(new))
+
 
 SIDES = ("old", "new")
 KINDS = ("added", "missing", "changed")

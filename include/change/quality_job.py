@@ -2,7 +2,7 @@
 
 Reads: the plan's tables. Writes: nothing. Does not: decide what follows from a failed rule.
 
-Usage: python -m include.change.plan_quality_job PLAN. Prints one JSON object: `checks`, or `failed` with the reason.
+Usage: python -m include.change.quality_job PLAN. Prints one JSON object: `checks`, or `failed` with the reason.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from include.change.compare_tables import Side
-from include.change.comparison_sides import table_with_slice
-from include.change.contract_checks import RESULTS, table_rules
-from include.change.gx_checkpoint import validate_tables
-from include.change.plan_stages import kind_of
+from include.change.checkpoint import validate_tables
+from include.change.compare import Side
+from include.change.quality import RESULTS, table_rules
+from include.change.sides import table_with_slice
+from include.change.stages import kind_of
 from include.declare.contract_rules import Rule, RuleResult, referenced_columns
 from include.declare.row_expectations import ROW_EXPECTATIONS
 from include.ground.errors import HeadraceError
 from include.ground.optional_packages import QualityNotInstalled
 from include.ground.settings import Settings, load_settings
+from include.plans.journal import load_plan
 from include.plans.plan import PlanRecord
-from include.plans.plan_journal import load_plan
 
 
 def validate_plan(settings: Settings, plan: str) -> list[RuleResult]:

@@ -1,4 +1,4 @@
-"""The pandas frames on which a table rule is evaluated: in bounded memory, with the counts of the whole table.
+"""Evaluates table rules with Great Expectations on pandas frames, in bounded memory, with the counts of whole tables.
 
 Pandas keeps a text in some 100 bytes, and Great Expectations copies columns, so no frame has all rows of a text column
 unless a rule needs them. A rule about each row by itself sees `CHUNK` rows at a time. Uniqueness needs only the rows
@@ -8,16 +8,20 @@ whose values have the hash of others, also in chunks; a rule about distinct valu
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import and_
 from typing import Any
 
-from include.declare.contract_rules import Rule, referenced_columns
+from include.change.contract_check import expectation
+from include.declare.contract_rules import Rule, RuleResult, referenced_columns
 from include.declare.row_expectations import ROW_EXPECTATIONS
+from include.ground.optional_packages import import_optional
 from include.ground.sql_quoting import sql_identifier
 from include.read.memory_database import memory_database
 from include.read.published_tables import BATCH, bounded_reader
@@ -248,3 +252,99 @@ def _exact_as_floats(numbers: Any, limit: int) -> bool:
     least, most = pc.min_max(numbers).as_py().values()
     scale = numbers.type.scale if pa.types.is_decimal(numbers.type) else 0
     return least is None or bool(max(-least, most).scaleb(scale) < limit if scale else max(-least, most) < limit)
+
+
+SOURCE = "tables"
+KEPT = 20
+"""Values that break a rule, as Great Expectations keeps them."""
+SAMPLES, LONGEST_SAMPLE = 5, 80
+"""Number and length of different ones that are shown."""
+
+
+def validate_tables(tables: Mapping[str, tuple[Any, Sequence[Rule]]]) -> list[RuleResult]:
+    """Evaluate the rules of tables: name → (pyarrow Dataset, rules).
+
+    A rule that Great Expectations cannot evaluate (a missing column) fails with its error as observed value. Raises
+    QualityNotInstalled.
+    """
+    return [result for name, (rows, rules) in tables.items() if rules for result in _validate(name, rows, rules)]
+
+
+@lru_cache(maxsize=1)
+def _context() -> Any:
+    # Great Expectations logs each registration at level INFO.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    context = import_optional("great_expectations").get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    for name in list(context.get_site_names()):
+        context.delete_data_docs_site(name)
+    return context
+
+
+def _validate(name: str, rows: Any, rules: Sequence[Rule]) -> list[RuleResult]:
+    source = _context().data_sources.add_or_update_pandas(SOURCE)
+    data = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
+    return [_rule_result(name, rule, _evaluated(data, rows, rule)) for rule in rules]
+
+
+def _evaluated(data: Any, rows: Any, rule: Rule) -> Any:
+    """Return Great Expectations' result of a rule for a whole table."""
+    parts, others, nulls = [], 0, 0
+    for frame in frames_of(rows, rule):
+        batch = data.get_batch(batch_parameters={"dataframe": frame.rows})
+        parts.append(batch.validate(expectation(rule), result_format="BASIC"))
+        others, nulls = others + frame.others, nulls + frame.nulls
+    failed = next((part for part in parts if _errors(part)), None)
+    if failed is not None:
+        return failed
+    return parts[0] if len(parts) == 1 and not others else _merged(parts, rule, others, nulls)
+
+
+def _merged(parts: Sequence[Any], rule: Rule, others: int, nulls: int) -> Any:
+    """Return the result of a rule about rows from those of parts of a table, as `_format_map_output` computes it.
+
+    `others`: further rows, which satisfy the rule; `nulls` of them have no value.
+    """
+    whole, counted = parts[0], ("element_count", "missing_count", "unexpected_count")
+    rows, missing, wrong = (sum(part.result.get(key) or 0 for part in parts) for key in counted)
+    rows, missing = rows + others, missing + nulls
+    judged = rows - missing
+    whole.success = wrong == 0 or not judged or (judged - wrong) / judged >= rule.mostly
+    samples = [value for part in parts for value in part.result.get("partial_unexpected_list", ())]
+    whole.result |= {
+        "element_count": rows,
+        "unexpected_count": wrong,
+        "unexpected_percent": wrong / judged * 100 if judged else None,
+        "partial_unexpected_list": samples[:KEPT],
+    }
+    if "missing_count" in whole.result:
+        whole.result |= {
+            "missing_count": missing,
+            "missing_percent": missing / rows * 100 if rows else None,
+            "unexpected_percent_total": wrong / rows * 100 if rows else None,
+            "unexpected_percent_nonmissing": wrong / judged * 100 if judged else None,
+        }
+    return whole
+
+
+def _rule_result(table: str, rule: Rule, result: Any) -> RuleResult:
+    facts = (table, rule.name, rule.expectation, rule.action, rule.severity)
+    broken = dict.fromkeys(str(value)[:LONGEST_SAMPLE] for value in result.result.get("partial_unexpected_list", ()))
+    samples = tuple(broken)[:SAMPLES]
+    return RuleResult(*facts, passed=bool(result.success), observed=_observed(result), samples=samples)
+
+
+def _errors(result: Any) -> list[str]:
+    return [error["exception_message"] for error in result.exception_info.values() if isinstance(error, dict)]
+
+
+def _observed(result: Any) -> str:
+    if errors := _errors(result):
+        return str(errors[0])
+    details = result.result
+    if details.get("unexpected_count") is not None:
+        return f"{details['unexpected_count']:,} of {details.get('element_count', 0):,} rows"
+    value = details.get("observed_value")
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{float(value):,.10g}"
+    return "" if value is None else f"{value}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from include.change.plan_parameters import Number, SliceParameters
-from include.change.slice_plan import (
+from include.change.slices import (
     PlanRequest,
     PublishedView,
     RangeEmpty,
@@ -27,9 +27,9 @@ from include.declare.history_slice import BRONZE, KAFKA, Slice, Span, joined_spa
 from include.ground.kafka import log_start_offsets, topic_id
 from include.ground.settings import Settings
 from include.ground.strict_values import offset_range, partition_number
+from include.plans.journal import planning_lock
+from include.plans.lookup import find_plan
 from include.plans.plan import REPLAY, PlanRecord
-from include.plans.plan_journal import planning_lock
-from include.plans.plan_lookup import find_plan
 from include.read.published_tables import open_dataset
 from include.state.broker_address import bootstrap_servers
 
