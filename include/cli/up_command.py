@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from rich.markup import escape
 from include.cli.exit_codes import FAILED
 from include.declare.derived_dataset import all_dataset_names
 from include.ground.settings import Settings, load_settings
-from include.observe.processes import observe_console, observe_jobs, observe_metrics
+from include.observe.processes import observe_jobs, observe_process
 from include.run.airflow_process import (
     AirflowNotStarted,
     down_airflow,
@@ -23,7 +24,7 @@ from include.run.optional_processes import await_page
 from include.run.start_stop import NotStarted, up_runner
 from include.run.start_stop import down as bring_down
 from include.run.start_stop import up as bring_up
-from include.state.process_states import ProcessState, ProcessStatus
+from include.state.process_states import CONSOLE, METRICS, ProcessState, ProcessStatus
 
 NEXT_IN_AIRFLOW = (
     "streams run without Airflow. Unpause stream__<dataset> to let Airflow request and watch one, and audit, maintain, "
@@ -63,9 +64,13 @@ def up(
     console.print(
         f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
     )
-    for name, observe in (("console", observe_console), ("metrics", observe_metrics)):
+    for name in (CONSOLE, METRICS):
         if getattr(settings, name) == "on":
-            show_page(console, name, await_page(settings, observe, lambda line: print_progress(console, line)))
+            show_page(
+                console,
+                name,
+                await_page(settings, partial(observe_process, name=name), lambda line: print_progress(console, line)),
+            )
     if airflow:
         start_airflow(settings, console)
 

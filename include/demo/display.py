@@ -13,10 +13,10 @@ from rich.table import Table
 
 from include.demo.watch import Rates, Snapshot, is_published
 from include.ground.settings import Settings
-from include.observe.processes import observe_console, observe_stream
+from include.observe.processes import observe_process, observe_stream
 from include.observe.progress import DatasetProgress
 from include.producers.manifest import KindScore, Score
-from include.state.process_states import ProcessState
+from include.state.process_states import CONSOLE, ProcessState
 
 LINE_SECONDS = 5.0
 UNKNOWN = "?"
@@ -188,7 +188,7 @@ def verdict(feed: str, score: Score) -> str:
 def suggestions(settings: Settings) -> list[tuple[str, str]]:
     """Return commands to try next, each with a description."""
     driver = observe_stream(settings, "flights").pid
-    console = observe_console(settings)
+    console = observe_process(settings, CONSOLE)
     page = [(console.detail, "the same in a browser: the console")] if console.state is ProcessState.RUNNING else []
     return [
         *page,

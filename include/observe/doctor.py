@@ -51,14 +51,14 @@ from include.observe.machine import (
     passed,
     warning,
 )
-from include.observe.processes import observe_broker
+from include.observe.processes import observe_process
 from include.read.publication import find_publication
 from include.read.stored_publication import StoreUnsafe, require_conditional_puts
 from include.state.broker_address import bootstrap_servers
 from include.state.file_locks import is_free
 from include.state.heartbeats import EXPIRY
 from include.state.json_file import StateFileUnreadable
-from include.state.process_states import RUNNER
+from include.state.process_states import BROKER, RUNNER
 from include.state.run_files import RunFile, has_heartbeat, is_elsewhere, read_run_file
 
 SHARED = "what other hosts see of it depends on its options (docs/several-hosts.md)"
@@ -337,7 +337,7 @@ def state_findings(settings: Settings) -> list[CheckResult]:
         check_file_operations(settings.state),
         *check_locks_elsewhere(settings),
         *check_ledger_place(settings, mounts()),
-        check_port(settings.kafka_port, observe_broker(settings), ports.is_free, ports.holder_of),
+        check_port(settings.kafka_port, observe_process(settings, BROKER), ports.is_free, ports.holder_of),
         *check_kafka(settings),
         *check_spark_master(settings),
         *check_store(settings),

@@ -12,11 +12,11 @@ from include.declare.derived_dataset import all_dataset_names, derived_names
 from include.declare.event_times import utc_text
 from include.ground.settings import Settings
 from include.observe.ledger_reader import DatasetTotals, open_reader
-from include.observe.processes import observe_runner, observe_stream
+from include.observe.processes import observe_process, observe_stream
 from include.observe.progress import derived_progress, observe_dataset, totals_of, value_or_note
 from include.state.broker_address import bootstrap_servers
 from include.state.desired_streams import desired_stream
-from include.state.process_states import ProcessState
+from include.state.process_states import RUNNER, ProcessState
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class DerivedObserver:
             watermark=None,
             rejected_share=None,
             reason=process.detail,
-            runner=observe_runner(settings).state,
+            runner=observe_process(settings, RUNNER).state,
             notes=tuple(dict.fromkeys(notes)),
             sources_behind=progress.behind if progress else None,
         )
@@ -122,7 +122,7 @@ class StreamObserver:
             watermark=progress.watermark.watermark if progress.watermark else None,
             rejected_share=rejected_share(progress.release, totals),
             reason=process.detail,
-            runner=observe_runner(settings).state,
+            runner=observe_process(settings, RUNNER).state,
             notes=tuple(dict.fromkeys(notes)),
         )
 

@@ -5,11 +5,12 @@ Whether a process runs is observed directly; whether it will be started follows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from include.declare.derived_dataset import all_dataset_names
+from include.declare.event_times import utc_text
 from include.ground.errors import HeadraceError
 from include.ground.paths import run_path
 from include.ground.ports import is_open
@@ -28,6 +29,7 @@ from include.state.process_states import (
     METRICS,
     OPENLINEAGE,
     RUNNER,
+    STREAM,
     ProcessState,
     ProcessStatus,
     stream_name,
@@ -53,84 +55,42 @@ SLOW_AFTER = 60.0
 def observe_processes(settings: Settings, datasets: list[str] | None = None) -> list[ProcessStatus]:
     """Return the current status of the runner, the broker and the stream of every known dataset, in that order."""
     names = all_dataset_names(settings) if datasets is None else datasets
-    runner, records = observe_runner(settings), read_process_records(settings)
-    streams = [_observe_stream(settings, dataset, runner, records) for dataset in names]
-    return [runner, _observe_broker(settings, runner, records), *streams]
+    runner, records = unsupervised_status(settings, RUNNER), read_process_records(settings)
+    return [runner, *(_supervised(settings, name, runner, records) for name in (BROKER, *map(stream_name, names)))]
 
 
-def observe_airflow(settings: Settings) -> list[ProcessStatus]:
-    """Return Airflow's status, running when its port is open; an empty list when it was not started: it is optional."""
-    airflow = status_by_run_file(settings, AIRFLOW, web_server_status)
-    return [airflow] if is_started(airflow) else []
-
-
-def web_server_status(run: RunFile) -> ProcessStatus:
-    """Return the status of Airflow or of the console from its run file and its port; `detail` is its address."""
-    if not is_alive(run):
-        return gone_status(run)
-    if is_elsewhere(run):
-        return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, f"on {run.host}")
-    ready = is_open(int(run.extra.get("port", 0)))
-    state = ProcessState.RUNNING if ready else ProcessState.STARTING
-    return ProcessStatus(run.name, run.pid, state, str(run.extra.get("page", "")))
-
-
-def observe_console(settings: Settings) -> ProcessStatus:
-    """Return the console's status: running when its port is open; when it is gone, what the runner will do."""
-    return _observe_optional(settings, CONSOLE, settings.console == "on")
-
-
-def observe_metrics(settings: Settings) -> ProcessStatus:
-    """Return the status of the metrics endpoint, as that of the console."""
-    return _observe_optional(settings, METRICS, settings.metrics == "on")
-
-
-def observe_openlineage(settings: Settings) -> ProcessStatus:
-    """Return the status of the process that sends OpenLineage events: running while it lives."""
-    return _observe_optional(settings, OPENLINEAGE, settings.sends_openlineage)
-
-
-def observe_optional(settings: Settings) -> list[ProcessStatus]:
-    """Return the status of the processes that settings switch on: console, metrics endpoint, OpenLineage events."""
-    return [observe_console(settings), observe_metrics(settings), observe_openlineage(settings)]
-
-
-def _observe_optional(settings: Settings, name: str, is_on: bool) -> ProcessStatus:
-    since = _broker_desired_since(settings) if is_on else None
-    records = read_process_records(settings)
-    return supervised_status(unsupervised_status(settings, name), observe_runner(settings), records.get(name), since)
-
-
-def observe_jobs(settings: Settings) -> list[ProcessStatus]:
-    """Return the running jobs of plans, maintenance and repair."""
-    return [job_status(run) for run in job_run_files(settings) if job_runs(run)]
-
-
-def job_status(run: RunFile) -> ProcessStatus:
-    """Return the status of a running job; unknown when its guard was killed and others of its processes run."""
-    since, limit = datetime.fromtimestamp(run.started, UTC), float(run.extra.get("limit_seconds", 0))
-    facts = {"dataset": run.extra.get("dataset"), "plan": run.name.removeprefix(JOB)}
-    facts |= {"started_at": iso_time(since.replace(microsecond=0)), "limit_seconds": limit}
-    detail = f"{run.extra.get('job', '')} since {since:%Y-%m-%d %H:%M:%S} UTC, limit {timedelta(seconds=limit)}"
-    if is_alive(run):
-        return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, detail, facts=facts)
-    left = [process.pid for process in job_processes(run)]
-    return ProcessStatus(run.name, None, ProcessState.UNKNOWN, f"pids {left} are left; headrace down", facts=facts)
-
-
-def observe_runner(settings: Settings) -> ProcessStatus:
-    """Return the runner's status: liveness from the process table, the rest from its own report."""
-    return unsupervised_status(settings, RUNNER)
-
-
-def observe_broker(settings: Settings) -> ProcessStatus:
-    """Return the broker's status: running when its port is open; when it is gone, what the runner will do."""
-    return _observe_broker(settings, observe_runner(settings), read_process_records(settings))
+def observe_process(settings: Settings, name: str) -> ProcessStatus:
+    """Return the status of a process: its own, or what the runner will do when it is gone."""
+    if name in (RUNNER, AIRFLOW):
+        return unsupervised_status(settings, name)
+    return _supervised(settings, name, unsupervised_status(settings, RUNNER), read_process_records(settings))
 
 
 def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
     """Return the status of a dataset's stream: its driver's report, or what the runner will do when it is gone."""
-    return _observe_stream(settings, dataset, observe_runner(settings), read_process_records(settings))
+    return observe_process(settings, stream_name(dataset))
+
+
+def observe_optional(settings: Settings) -> list[ProcessStatus]:
+    """Return the status of the processes that settings switch on: console, metrics endpoint, OpenLineage events."""
+    return [observe_process(settings, name) for name in (CONSOLE, METRICS, OPENLINEAGE)]
+
+
+def observe_jobs(settings: Settings) -> list[ProcessStatus]:
+    """Return the running jobs of plans, maintenance and repair."""
+    return [_job_status(run) for run in job_run_files(settings) if job_runs(run)]
+
+
+def _job_status(run: RunFile) -> ProcessStatus:
+    """Return the status of a running job; unknown when its guard was killed and others of its processes run."""
+    since, limit = datetime.fromtimestamp(run.started, UTC), float(run.extra.get("limit_seconds", 0))
+    facts = {"dataset": run.extra.get("dataset"), "plan": run.name.removeprefix(JOB)}
+    facts |= {"started_at": iso_time(since.replace(microsecond=0)), "limit_seconds": limit}
+    detail = f"{run.extra.get('job', '')} since {utc_text(since)} UTC, limit {timedelta(seconds=limit)}"
+    if is_alive(run):
+        return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, detail, facts=facts)
+    left = [process.pid for process in job_processes(run)]
+    return ProcessStatus(run.name, None, ProcessState.UNKNOWN, f"pids {left} are left; headrace down", facts=facts)
 
 
 def is_started(status: ProcessStatus) -> bool:
@@ -143,64 +103,42 @@ def is_expected(status: ProcessStatus) -> bool:
     return status.pid is not None or status.state is ProcessState.PENDING
 
 
-def _observe_broker(settings: Settings, runner: ProcessStatus, records: Mapping[str, ProcessRecord]) -> ProcessStatus:
-    if settings.kafka_bootstrap:
-        return unsupervised_status(settings, BROKER)
-    return supervised_status(
-        unsupervised_status(settings, BROKER), runner, records.get(BROKER), _broker_desired_since(settings)
-    )
-
-
-def _observe_stream(
-    settings: Settings, dataset: str, runner: ProcessStatus, records: Mapping[str, ProcessRecord]
-) -> ProcessStatus:
-    alone = unsupervised_status(settings, stream_name(dataset))
-    return supervised_status(alone, runner, records.get(alone.name), _desired_since(settings, dataset))
-
-
-def _desired_since(settings: Settings, dataset: str) -> datetime | None:
-    """Return when the stream was requested; None when it is not requested or the request is unreadable."""
+def _desired_since(settings: Settings, name: str) -> datetime | None:
+    """Return when a process was requested; None when it is not requested or the request is unreadable."""
+    is_on = {CONSOLE: settings.console == "on", METRICS: settings.metrics == "on"}
+    is_on |= {OPENLINEAGE: settings.sends_openlineage}
     try:
-        desired = desired_stream(settings, dataset)
+        if name.startswith(STREAM):
+            desired = desired_stream(settings, name.removeprefix(STREAM))
+            return desired.since if desired is not None and desired.desired else None
+        if is_on.get(name, True):
+            return last_change(desired_streams(settings))
     except StateFileUnreadable:
-        return None
-    return desired.since if desired is not None and desired.desired else None
+        pass
+    return None
 
 
-def _broker_desired_since(settings: Settings) -> datetime | None:
-    """Return the time of the request that the broker runs for; None when unreadable."""
-    try:
-        return last_change(desired_streams(settings))
-    except StateFileUnreadable:
-        return None
-
-
-def supervised_status(
-    alone: ProcessStatus, runner: ProcessStatus, record: ProcessRecord | None, desired_since: datetime | None
+def _supervised(
+    settings: Settings, name: str, runner: ProcessStatus, records: Mapping[str, ProcessRecord]
 ) -> ProcessStatus:
-    """Return a process's status from its own status `alone`, the runner and the time of the request (None: none)."""
-    record = record or ProcessRecord()
+    """Return a process's status from its own, the runner's and the time of the request."""
+    alone = unsupervised_status(settings, name)
+    if name == BROKER and settings.kafka_bootstrap:
+        return alone
+    record = records.get(name) or ProcessRecord()
     status = replace(alone, restarts=record.restarts, last_error=record.last_error)
+    desired_since = _desired_since(settings, name)
     alive = alone.pid is not None and not alone.state.terminal
     if alive or desired_since is None or alone.state is ProcessState.UNKNOWN:
         return status
     if record.given_up and record.desired_since == desired_since:
-        return replace(status, state=ProcessState.FAILED, detail=given_up_detail(record))
+        times = f" ({record.failures} times in a row)" if record.failures > 1 else ""
+        return replace(status, state=ProcessState.FAILED, detail=record.last_error + times)
     if runner.pid is None or runner.state in (ProcessState.UNKNOWN, ProcessState.DRAINING):
         return status
-    return replace(status, state=ProcessState.PENDING, detail=pending_detail(record), next_try=record.next_try)
-
-
-def pending_detail(record: ProcessRecord) -> str:
-    """Return why a desired process is not running, and the time of the next start."""
-    if record.next_try is None:
-        return record.last_error
-    return f"{record.last_error}; tried again at {record.next_try:%H:%M:%S} UTC"
-
-
-def given_up_detail(record: ProcessRecord) -> str:
-    """Return why the runner gave up."""
-    return f"{record.last_error} ({record.failures} times in a row)" if record.failures > 1 else record.last_error
+    again = "" if record.next_try is None else f"; tried again at {record.next_try:%H:%M:%S} UTC"
+    detail = record.last_error + again
+    return replace(status, state=ProcessState.PENDING, detail=detail, next_try=record.next_try)
 
 
 def started_datasets(settings: Settings) -> list[str]:
@@ -213,18 +151,6 @@ def unsupervised_status(settings: Settings, name: str, now: datetime | None = No
     """Return the status of a process from its run file, the process table and its own report, without the runner's."""
     if name == BROKER and settings.kafka_bootstrap:
         return ProcessStatus(BROKER, None, *external_state(settings))
-    if name == BROKER:
-        return status_by_run_file(settings, name, broker_status)
-    if name in (CONSOLE, METRICS):
-        return status_by_run_file(settings, name, web_server_status)
-    if name == OPENLINEAGE:
-        return status_by_run_file(settings, name, lambda run: sender_status(settings, run))
-    moment = now or datetime.now(UTC)
-    return status_by_run_file(settings, name, lambda run: reporting_process_status(settings, run, moment))
-
-
-def status_by_run_file(settings: Settings, name: str, status_of: Callable[[RunFile], ProcessStatus]) -> ProcessStatus:
-    """Return `status_of` the process's run file; stopped without one, unknown when it is unreadable."""
     try:
         run = read_run_file(settings, name)
     except StateFileUnreadable as error:
@@ -233,29 +159,44 @@ def status_by_run_file(settings: Settings, name: str, status_of: Callable[[RunFi
         return ProcessStatus(name, None, ProcessState.STOPPED)
     if is_suspended(run):
         return ProcessStatus(name, run.pid, ProcessState.UNKNOWN, "suspended by a signal; kill -CONT resumes it")
-    return status_of(run)
+    if name == BROKER:
+        return _broker_status(run)
+    if name in (CONSOLE, METRICS, AIRFLOW):
+        return _web_server_status(run)
+    if name == OPENLINEAGE:
+        return _sender_status(settings, run)
+    return _reporting_status(settings, run, now or datetime.now(UTC))
 
 
-def sender_status(settings: Settings, run: RunFile) -> ProcessStatus:
-    """Return the status of the process that sends events; `detail`: the receiver, or why it takes none."""
+def _web_server_status(run: RunFile) -> ProcessStatus:
+    """Running when its port is open; `detail` is its address."""
     if not is_alive(run):
-        return gone_status(run)
+        return _gone_status(run)
+    if is_elsewhere(run):
+        return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, f"on {run.host}")
+    ready = is_open(int(run.extra.get("port", 0)))
+    state = ProcessState.RUNNING if ready else ProcessState.STARTING
+    return ProcessStatus(run.name, run.pid, state, str(run.extra.get("page", "")))
+
+
+def _sender_status(settings: Settings, run: RunFile) -> ProcessStatus:
+    """Running while it lives; `detail`: the receiver, or why it takes none."""
+    if not is_alive(run):
+        return _gone_status(run)
     reported = read_reported_status(settings, run)
     state = reported.process_state if reported else ProcessState.RUNNING
     detail = (reported.reason if reported else None) or str(run.extra.get("receiver", ""))
     return ProcessStatus(run.name, run.pid, state, detail)
 
 
-def broker_status(run: RunFile) -> ProcessStatus:
-    """Return the broker's status from its run file, the process table and its port."""
+def _broker_status(run: RunFile) -> ProcessStatus:
     state = broker_state(run)
     if state in (ProcessState.CRASHED, ProcessState.LOST):
-        return gone_status(run)
+        return _gone_status(run)
     return ProcessStatus(run.name, run.pid, state, str(run.extra.get("bootstrap", "")))
 
 
-def reporting_process_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
-    """Return the status of a reporting process from its run file and its last report."""
+def _reporting_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
     # Check liveness first: a dead process has already written its final status.
     alive, reported = is_alive(run), read_reported_status(settings, run)
     if not alive:
@@ -284,11 +225,11 @@ def exited_status(run: RunFile, reported: DriverStatus | None) -> ProcessStatus:
     """Return the status of a process that is gone: its last report, else crashed."""
     if reported is not None and reported.process_state.terminal:
         return ProcessStatus(run.name, None, reported.process_state, reported.reason or "")
-    return gone_status(run)
+    return _gone_status(run)
 
 
-def gone_status(run: RunFile) -> ProcessStatus:
-    """Return the status of a process that ended without a final report: lost when it was one of another place."""
+def _gone_status(run: RunFile) -> ProcessStatus:
+    """Lost when it was one of another place."""
     if is_elsewhere(run):
         return ProcessStatus(run.name, None, ProcessState.LOST, missing_heartbeat(run))
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
@@ -313,8 +254,8 @@ def standing_sentence(settings: Settings, dataset: str, waiting: int) -> str:
         publication = find_publication(settings, dataset)
     except HeadraceError:
         publication = None
-    since = f"nothing was published since {publication.published_at:%Y-%m-%d %H:%M:%S} UTC" if publication else ""
-    records = f"{waiting:,} records wait in Kafka" if waiting else ""
-    facts = ", ".join(filter(None, [since or "nothing was published yet", records]))
+    since = f"since {utc_text(publication.published_at)} UTC" if publication else "yet"
+    records = f", {waiting:,} records wait in Kafka" if waiting else ""
+    facts = f"nothing was published {since}{records}"
     why = process.detail or process.last_error
     return f"stream {dataset} {how}; {facts}" + (f": {why}" if why else "")

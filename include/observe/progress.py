@@ -27,9 +27,9 @@ from include.ground.settings import Settings
 from include.observe.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
 from include.observe.processes import (
     is_started,
-    observe_airflow,
     observe_jobs,
     observe_optional,
+    observe_process,
     observe_processes,
     started_datasets,
 )
@@ -48,7 +48,7 @@ from include.state.database_lease import held_leases
 from include.state.desired_streams import desired_stream
 from include.state.driver_status import DriverStatus, LastRun, stream_status
 from include.state.lease_table import LeaseRow
-from include.state.process_states import RUNNER, ProcessStatus, stream_name
+from include.state.process_states import AIRFLOW, RUNNER, ProcessStatus, stream_name
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     notes: list[str] = []
     names, ledger = dataset_names(settings), ledger or open_reader(settings)
     known = sorted({*all_dataset_names(settings), *started_datasets(settings)})
-    pages = [each for each in (*observe_optional(settings), *observe_airflow(settings)) if is_started(each)]
+    pages = [each for each in (*observe_optional(settings), observe_process(settings, AIRFLOW)) if is_started(each)]
     processes = (*observe_processes(settings, known), *pages, *observe_jobs(settings))
     totals = value_or_note(notes, ledger.totals)
     bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))

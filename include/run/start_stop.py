@@ -25,11 +25,9 @@ from include.ground.settings import CLONE, Settings
 from include.ground.spark_master import EXECUTOR_SECONDS
 from include.observe.processes import (
     is_started,
-    observe_broker,
     observe_optional,
+    observe_process,
     observe_processes,
-    observe_runner,
-    observe_stream,
     started_datasets,
 )
 from include.run.child_process import launch
@@ -153,9 +151,9 @@ def up_runner(settings: Settings, report: Reporter = print) -> list[ProcessStatu
     """Ensure a runner without requesting a stream. Raises the errors of `up`."""
     with exclusive_command(settings):
         upgrade_state(settings, report)
-        require_responsive([observe_runner(settings)])
+        require_responsive([observe_process(settings, RUNNER)])
         ensure_runner(settings, report)
-    return [observe_runner(settings)]
+    return [observe_process(settings, RUNNER)]
 
 
 def upgrade_state(settings: Settings, report: Reporter) -> None:
@@ -180,7 +178,7 @@ def require_responsive(before: Sequence[ProcessStatus]) -> None:
 
 def ensure_runner(settings: Settings, report: Reporter) -> None:
     """Start the state folder's runner unless one runs. Raises NotStarted."""
-    status = observe_runner(settings)
+    status = observe_process(settings, RUNNER)
     if status.state is ProcessState.DRAINING:
         await_drained(settings, report)
     elif status.pid:
@@ -275,11 +273,6 @@ def await_working(
     return NotStarted(settings, name, f"{why}: {status.detail}" if status.detail else why, since)
 
 
-def observe_process(settings: Settings, name: str) -> ProcessStatus:
-    """Return the status of the broker or a stream by process name."""
-    return observe_broker(settings) if name == BROKER else observe_stream(settings, name.removeprefix(STREAM))
-
-
 def is_working(settings: Settings, status: ProcessStatus) -> bool:
     """Return whether a process works: the broker answers, the driver reports a working state."""
     if status.name != BROKER:
@@ -339,13 +332,13 @@ def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[
     """Have the runner end these processes; without a working runner, end them in this process."""
     runner = read_run_file(settings, RUNNER)
     if runner is not None and is_alive(runner):
-        responsive = observe_runner(settings).state is not ProcessState.UNKNOWN
+        responsive = observe_process(settings, RUNNER).state is not ProcessState.UNKNOWN
         if not only:
             terminate(runner)
         if responsive and await_exits(settings, runs, lambda: None, report):
             return
         if only:
-            raise StateSuspended(observe_runner(settings))
+            raise StateSuspended(observe_process(settings, RUNNER))
         # Its drivers die with it, the broker is ended below.
         send(runner, signal.SIGKILL)
         wait_gone(runner, 10)

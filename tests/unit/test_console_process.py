@@ -12,7 +12,7 @@ from stand_ins import StandIns, runner_with
 from include.ground.paths import log_path
 from include.ground.ports import free_ports, listener
 from include.ground.settings import Settings
-from include.observe.processes import observe_console
+from include.observe.processes import observe_process
 from include.run import runner
 from include.run.optional_processes import start_console
 from include.state.process_states import CONSOLE, ProcessState
@@ -28,7 +28,7 @@ def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[St
 
 
 def works(site: StandIns) -> bool:
-    return observe_console(site.settings).state is ProcessState.RUNNING
+    return observe_process(site.settings, CONSOLE).state is ProcessState.RUNNING
 
 
 def test_killed_console_is_restarted_at_the_same_address(site: StandIns) -> None:
@@ -37,7 +37,7 @@ def test_killed_console_is_restarted_at_the_same_address(site: StandIns) -> None
     assert before is not None
     with urllib.request.urlopen(f"{before.extra['page']}/health") as answer:
         assert answer.read() == b"ok"
-    assert observe_console(site.settings).detail == before.extra["page"]
+    assert observe_process(site.settings, CONSOLE).detail == before.extra["page"]
     send(before, signal.SIGKILL)
     site.until(lambda: not works(site), "it was killed")
     site.until(lambda: works(site), "it runs again", within=60)
@@ -51,8 +51,8 @@ def test_killed_console_is_restarted_at_the_same_address(site: StandIns) -> None
 
 def test_console_on_a_taken_port_is_given_up_and_says_why(site: StandIns) -> None:
     with listener(site.settings.console_port):
-        site.until(lambda: observe_console(site.settings).state is ProcessState.FAILED)
-        assert f"port {site.settings.console_port} is in use" in observe_console(site.settings).detail
+        site.until(lambda: observe_process(site.settings, CONSOLE).state is ProcessState.FAILED)
+        assert f"port {site.settings.console_port} is in use" in observe_process(site.settings, CONSOLE).detail
 
 
 def test_console_is_not_started_when_it_is_off(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_console_is_not_started_when_it_is_off(two_datasets: Settings, monkeypat
     for _ in range(3):
         found.step()
     found.end()
-    assert observe_console(found.settings).state is ProcessState.STOPPED
+    assert observe_process(found.settings, CONSOLE).state is ProcessState.STOPPED
 
 
 def test_free_port_is_used_again(two_datasets: Settings) -> None:

@@ -10,7 +10,7 @@ from include.ground.kafka_address import KafkaAddress, KafkaSecurity, client_opt
 from include.ground.password_file import PasswordUnreadable
 from include.ground.ports import listener
 from include.ground.settings import InvalidSetting, Settings
-from include.observe.processes import observe_broker, unsupervised_status
+from include.observe.processes import observe_process, unsupervised_status
 from include.state.broker_address import bootstrap_servers
 from include.state.process_states import BROKER, ProcessState
 
@@ -81,7 +81,7 @@ def test_own_kafka_is_running_while_a_server_accepts_connections(tmp_path: Path)
     with listener(0) as server:
         port = server.getsockname()[1]
         settings = Settings(state=tmp_path, kafka_bootstrap=f"127.0.0.1:1,127.0.0.1:{port}")
-        status = observe_broker(settings)
+        status = observe_process(settings, BROKER)
         assert (status.state, status.pid) == (ProcessState.RUNNING, None)
         assert "your own Kafka" in status.detail
     assert unsupervised_status(settings, BROKER).state is ProcessState.WAITING

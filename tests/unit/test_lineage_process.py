@@ -14,7 +14,7 @@ from include.declare.dataset import snapshot_dataset
 from include.ground.paths import log_path
 from include.ground.settings import CLONE, Settings
 from include.observe.ledger_writer import open_writer, project_dataset
-from include.observe.processes import observe_openlineage
+from include.observe.processes import observe_process
 from include.state.process_states import OPENLINEAGE, ProcessState
 from include.state.run_files import is_alive, read_run_file, send
 
@@ -39,7 +39,7 @@ def site(two_datasets: Settings, http: LineageReceiver, monkeypatch: pytest.Monk
 
 
 def state(site: StandIns) -> ProcessState:
-    return observe_openlineage(site.settings).state
+    return observe_process(site.settings, OPENLINEAGE).state
 
 
 def published(site: StandIns) -> Stream:
@@ -55,10 +55,10 @@ def test_sender_waits_for_its_receiver_says_so_and_ends_with_the_runner(site: St
     http.codes += [503] * 1000
     published(site)
     site.until(lambda: state(site) is ProcessState.WAITING, log_path(site.settings, OPENLINEAGE).name, within=60)
-    assert "HTTP 503" in observe_openlineage(site.settings).detail
+    assert "HTTP 503" in observe_process(site.settings, OPENLINEAGE).detail
     http.codes.clear()
     site.until(lambda: state(site) is ProcessState.RUNNING, "events are accepted again")
-    assert observe_openlineage(site.settings).detail == http.url
+    assert observe_process(site.settings, OPENLINEAGE).detail == http.url
     assert len(http.run_ids("flights.gold.route_days")) == 1
     run = read_run_file(site.settings, OPENLINEAGE)
     assert run is not None

@@ -18,7 +18,7 @@ from include.ground.paths import log_path
 from include.ground.ports import free_ports
 from include.ground.settings import Settings
 from include.observe.metrics import metrics_application
-from include.observe.processes import observe_metrics
+from include.observe.processes import observe_process
 from include.state.process_states import METRICS, ProcessState
 from include.state.run_files import is_alive, read_run_file
 
@@ -33,7 +33,7 @@ def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[St
 
 def test_endpoint_runs_at_its_port_and_ends_with_the_runner(site: StandIns) -> None:
     def works() -> bool:
-        return observe_metrics(site.settings).state is ProcessState.RUNNING
+        return observe_process(site.settings, METRICS).state is ProcessState.RUNNING
 
     site.until(works, log_path(site.settings, METRICS).name, within=60)
     run = read_run_file(site.settings, METRICS)

@@ -22,8 +22,8 @@ from include.ground.settings import Settings
 from include.observe import processes as observing
 from include.observe.processes import (
     exited_status,
+    observe_process,
     observe_processes,
-    observe_runner,
     observe_stream,
     unsupervised_status,
 )
@@ -302,7 +302,7 @@ def test_down_does_not_wait_for_a_suspended_runner(settings: Settings, stand_ins
     flights = stand_ins.started("flights")
     runner = sleeper(settings, RUNNER)
     send(runner, signal.SIGSTOP)
-    while observe_runner(settings).state is not ProcessState.UNKNOWN:
+    while observe_process(settings, RUNNER).state is not ProcessState.UNKNOWN:
         time.sleep(0.02)
     with pytest.raises(StateSuspended, match="suspended"):
         down(settings, print, ["flights"])

@@ -20,7 +20,7 @@ from include.ground.process_place import host_name, this_boot, this_place
 from include.ground.settings import Settings
 from include.observe.doctor import check_locks_elsewhere
 from include.observe.machine import Verdict
-from include.observe.processes import observe_broker, observe_jobs, observe_runner, observe_stream
+from include.observe.processes import observe_jobs, observe_process, observe_stream
 from include.run import job_process
 from include.run.job_process import JobRunning, end_job, refuse_running
 from include.run.runner_lease import RunnerAlreadyRunning, forget_other_places, refuse_other_host
@@ -145,7 +145,7 @@ def test_report_of_an_earlier_process_with_the_same_pid_does_not_count(settings:
 
 def test_embedded_broker_elsewhere_has_no_address_here(settings: Settings) -> None:
     record(settings, BROKER)
-    assert observe_broker(settings).state is ProcessState.RUNNING
+    assert observe_process(settings, BROKER).state is ProcessState.RUNNING
     with pytest.raises(NoBroker, match="loopback address of runner; others need HEADRACE_KAFKA_BOOTSTRAP"):
         bootstrap_servers(settings)
 
@@ -241,5 +241,5 @@ def test_down_leaves_a_runner_that_is_a_service_and_releases_its_streams(setting
     desired = desired_stream(settings, "flights")
     assert desired is not None
     assert not desired.desired
-    assert observe_runner(service).pid == os.getpid()
-    assert asdict(observe_runner(service))["detail"] == ""
+    assert observe_process(service, RUNNER).pid == os.getpid()
+    assert asdict(observe_process(service, RUNNER))["detail"] == ""

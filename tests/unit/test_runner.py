@@ -18,7 +18,7 @@ from stand_ins import StandIns, report_progress
 from include.ground.paths import desired_path, run_path, runner_lock_path, status_path
 from include.ground.ports import PortInUse
 from include.ground.settings import CLONE, Settings
-from include.observe.processes import observe_broker, observe_processes, observe_stream
+from include.observe.processes import observe_process, observe_processes, observe_stream
 from include.run import driver_process, runner
 from include.run.driver_process import start_blocker
 from include.run.runner import Runner, restart_policy, supervise
@@ -102,7 +102,7 @@ def test_driver_without_progress_is_killed_and_restarted(settings: Settings, sta
 def test_killed_broker_is_restarted_while_its_streams_run(settings: Settings, stand_ins: StandIns) -> None:
     flights, broker = stand_ins.started(), run_of(settings, BROKER)
     kill(broker)
-    stand_ins.until(lambda: observe_broker(settings).state is ProcessState.RUNNING)
+    stand_ins.until(lambda: observe_process(settings, BROKER).state is ProcessState.RUNNING)
     assert run_of(settings, BROKER).pid != broker.pid
     assert run_of(settings, FLIGHTS) == flights, "a driver waits for the broker by itself"
 
