@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from include.audit.origin import OpenRows, open_rows
 from include.declare.dataset import released_dataset
+from include.declare.event_times import utc_text
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
-from include.observe.watermark import WatermarkStatus, moment, watermark_status
+from include.observe.watermark import WatermarkStatus, watermark_status
 from include.read.publication import Publication, find_publication
 from include.read.published_tables import pinned
 
@@ -50,7 +51,7 @@ def open_sentences(settings: Settings, dataset: str) -> list[str]:
 
 def _sentences(tables: Mapping[str, OpenRows], found: WatermarkStatus) -> Iterator[str]:
     for name, each in tables.items():
-        first = f"; the first when the watermark reaches {moment(each.closes)}" if each.closes else ""
+        first = f"; the first when the watermark reaches {utc_text(each.closes)}" if each.closes else ""
         if each.rows is None:
             yield f"{name}: how many rows are not closed yet is not known, since DuckDB cannot evaluate its declaration"
         elif each.rows:

@@ -22,6 +22,7 @@ from include.cli.exit_codes import FAILED
 from include.cli.open_windows import open_sentences
 from include.cli.option_types import AsJson
 from include.declare.dataset import dataset_names
+from include.declare.event_times import utc_text
 from include.ground.settings import Settings, load_settings
 from include.observe.ledger_reader import open_reader
 from include.observe.progress import (
@@ -32,7 +33,7 @@ from include.observe.progress import (
     observe_catch_up,
     observe_progress,
 )
-from include.observe.watermark import WatermarkStatus, moment, watermark_json
+from include.observe.watermark import WatermarkStatus, watermark_json
 from include.read.plain_values import iso_time
 from include.state.lease_table import LeaseRow
 from include.state.process_states import ProcessState, ProcessStatus, stream_name
@@ -259,7 +260,7 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
 
 def watermark_text(found: WatermarkStatus | None) -> str:
     """Return up to which event time a dataset is complete."""
-    return "-" if found is None or found.watermark is None else moment(found.watermark)
+    return "-" if found is None or found.watermark is None else utc_text(found.watermark)
 
 
 def holder_text(found: WatermarkStatus | None) -> str:

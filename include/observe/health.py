@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any
 
 from include.declare.dataset import DatasetUnknown
 from include.declare.derived_dataset import all_dataset_names, derived_names
@@ -16,7 +17,7 @@ from include.observe.processes import observe_process, observe_stream
 from include.observe.progress import derived_progress, observe_dataset, totals_of, value_or_note
 from include.state.broker_address import bootstrap_servers
 from include.state.desired_streams import desired_stream
-from include.state.process_states import RUNNER, ProcessState
+from include.state.process_states import RUNNER, ProcessState, ProcessStatus
 
 
 @dataclass(frozen=True)
@@ -46,85 +47,76 @@ class StreamHealth:
     sources_behind: Mapping[str, int | None] | None = None
 
 
+FIGURES = ("batch", "lag_records", "lag_seconds", "watermark", "rejected_share", "sources_behind")
+
+
 def stream_health(settings: Settings, dataset: str) -> StreamHealth:
     """Return the health of a dataset's stream; repeated calls should use an observer. Raises DatasetUnknown."""
     return observer_of(settings, dataset).observe()
 
 
-class HealthObserver(Protocol):
+class HealthObserver(ABC):
     """Observes one stream repeatedly."""
+
+    def __init__(self, settings: Settings, dataset: str) -> None:
+        self.settings, self.dataset = settings, dataset
 
     def observe(self) -> StreamHealth:
         """Return the stream's current health."""
+        notes = list[str]()
+        desired = value_or_note(notes, lambda: desired_stream(self.settings, self.dataset))
+        process = observe_stream(self.settings, self.dataset)
+        unknown: dict[str, Any] = dict.fromkeys(FIGURES)
+        return StreamHealth(
+            dataset=self.dataset,
+            desired=desired is not None and desired.desired,
+            requested_by=desired.by if desired else None,
+            state=process.state,
+            reason=process.detail,
+            runner=observe_process(self.settings, RUNNER).state,
+            **(unknown | self._figures(process, notes)),
+            notes=tuple(dict.fromkeys(notes)),
+        )
+
+    @abstractmethod
+    def _figures(self, process: ProcessStatus, notes: list[str]) -> dict[str, Any]: ...
 
 
 def observer_of(settings: Settings, dataset: str) -> HealthObserver:
     """Return the observer of a dataset's stream, derived or not. Raises DatasetUnknown."""
     if dataset not in (known := all_dataset_names(settings)):
         raise DatasetUnknown(dataset, known)
-    return (
-        DerivedObserver(settings, dataset) if dataset in derived_names(settings) else StreamObserver(settings, dataset)
-    )
+    return (DerivedObserver if dataset in derived_names(settings) else StreamObserver)(settings, dataset)
 
 
-class DerivedObserver:
+class DerivedObserver(HealthObserver):
     """Observes the driver of a derived dataset, which has no topic and no watermark."""
 
-    def __init__(self, settings: Settings, dataset: str) -> None:
-        self.settings, self.dataset = settings, dataset
-
-    def observe(self) -> StreamHealth:
-        """Return the driver's current health."""
-        settings, dataset, notes = self.settings, self.dataset, list[str]()
-        desired = value_or_note(notes, lambda: desired_stream(settings, dataset))
-        process = observe_stream(settings, dataset)
-        progress = value_or_note(notes, lambda: derived_progress(settings, dataset, process))
-        return StreamHealth(
-            dataset=dataset,
-            desired=desired is not None and desired.desired,
-            requested_by=desired.by if desired else None,
-            state=process.state,
-            batch=progress.run if progress else None,
-            lag_records=None,
-            lag_seconds=progress.seconds if progress else None,
-            watermark=None,
-            rejected_share=None,
-            reason=process.detail,
-            runner=observe_process(settings, RUNNER).state,
-            notes=tuple(dict.fromkeys(notes)),
-            sources_behind=progress.behind if progress else None,
-        )
+    def _figures(self, process: ProcessStatus, notes: list[str]) -> dict[str, Any]:
+        found = value_or_note(notes, lambda: derived_progress(self.settings, self.dataset, process))
+        if found is None:
+            return {}
+        return {"batch": found.run, "lag_seconds": found.seconds, "sources_behind": found.behind}
 
 
-class StreamObserver:
-    """Observes the stream of a topic repeatedly; each observation reads only the ledger's new runs."""
+class StreamObserver(HealthObserver):
+    """Observes the stream of a topic; each observation reads only the ledger's new runs."""
 
     def __init__(self, settings: Settings, dataset: str) -> None:
-        self.settings, self.dataset = settings, dataset
+        super().__init__(settings, dataset)
         self._ledger = open_reader(settings)
 
-    def observe(self) -> StreamHealth:
-        """Return the stream's current health."""
-        settings, dataset, notes = self.settings, self.dataset, list[str]()
-        desired = value_or_note(notes, lambda: desired_stream(settings, dataset))
-        totals = totals_of(value_or_note(notes, self._ledger.totals), dataset)
-        bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
-        process = observe_stream(settings, dataset)
-        progress = observe_dataset(settings, dataset, process, totals, bootstrap, notes, self._ledger)
-        return StreamHealth(
-            dataset=dataset,
-            desired=desired is not None and desired.desired,
-            requested_by=desired.by if desired else None,
-            state=process.state,
-            batch=progress.batches.published,
-            lag_records=progress.lag.offsets,
-            lag_seconds=progress.lag.seconds,
-            watermark=progress.watermark.watermark if progress.watermark else None,
-            rejected_share=rejected_share(progress.release, totals),
-            reason=process.detail,
-            runner=observe_process(settings, RUNNER).state,
-            notes=tuple(dict.fromkeys(notes)),
-        )
+    def _figures(self, process: ProcessStatus, notes: list[str]) -> dict[str, Any]:
+        totals = totals_of(value_or_note(notes, self._ledger.totals), self.dataset)
+        bootstrap = value_or_note(notes, lambda: bootstrap_servers(self.settings))
+        found = observe_dataset(self.settings, self.dataset, process, totals, bootstrap, notes, self._ledger)
+        return {
+            "batch": found.batches.published,
+            "lag_records": found.lag.offsets,
+            "lag_seconds": found.lag.seconds,
+            "watermark": found.watermark.watermark if found.watermark else None,
+            "rejected_share": rejected_share(found.release, totals),
+        }
 
 
 def rejected_share(release: str | None, totals: DatasetTotals | None) -> float | None:
@@ -173,10 +165,10 @@ class ServiceLevelMonitor:
             return ended
         breaches = current_breaches(health, self.limits.lag_seconds)
         self.since = {name: self.since.get(name, now) for name in breaches}
-        lasting = [breaches[name] for name, since in self.since.items() if now - since > self.limits.grace_seconds]
-        return (
-            WatchResult(BREACHED, f"{lasting[0]}, for more than {self.limits.grace_seconds:g} s") if lasting else None
-        )
+        for name, since in self.since.items():
+            if now - since > self.limits.grace_seconds:
+                return WatchResult(BREACHED, f"{breaches[name]}, for more than {self.limits.grace_seconds:g} s")
+        return None
 
 
 def end_of_watch(health: StreamHealth) -> WatchResult | None:

@@ -242,35 +242,44 @@ def observe_dataset(
     """Return the progress of one dataset; `totals` and `bootstrap` are None when ledger or broker do not answer."""
     reported = stream_status(settings, dataset)
     publication = value_or_note(notes, lambda: find_publication(settings, dataset))
-    extent = value_or_note(notes, lambda: topic_extent(settings, dataset, bootstrap)) if bootstrap else None
-    release = running_release(reported, publication)
+    extent = value_or_note(notes, lambda: _topic_extent(settings, dataset, bootstrap)) if bootstrap else None
+    release = reported.release or (publication.release if publication else None)
     refined = totals.releases.get(release) if totals and release else None
     differs = None if release is None else is_outdated(settings, dataset, release)
+
+    def watermark() -> WatermarkStatus | None:
+        if publication is None:
+            return None
+        behind = None if extent is None else offsets_behind(extent, publication)
+        uncommitted = extent.uncommitted if extent else {}
+        return watermark_status(settings, publication, ledger, behind, uncommitted)
+
     return DatasetProgress(
         dataset=dataset,
         process=process,
         release=release,
         folder_differs=differs,
         changes=folder_changes(settings, dataset, release) if differs and release else (),
-        batches=current_batches(reported, totals, refined, publication),
-        rates=current_rates(reported, process),
-        lag=current_lag(reported, process, extent, publication),
-        rows=rows_per_layer(extent, totals, refined),
+        batches=Batches(
+            _batch(reported.ingested_batch, totals.last_batch if totals else None),
+            _batch(reported.refined_batch, refined.last_batch if refined else None),
+            publication.batch if publication else None,
+        ),
+        # 0 when the driver is gone, None when it has not reported.
+        rates={kind: reported.rates.get(kind) if process.pid else 0.0 for kind in ("ingest", "refine")},
+        lag=_lag(reported.lag_seconds if process.pid else None, extent, publication),
+        rows=_rows_per_layer(extent, totals, refined),
         rejected=dict(refined.reasons) if refined else {},
         warned=dict(refined.warned) if refined else {},
         reported=reported,
-        watermark=value_or_note(notes, lambda: current_watermark(settings, publication, extent, ledger)),
+        watermark=value_or_note(notes, watermark),
     )
 
 
-def current_watermark(
-    settings: Settings, publication: Publication | None, extent: TopicExtent | None, ledger: LedgerReader
-) -> WatermarkStatus | None:
-    """Return the watermark of what is published. Raises the errors of catalog, ledger and tables."""
-    if publication is None:
-        return None
-    behind = None if extent is None else offsets_behind(extent, publication)
-    return watermark_status(settings, publication, ledger, behind, extent.uncommitted if extent else {})
+def _batch(reported: int, entered: int | None) -> int | None:
+    """Return the driver's number where it reported one, else the ledger's; -1 means none yet."""
+    found = entered if reported < 0 else reported
+    return None if found is None or found < 0 else found
 
 
 def is_outdated(settings: Settings, dataset: str, release: str) -> bool:
@@ -281,12 +290,7 @@ def is_outdated(settings: Settings, dataset: str, release: str) -> bool:
     return bool(changed_zones(snapshot)) or has_earlier_types(snapshot)
 
 
-def running_release(reported: DriverStatus, publication: Publication | None) -> str | None:
-    """Return the release that the driver refines, else the published one."""
-    return reported.release or (publication.release if publication else None)
-
-
-def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExtent:
+def _topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExtent:
     """Return the offsets of the dataset's topic; none when the topic does not exist yet."""
     topic = load_pipeline(settings.datasets / dataset).topic
     try:
@@ -299,40 +303,11 @@ def topic_extent(settings: Settings, dataset: str, bootstrap: str) -> TopicExten
         return TopicExtent({}, {})
 
 
-def current_batches(
-    reported: DriverStatus,
-    totals: DatasetTotals | None,
-    refined: ReleaseTotals | None,
-    publication: Publication | None,
-) -> Batches:
-    """Return the driver's numbers where it reported them, else the ledger's; -1 means none yet."""
-    return Batches(
-        ingested=_batch(reported.ingested_batch, totals.last_batch if totals else None),
-        refined=_batch(reported.refined_batch, refined.last_batch if refined else None),
-        published=publication.batch if publication else None,
-    )
-
-
-def _batch(reported: int, entered: int | None) -> int | None:
-    found = entered if reported < 0 else reported
-    return None if found is None or found < 0 else found
-
-
-def current_rates(reported: DriverStatus, process: ProcessStatus) -> dict[str, float | None]:
-    """Return rows/s; 0 when the driver is gone, None when it has not reported."""
-    return {kind: (reported.rates.get(kind) if process.pid else 0.0) for kind in ("ingest", "refine")}
-
-
-def current_lag(
-    reported: DriverStatus, process: ProcessStatus, extent: TopicExtent | None, publication: Publication | None
-) -> Lag:
-    """Return the lag: offsets from Kafka and the publication, seconds from the driver while it runs."""
+def _lag(seconds: float | None, extent: TopicExtent | None, publication: Publication | None) -> Lag:
     if extent is None:
-        return Lag(None, reported.lag_seconds if process.pid else None, None)
+        return Lag(None, seconds, None)
     behind, uncommitted = sum(offsets_behind(extent, publication).values()), sum(extent.uncommitted.values())
-    if behind == uncommitted == 0:
-        return Lag(0, 0.0)
-    return Lag(behind, reported.lag_seconds if process.pid else None, uncommitted)
+    return Lag(behind, seconds, uncommitted) if behind or uncommitted else Lag(0, 0.0)
 
 
 def offsets_behind(extent: TopicExtent, publication: Publication | None) -> dict[int, int]:
@@ -342,7 +317,7 @@ def offsets_behind(extent: TopicExtent, publication: Publication | None) -> dict
     return {part: count for part, count in missing.items() if count > 0}
 
 
-def rows_per_layer(
+def _rows_per_layer(
     extent: TopicExtent | None, totals: DatasetTotals | None, refined: ReleaseTotals | None
 ) -> dict[str, int | None]:
     """Return rows (Kafka: offsets) per layer; None where source or ledger do not answer."""
@@ -439,7 +414,7 @@ def known_extents(settings: Settings, names: list[str], notes: list[str]) -> dic
     bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
     if bootstrap is None:
         return {}
-    found = {name: value_or_note(notes, partial(topic_extent, settings, name, bootstrap)) for name in names}
+    found = {name: value_or_note(notes, partial(_topic_extent, settings, name, bootstrap)) for name in names}
     return {name: extent for name, extent in found.items() if extent is not None}
 
 

@@ -54,9 +54,11 @@ class PartitionTime:
     @property
     def sentence(self) -> str:
         """The partition as what holds the watermark."""
-        since = f" and came at {moment(self.since)}" if self.since else ""
+        since = f" and came at {utc_text(self.since)}" if self.since else ""
         state = "" if self.state is PartitionState.UNKNOWN else f" ({self.state})"
-        latest = f"its latest row is of {moment(self.latest)}{since}" if self.latest else "all its records are rejected"
+        latest = (
+            f"its latest row is of {utc_text(self.latest)}{since}" if self.latest else "all its records are rejected"
+        )
         return f"partition {self.partition}{state} holds the watermark: {latest}"
 
 
@@ -75,7 +77,7 @@ class TableWait:
         """What it waits for, in words."""
         if self.closes is None:
             return f"{self.table} gets a row when the watermark has passed it"
-        return f"{self.table}: the next window closes when the watermark reaches {moment(self.closes)}"
+        return f"{self.table}: the next window closes when the watermark reaches {utc_text(self.closes)}"
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,6 @@ def _declared(settings: Settings, publication: Publication) -> Dataset:
     if place not in _known:
         _known[place] = released_dataset(settings, publication.dataset, publication.release)
     return _known[place]
-
-
-def moment(at: datetime) -> str:
-    """Return a time to the second, in UTC."""
-    return utc_text(at)
 
 
 def published_progress(
