@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import zipfile
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from include.ground.errors import Transient
 from include.ground.settings import CLONE, Settings
 from include.ground.spark_master import EXECUTOR_SECONDS
+from spark_jobs.tables.spark_files import write_files
 
 LOOPBACK = "127.0.0.1"
 PACKAGES = ("include", "spark_jobs")
@@ -84,6 +86,17 @@ def require_executor(settings: Settings, spark: SparkSession) -> None:
             spark.stop()
             raise NoExecutors(settings)
         time.sleep(0.1)
+
+
+def require_shared_folder(settings: Settings, spark: SparkSession) -> None:
+    """Raise WrittenRowsMissing unless this host sees what executors write: the tables that they write name their files,
+    which no other host would find.
+    """
+    folder = settings.state / "spark" / f"shared-{uuid4().hex}"
+    try:
+        write_files(spark.range(settings.spark_cores, numPartitions=settings.spark_cores), folder, "overwrite")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def code_archive(folder: Path) -> Path:

@@ -24,6 +24,7 @@ from spark_jobs.backends.spark_cluster import (
     master_options,
     prepare_environment,
     require_executor,
+    require_shared_folder,
     spark_master,
 )
 
@@ -133,7 +134,7 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         "spark.driver.extraJavaOptions": _jvm_flags(settings),
         "spark.local.dir": str(settings.state / "spark"),
     }
-    options |= delta_options() if delta else {}
+    options |= delta_options() if delta or settings.computes_with_spark else {}
     for key, value in options.items():
         reject_unsafe(key, value)
     with private_options(settings, options) as public:
@@ -144,6 +145,8 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
     if settings.spark_master:
         session.sparkContext.addPyFile(str(code_archive(settings.state / "spark")))
         require_executor(settings, session)
+        if settings.computes_with_spark:
+            require_shared_folder(settings, session)
     verify_guarded(session)
     remember_lookups(session._jvm)
     return session

@@ -238,6 +238,17 @@ class Table:
         """Whether an owner has claimed the table, so that each commit needs the owner's transaction."""
         return self._owner is not None or self._was_fenced
 
+    @property
+    def needs_claim(self) -> bool:
+        """Whether an owner must claim the table before its first commit."""
+        return self.is_fenced
+
+    @property
+    def claimed_epoch(self) -> int:
+        """The epoch of the owner that has claimed the table; 0: none has."""
+        with self._lock:
+            return owner_epoch(self._owner or self._transaction_version(OWNER_APP_ID) or 0)
+
     def _next_transaction(self, app_id: str, version: int, metadata: Mapping[str, Any]) -> tuple[str, Action]:
         """Return userMetadata and transaction of a commit: of a table that is claimed, the owner's."""
         if self._owner is None:

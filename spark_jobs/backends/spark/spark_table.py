@@ -39,6 +39,8 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 class SparkTable(Table):
     """The state of a table's log, as `Table`; its verbs take frames. It must be claimed before its first write."""
 
+    needs_claim = True
+
     def append(self, rows: DataFrame, transaction: Transaction, metadata: Metadata) -> None:
         """Commit rows with the table's columns. Raises OwnershipLost."""
         chosen = rows.select(*self.spec.schema.fieldNames())
