@@ -18,7 +18,7 @@ from include.ground.secret_masking import holds_secret
 from include.ground.settings import CLONE, Settings, reject_unsafe
 from include.ground.spark_master import require_master
 from spark_jobs.backends.java_lookups import remember_lookups
-from spark_jobs.backends.spark.delta_session import delta_options
+from spark_jobs.backends.spark.delta_session import delta_options, require_delta
 from spark_jobs.backends.spark_cluster import (
     code_archive,
     master_options,
@@ -134,7 +134,8 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         "spark.driver.extraJavaOptions": _jvm_flags(settings),
         "spark.local.dir": str(settings.state / "spark"),
     }
-    options |= delta_options() if delta or settings.computes_with_spark else {}
+    writes_tables = delta or settings.computes_with_spark
+    options |= delta_options() if writes_tables else {}
     for key, value in options.items():
         reject_unsafe(key, value)
     with private_options(settings, options) as public:
@@ -148,6 +149,8 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         if settings.computes_with_spark:
             require_shared_folder(settings, session)
     verify_guarded(session)
+    if writes_tables:
+        require_delta(session)
     remember_lookups(session._jvm)
     return session
 

@@ -13,7 +13,7 @@ from spark_jobs.layers.bronze import SCHEMA
 from spark_jobs.layers.silver_tables import validated_nothing
 from spark_jobs.tables.delta_table import no_rows
 
-WORKLOADS = CLONE / "include" / "workloads" / "datasets"
+WORKLOADS = CLONE / "tests" / "workloads" / "datasets"
 
 
 @pytest.mark.parametrize("name", ["flights", "weather", "ad_events", "auction", "lineitem"])

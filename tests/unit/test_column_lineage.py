@@ -19,7 +19,7 @@ from include.declare.query_columns import query_columns
 from include.declare.silver_columns import RECORD, silver_columns
 from include.ground.settings import CLONE, Settings, load_settings
 
-WORKLOADS = CLONE / "include" / "workloads" / "datasets"
+WORKLOADS = CLONE / "tests" / "workloads" / "datasets"
 ORDERS = {"orders": ["id", "customer", "amount", "placed_at"], "customers": ["id", "name", "region"]}
 
 

@@ -183,7 +183,7 @@ def test_refused_plan_of_a_derived_dataset_names_its_source_datasets(settings: S
     ("name", "origins"), [("customer_revenue", ["lineitem", "orders"]), ("auction_prices", ["auction"])]
 )
 def test_origins_of_gold_of_gold_are_datasets_with_a_topic(tmp_path: Path, name: str, origins: list[str]) -> None:
-    workloads = CLONE / "include" / "workloads" / "datasets"
+    workloads = CLONE / "tests" / "workloads" / "datasets"
     assert origin_datasets(Settings(state=tmp_path, datasets=workloads), name) == origins
 
 
