@@ -1,17 +1,88 @@
-"""`headrace`: the command line's entry point."""
+"""`headrace`: the entry point. A command's module is imported when the command runs, not when they are listed."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
-from include.cli.exit_codes import INTERRUPTED
-from include.cli.lazy_group import LazyCommand, LazyGroup
-from include.ground.errors import HeadraceError
+from include.ground.errors import HeadraceError, Terminal
+
+FAILED = 1
+"""The command worked and its result is negative: not balanced, not approved, not valid, not caught up."""
+INTERRUPTED = 130
+"""Ctrl-C, as shells report it."""
+
+
+@dataclass(frozen=True)
+class LazyCommand:
+    """Where a command is, `module:attribute` (a function or a Typer app), and its line in the list of commands.
+
+    `passes_on`: its arguments are those of another program, from the first word on.
+    """
+
+    target: str
+    summary: str
+    passes_on: bool = False
+
+    def load(self, name: str) -> Any:
+        """Import the module and return the command (its type is private to Typer)."""
+        module, attribute = self.target.split(":")
+        try:
+            found = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != module.split(".")[0]:
+                raise
+            raise Terminal(
+                f"this installation has no `headrace {name}`; nothing was done", "run it in a clone"
+            ) from error
+        if isinstance(found, typer.Typer):
+            group = get_group(found)
+            group.name = name
+            return group
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        options = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+        app.command(name, context_settings=options if self.passes_on else None)(found)
+        return get_command(app)
+
+
+class CommandStub(TyperCommand):
+    """Stands for a command in the list of commands, in suggestions and in completion; loads it to parse arguments."""
+
+    def __init__(self, name: str, declared: LazyCommand) -> None:
+        super().__init__(name, help=declared.summary)
+        self._declared = declared
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the loaded command, so that the stub itself is never invoked."""
+        return self._declared.load(str(self.name)).make_context(info_name, args, parent, **extra)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are the `commands_by_name` of a subclass, in that order."""
+
+    commands_by_name: Mapping[str, LazyCommand] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: CommandStub(name, declared) for name, declared in self.commands_by_name.items()}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse text that is not UTF-8 here, for all commands: no file, table or query can hold it."""
+        for text in args:
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                ctx.fail(f"{text[:80]!r} is not UTF-8")
+        return super().parse_args(ctx, args)
+
 
 # Demo, workloads, benchmarks and producers are named only here: nothing in the product imports them.
 COMMANDS = {
@@ -28,7 +99,7 @@ COMMANDS = {
         "Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle.",
     ),
     "airflow": LazyCommand(
-        "include.cli.airflow_command:airflow",
+        "include.cli.up:airflow",
         "Run a command of Airflow, such as `backfill create …` or `dags list`, with the settings of this state folder.",
         passes_on=True,
     ),
@@ -40,117 +111,113 @@ COMMANDS = {
         "Send a feed's events to its topic, optionally with duplicate, late, reordered, corrupt records; or a file's.",
     ),
     "new": LazyCommand(
-        "include.cli.new_command:new",
+        "include.cli.folder:new",
         "Write the folder of a new dataset, inferred from a sample: contract, pipeline, silver.py, gold, a case.",
     ),
     "try": LazyCommand(
-        "include.cli.try_command:try_sample",
+        "include.cli.folder:try_sample",
         "Run a folder's contract, silver.py and gold over sample records: accepted, rejected with reasons, gold rows.",
     ),
     "doctor": LazyCommand(
-        "include.cli.doctor_command:doctor",
+        "include.cli.up:doctor",
         "Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when a check fails.",
     ),
     "up": LazyCommand(
-        "include.cli.up_command:up",
+        "include.cli.up:up",
         "Start the broker and the streams under a runner and wait until they work; with --airflow, start Airflow too.",
     ),
     "down": LazyCommand(
-        "include.cli.up_command:down",
+        "include.cli.up:down",
         "Stop Airflow, jobs, streams, broker and runner; or only jobs and streams of DATASETS. Streams finish a batch.",
     ),
     "status": LazyCommand(
-        "include.cli.status_command:status",
+        "include.cli.status:status",
         "Show processes, batches, rates, lag, rows per layer and rejected records by reason.",
     ),
     "console": LazyCommand(
-        "include.cli.console_command:console",
+        "include.cli.serving:console",
         "Serve the console: streams, tables, plans, quality; logged-in users decide on plans. `up` starts it too.",
     ),
     "wait": LazyCommand(
-        "include.cli.status_command:wait",
+        "include.cli.status:wait",
         "Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help.",
     ),
     "query": LazyCommand(
-        "include.cli.query_command:query",
+        "include.cli.query:query",
         "Query the published tables in SQL (DuckDB, UTC), all pinned to the versions of one publication.",
     ),
     "tables": LazyCommand(
-        "include.cli.query_command:tables",
+        "include.cli.query:tables",
         "List the published tables: rows, size, files, version and batch, from their Delta logs.",
     ),
     "explain": LazyCommand(
-        "include.cli.origin_command:explain",
+        "include.cli.origin:explain",
         "Show the Kafka records behind a row of gold: partitions, offsets and batches, optionally payloads.",
     ),
     "lineage": LazyCommand(
-        "include.cli.origin_command:lineage",
+        "include.cli.origin:lineage",
         "Show the lineage of tables: topic, bronze, silver, rejected and gold of each dataset.",
     ),
     "analysis": LazyCommand(
-        "include.cli.analysis_command:app", "Analyses: iterative and learning jobs over published tables."
+        "include.cli.quality:analysis_app", "Analyses: iterative and learning jobs over published tables."
     ),
     "metrics": LazyCommand(
-        "include.cli.metrics_command:metrics",
+        "include.cli.serving:metrics",
         "Serve metrics of streams, tables, plans, processes for Prometheus; `up` does so with HEADRACE_METRICS=on.",
     ),
     "alerts": LazyCommand(
-        "include.cli.metrics_command:alerts",
+        "include.cli.serving:alerts",
         "Evaluate the alert conditions, and deliver each change once: firing, later resolved. Needs no Prometheus.",
     ),
     "openlineage": LazyCommand(
-        "include.cli.openlineage_command:openlineage",
+        "include.cli.serving:openlineage",
         "Send the runs of streams, plans and analyses as OpenLineage events; `up` does so too when a receiver is set.",
     ),
     "audit": LazyCommand(
-        "include.cli.audit_command:audit",
+        "include.cli.audit:audit",
         "Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.",
     ),
     "rejected": LazyCommand(
-        "include.cli.decision_commands:app", "Records that are not in silver: list, fix, discard, reinstate."
+        "include.cli.changes:rejected_app", "Records that are not in silver: list, fix, discard, reinstate."
     ),
     "contract": LazyCommand(
-        "include.cli.contract_command:app", "Contracts: check the declared rules of records and tables."
+        "include.cli.folder:contract_app", "Contracts: check the declared rules of records and tables."
     ),
-    "quality": LazyCommand("include.cli.quality_command:app", "Data quality: rule violations, table rules, drift."),
-    "release": LazyCommand(
-        "include.cli.release_command:app", "Ship a changed dataset folder: build, compare, publish."
-    ),
+    "quality": LazyCommand("include.cli.quality:app", "Data quality: rule violations, table rules, drift."),
+    "release": LazyCommand("include.cli.changes:app", "Ship a changed dataset folder: build, compare, publish."),
     "backfill": LazyCommand(
-        "include.cli.slice_commands:backfill", "Recompute the events of a range of time, and verify or patch them."
+        "include.cli.changes:backfill", "Recompute the events of a range of time, and verify or patch them."
     ),
-    "replay": LazyCommand(
-        "include.cli.slice_commands:replay", "Recompute Kafka records, and insert those that bronze lacks."
-    ),
-    "plan": LazyCommand("include.cli.plan_command:app", "Plans: change history, from planning to rollback."),
+    "replay": LazyCommand("include.cli.changes:replay", "Recompute Kafka records, and insert those that bronze lacks."),
+    "plan": LazyCommand("include.cli.plan:app", "Plans: change history, from planning to rollback."),
     "grains": LazyCommand(
-        "include.cli.grains_command:grains",
+        "include.cli.grains:grains",
         "Show which windows and sessions of gold are open (early), closed (on time), corrected or verified.",
     ),
     "reference": LazyCommand(
-        "include.cli.reference_command:app", "Reference tables that events are joined with: list, load."
+        "include.cli.folder:reference_app", "Reference tables that events are joined with: list, load."
     ),
     "ledger": LazyCommand(
-        "include.cli.ledger_command:app", "The ledger: an index of the Delta commits, batch by batch."
+        "include.cli.upkeep:ledger_app", "The ledger: an index of the Delta commits, batch by batch."
     ),
     "maintain": LazyCommand(
-        "include.cli.maintain_command:maintain",
+        "include.cli.upkeep:maintain",
         "Compact all tables, delete old files, releases and plan rows, trim logs; exit 1 when a dataset was skipped.",
     ),
     "storage": LazyCommand(
-        "include.cli.storage_command:storage",
+        "include.cli.upkeep:storage",
         "Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.",
     ),
     "repair": LazyCommand(
-        "include.cli.repair_command:repair",
+        "include.cli.upkeep:repair",
         "Roll back tables that lost commits, replace an unusable checkpoint, rebuild the index of identities.",
     ),
     "restore": LazyCommand(
-        "include.cli.restore_command:restore",
+        "include.cli.upkeep:restore",
         "Fetch a dataset's published tables from the object store, and continue from there.",
     ),
     "settings": LazyCommand(
-        "include.cli.settings_command:settings",
+        "include.cli.settings:settings",
         "List every setting: variable, value, where it comes from, default, meaning; exit code 2 when one is invalid.",
     ),
 }

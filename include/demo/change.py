@@ -29,10 +29,10 @@ from include.change import stages as plan_stages
 from include.change.release import ReleaseParameters, plan_release
 from include.change.replay import ReplayParameters, plan_replay
 from include.change.stages import PlanStage, run_plan
-from include.cli.audit_command import print_audits
-from include.cli.comparison_table import show_comparison
-from include.cli.exit_codes import FAILED
-from include.cli.plan_command import current_user, show_plan
+from include.cli.audit import print_audits
+from include.cli.main import FAILED
+from include.cli.plan import current_user, show_plan
+from include.cli.terminal import show_comparison
 from include.demo.questions import Question
 from include.demo.state import DemoRefused, demo_folder, demo_lock
 from include.ground.kafka import delete_records_before

@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli.audit_command import print_audits
-from include.cli.exit_codes import FAILED, INTERRUPTED
-from include.cli.option_types import utc_time
-from include.cli.query_command import print_table
-from include.cli.up_command import print_progress
+from include.cli.audit import print_audits
+from include.cli.main import FAILED, INTERRUPTED
+from include.cli.query import print_table
+from include.cli.terminal import utc_time
+from include.cli.up import print_progress
 from include.demo.display import progress_display, score_table, suggestions, verdict
 from include.demo.feed import FeedSender, demo_runs, finished_records, open_topics
 from include.demo.questions import answer_questions, audits, scores

@@ -18,8 +18,8 @@ import polars as pl
 import typer
 from rich.console import Console
 
-from include.cli.exit_codes import FAILED, INTERRUPTED
-from include.cli.option_types import output_file, sample_file, share, utc_time
+from include.cli.main import FAILED, INTERRUPTED
+from include.cli.terminal import output_file, sample_file, share, utc_time
 from include.declare.avro_record import SchemaUnusable, avro_record
 from include.declare.dataset import Dataset, declared_dataset
 from include.declare.payload_format import AVRO, JSON

@@ -21,7 +21,7 @@ from benchmarks.plan import Mode, RunOptions, measured_runs
 from benchmarks.result import BenchResult, Measurement, read_result, write_result
 from benchmarks.state import SOURCES, LogLine
 from benchmarks.table import as_text
-from include.cli.exit_codes import FAILED, INTERRUPTED
+from include.cli.main import FAILED, INTERRUPTED
 from include.ground.paths import benchmarks_path
 from include.ground.settings import load_settings
 

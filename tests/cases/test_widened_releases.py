@@ -20,7 +20,7 @@ from include.change.contract_check import FolderNotValid
 from include.change.readers import MemberRefused
 from include.change.release import NothingToRelease
 from include.change.stages import cancel, confirm, roll_back
-from include.cli.comparison_table import show_comparison
+from include.cli.terminal import show_comparison
 from include.declare import contract_file
 from include.declare.contract import WIDER
 from include.declare.contract_types import default_type

@@ -21,7 +21,7 @@ from benchmarks.session import BenchSession, cold_session, start_driver
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.cli.exit_codes import INTERRUPTED
+from include.cli.main import INTERRUPTED
 from include.ground.settings import load_settings
 from spark_jobs.backends.spark_session import open_session
 

@@ -24,9 +24,9 @@ from airflow.config_templates.airflow_local_settings import DEFAULT_LOGGING_CONF
 from typer.testing import CliRunner
 
 from include.airflow.local_task_logs import LOGGING_CONFIG, LocalTaskLogs
-from include.cli import airflow_command
+from include.cli import up as airflow_command
 from include.cli.main import app
-from include.cli.up_command import NEXT_IN_AIRFLOW
+from include.cli.up import NEXT_IN_AIRFLOW
 from include.ground.ports import PortInUse
 from include.ground.settings import CLONE, Settings
 from include.run import airflow_parts, airflow_process

@@ -11,7 +11,8 @@ from small_warehouse import SmallWarehouse
 from test_audit_balance import PIPELINE, VALUES, SmallKafka, sales_settings, write_sales
 
 from include.audit.run import last_outcome
-from include.cli import audit_command, main
+from include.cli import audit as audit_command
+from include.cli import main
 from include.ground.settings import Settings, load_settings
 from include.state.process_states import ProcessState, ProcessStatus
 

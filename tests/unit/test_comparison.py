@@ -17,7 +17,7 @@ from rich.console import Console
 from include.change import compare as key_parts
 from include.change.compare import Side, compare
 from include.change.comparison_view import comparison_markdown, comparison_page, comparison_view
-from include.cli.comparison_table import show_comparison
+from include.cli.terminal import show_comparison
 from include.declare.contract_rules import RuleResult
 from include.declare.dataset import load_dataset
 from include.ground.render_template import code_span

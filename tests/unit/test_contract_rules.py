@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from include.change.contract_check import ContractCheck, contract_problems
-from include.cli import contract_command
+from include.cli import folder as contract_command
 from include.cli.main import app
 from include.declare.contract import (
     ADDITIVE,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from include.cli import doctor_command
+from include.cli import up as doctor_command
 from include.ground.jar_lock import Jar
 from include.ground.java_runtime import Java, JavaMissing
 from include.ground.settings import InvalidSetting, Settings

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.cli.option_types import share, utc_time
+from include.cli.terminal import share, utc_time
 from include.ground import kafka
 from include.producers.feed import InvalidEventRange
 

@@ -22,8 +22,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from include.cli.lazy_group import LazyCommand
-from include.cli.main import COMMANDS, main
+from include.cli.main import COMMANDS, LazyCommand, main
 from include.ground.errors import Terminal
 from include.ground.paths import NotAFolderName, bronze_path, silver_path
 from include.ground.settings import load_settings

@@ -15,7 +15,7 @@ import pytest
 from indexed_silver import IndexedSilver, ten_batches
 from typer.testing import CliRunner
 
-from include.cli import repair_command
+from include.cli import upkeep as repair_command
 from include.cli.main import app
 from include.ground.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.cli import main
-from include.cli.exit_codes import INTERRUPTED
+from include.cli.main import INTERRUPTED
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, message: str) -> None:

@@ -90,7 +90,7 @@ def copy_ended(settings: Settings, plan: str) -> None:
 
 
 def test_list_opens_the_plans_that_it_shows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.cli.plan_command.load_settings", lambda: settings)
+    monkeypatch.setattr("include.cli.plan.load_settings", lambda: settings)
     applied = plan_at(settings, *TO_APPLIED, planned_at=NOON + timedelta(days=1)).plan.id
     shown: list[str] = []
 

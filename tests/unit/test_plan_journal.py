@@ -117,7 +117,7 @@ def test_unreadable_folder_is_skipped_and_listed_with_its_path(
     assert newest_plans(settings).plans == [good]
     assert [found.path for found in newest_plans(settings).unreadable] == [folder]
     assert next_plan_id(settings, "release", "flights") not in (name, good.plan.id)
-    monkeypatch.setattr("include.cli.plan_command.load_settings", lambda: settings)
+    monkeypatch.setattr("include.cli.plan.load_settings", lambda: settings)
     listed = CliRunner().invoke(main.app, ["plan", "list"])
     assert (listed.exit_code, good.plan.id in listed.stdout) == (0, True)
     assert str(folder) in listed.stderr.replace("\n", "")

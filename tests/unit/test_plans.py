@@ -22,7 +22,7 @@ from include.change import stages as plan_stages
 from include.change.kind import AlreadyPublished, DiskTooSmall, refuse_small_disk
 from include.change.reinstate import restore_discards
 from include.change.release import StreamNotRunning
-from include.cli import plan_command
+from include.cli import plan as plan_command
 from include.declare.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.declare.release_diff import TableChange, release_changes

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from include.cli import new_command
+from include.cli import folder as new_command
 from include.cli.main import app
 from include.declare.dataset import load_dataset
 from include.declare.dataset_cases import CaseUnreadable, ExpectedCase, expected_case

@@ -14,7 +14,7 @@ from ledgered_stream import RELEASE, Stream
 from rich.console import Console
 from typer.testing import CliRunner
 
-from include.cli import status_command
+from include.cli import status as status_command
 from include.cli.main import app
 from include.declare.dataset import content_hash
 from include.ground.delta_log import LOG, commit_name

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 from small_warehouse import SmallWarehouse, silver_row
 
-from include.cli import main, query_command
+from include.cli import main
+from include.cli import query as query_command
 from include.ground.settings import Settings, load_settings
 from include.read.published_sql import QueryFailed
 from include.read.subscription import ResultChange, watched_changes

@@ -12,7 +12,8 @@ from plan_samples import NOON, SLICE, plan_at, publication, sample_plan
 from typer.testing import CliRunner
 
 from include.change import slices as slice_plan
-from include.cli import plan_command, slice_commands
+from include.cli import changes as slice_commands
+from include.cli import plan as plan_command
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.ground.settings import Settings
 from include.plans.lookup import newest_plans

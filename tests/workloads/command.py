@@ -13,11 +13,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from include.cli.audit_command import print_findings
-from include.cli.exit_codes import FAILED, INTERRUPTED
-from include.cli.option_types import output_file
-from include.cli.up_command import print_progress
-from include.cli.wide_console import wide_console
+from include.cli.audit import print_findings
+from include.cli.main import FAILED, INTERRUPTED
+from include.cli.terminal import output_file, wide_console
+from include.cli.up import print_progress
 from include.ground.durable_files import write_atomically
 from include.ground.errors import Terminal
 from include.ground.render_template import render_html

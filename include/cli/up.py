@@ -1,21 +1,33 @@
-"""`headrace up` and `headrace down`."""
+"""`headrace up`, `down`, `doctor`, and `airflow` (Airflow's own command line on this state's database)."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from include.cli.exit_codes import FAILED
+from include.cli.main import FAILED
+from include.cli.terminal import AsJson, wide_console
 from include.declare.derived_dataset import all_dataset_names
-from include.ground.settings import Settings, load_settings
+from include.ground.errors import Terminal
+from include.ground.settings import CLONE, Settings, load_settings
+from include.observe.doctor import run_checks
+from include.observe.machine import CheckResult, Verdict
 from include.observe.processes import observe_jobs, observe_process
+from include.run.airflow_parts import airflow as airflow_argv
 from include.run.airflow_process import (
     AirflowNotStarted,
+    airflow_environment,
     down_airflow,
+    keys_file,
     login_hint,
     require_airflow,
     up_airflow,
@@ -104,3 +116,59 @@ def down(
     before = bring_down(settings, lambda line: print_progress(console, line), datasets or [])
     if not airflow and not jobs and all(status.state is ProcessState.STOPPED for status in before):
         console.print("nothing was running", highlight=False)
+
+
+class AirflowNeverStarted(Terminal):
+    """Airflow has no keys and no database in this state folder."""
+
+    def __init__(self) -> None:
+        super().__init__("Airflow was never started in this state folder; nothing was run", "headrace up --airflow")
+
+
+def airflow(
+    words: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS…", help="Arguments of `airflow`.")] = None,
+) -> None:
+    """Run a command of Airflow, such as `backfill create …` or `dags list`, with the settings of this state folder."""
+    settings = load_settings()
+    require_airflow()
+    keys = keys_file(settings).read()
+    if keys is None:
+        raise AirflowNeverStarted
+    command = airflow_argv(*(words or ()))
+    sys.stdout.flush()
+    os.chdir(CLONE)
+    os.execve(command[0], command, airflow_environment(settings, keys))
+
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when a check fails."""
+
+    findings = run_checks()
+    passed = all(finding.verdict is not Verdict.FAIL for finding in findings)
+    if as_json:
+        typer.echo(json.dumps({"ok": passed, "checks": [as_record(finding) for finding in findings]}, indent=1))
+    else:
+        wide_console().print(as_table(findings))
+    raise typer.Exit(0 if passed else FAILED)
+
+
+def as_record(finding: CheckResult) -> dict[str, str]:
+    """Return a finding as JSON."""
+    return {
+        "check": finding.check,
+        "verdict": finding.verdict.value,
+        "found": finding.found,
+        "remedy": finding.remedy,
+    }
+
+
+def as_table(findings: list[CheckResult]) -> Table:
+    """Return the findings as a table, without markup."""
+    table = Table("check", "", "found", "remedy")
+    for finding in findings:
+        verdict = finding.verdict.value
+        table.add_row(finding.check, Text(verdict, COLOURS[verdict]), Text(finding.found), Text(finding.remedy))
+    return table

@@ -22,9 +22,8 @@ from include.audit.kafka import AuditUnavailable, open_topic
 from include.audit.run import record_outcomes, requested_audits
 from include.audit.verified_history import REQUESTED
 from include.change.jobs import JobFailed, recompute_derived, run_job
-from include.cli.exit_codes import FAILED
-from include.cli.option_types import AsJson
-from include.cli.wide_console import wide_console
+from include.cli.main import FAILED
+from include.cli.terminal import AsJson, wide_console
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings, load_settings
 from include.observe.processes import standing_sentence

@@ -10,8 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.option_types import AsJson
-from include.cli.wide_console import wide_console
+from include.cli.terminal import AsJson, wide_console
 from include.ground.setting_list import SettingInfo, list_settings
 from include.ground.settings import PREFIX, InvalidSetting, load_settings
 from include.ground.settings_profiles import KNOBS, PURPOSES

@@ -26,10 +26,8 @@ from include.change.stages import (
     run_plan,
     stage_lines,
 )
-from include.cli.comparison_table import show_comparison
-from include.cli.exit_codes import FAILED, INTERRUPTED
-from include.cli.option_types import AsJson, share
-from include.cli.wide_console import wide_console
+from include.cli.main import FAILED, INTERRUPTED
+from include.cli.terminal import AsJson, share, show_comparison, wide_console
 from include.ground.settings import Settings, load_settings
 from include.plans.journal import (
     PlanUnreadable,

@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.exit_codes import INTERRUPTED
-from include.cli.option_types import AsJson, output_file
-from include.cli.wide_console import wide_console
+from include.cli.main import INTERRUPTED
+from include.cli.terminal import AsJson, output_file, wide_console
 from include.ground.settings import load_settings
 from include.read.plain_values import is_numeric, json_value, text_value
 from include.read.published_sql import QueryResult, run_query, write_catalog

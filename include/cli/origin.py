@@ -15,8 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from include.audit.origin import DerivedOrigin, RecordRange, RowOrigin, origin_of
-from include.cli.option_types import AsJson
-from include.cli.wide_console import wide_console
+from include.cli.terminal import AsJson, wide_console
 from include.declare.column_lineage import TableNotDeclared, declared_columns, described_columns
 from include.declare.column_origins import TableColumns
 from include.declare.dataset import dataset_names, declared_dataset

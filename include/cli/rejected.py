@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from include.change.kind import refuse_unknown_dataset
-from include.cli.exit_codes import FAILED
-from include.cli.option_types import AsJson, Offset, Offsets, Partition, utc_time
-from include.cli.wide_console import wide_console
+from include.cli.main import FAILED
+from include.cli.terminal import AsJson, Offset, Offsets, Partition, utc_time, wide_console
 from include.declare.payload_text import shown_payload
 from include.declare.writer_schemas import known_schemas
 from include.ground.settings import load_settings

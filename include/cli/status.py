@@ -18,9 +18,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from include.cli.exit_codes import FAILED
-from include.cli.open_windows import open_sentences
-from include.cli.option_types import AsJson
+from include.cli.grains import open_sentences
+from include.cli.main import FAILED
+from include.cli.terminal import AsJson
 from include.declare.dataset import dataset_names
 from include.declare.event_times import utc_text
 from include.ground.settings import Settings, load_settings

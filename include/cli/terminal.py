@@ -1,0 +1,136 @@
+"""What commands share: option values, usage errors that name the value, and tables as they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from pydantic import BaseModel, ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from include.ground import strict_values
+from include.ground.strict_values import MAX_OFFSET, MAX_PARTITION
+
+Value = TypeVar("Value")
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parser_of(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
+    """Return `parse` as a Typer parser: its ValueError becomes typer.BadParameter with the same text."""
+
+    def parsed(given: Any) -> Value:
+        try:
+            return parse(given)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return parsed
+
+
+utc_time = parser_of(strict_values.utc_time)
+share = parser_of(strict_values.share)
+offset_ranges = parser_of(strict_values.offset_ranges)
+batch_range = parser_of(strict_values.batch_range)
+output_file = parser_of(strict_values.output_file)
+sample_file = parser_of(strict_values.sample_file)
+
+Offsets = Annotated[
+    dict[int, tuple[int, int]] | None,
+    typer.Option(
+        "--offsets",
+        parser=offset_ranges,
+        metavar="JSON",
+        help='By partition, end exclusive: {"0": [100, 200]}.',
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Partition = Annotated[int, typer.Argument(min=0, max=MAX_PARTITION)]
+Offset = Annotated[int, typer.Argument(min=0, max=MAX_OFFSET)]
+
+
+def validated(model: type[Model], **options: Any) -> Model:
+    """Return a command's options as a parameter model; options that were not given are left out.
+
+    Raises typer.BadParameter with the first wrong option.
+    """
+    try:
+        return model.model_validate({name: value for name, value in options.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name, why = str(first["loc"][0]) if first["loc"] else "", first["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(f"{name}: {why}" if name else why) from error
+
+
+WIDE = 4_000
+
+
+def wide_console() -> Console:
+    """Return a console as wide as the terminal, or so wide that no cell is cut when the output is a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDE)
+
+
+if TYPE_CHECKING:
+    from include.declare.contract_rules import RuleResult
+
+
+def checks_table(checks: Sequence[RuleResult]) -> Table:
+    """Return the results as a table, one rule per row."""
+    table = Table(header_style="bold", box=None, collapse_padding=True, pad_edge=False)
+    for name in ("table", "rule", "action", "result", "observed"):
+        table.add_column(name, overflow="fold")
+    for check in checks:
+        colour = "green" if check.passed else "red" if check.blocks else "yellow"
+        cells = map(Text, (check.table, check.rule, check.action))
+        table.add_row(*cells, Text(check.outcome, colour), Text(check.observed))
+    return table
+
+
+if TYPE_CHECKING:
+    from include.change.comparison_view import TableView
+    from include.plans.comparison import Comparison
+
+
+MOST_DIFFERENCES = 3
+
+
+def show_comparison(console: Console, comparison: Comparison, *, details: bool = False) -> None:
+    """Print the verdict, the tables, and the differences that matter most; with `details` all of them."""
+    from include.change.comparison_view import comparison_view
+
+    view = comparison_view(comparison)
+    console.print(f"[bold]{view.verdict}[/], {view.summary}", highlight=False)
+    counts = ("rows before", "rows after", "added", "missing", "changed")
+    table = Table(box=None, header_style="bold", collapse_padding=True, pad_edge=False)
+    table.add_column("table", no_wrap=True)
+    table.add_column("difference", overflow="fold")
+    for count in counts:
+        table.add_column(count, justify="right", no_wrap=True)
+    for t in view.tables:
+        numbers = (f"{number:,}" for number in (t.old_rows, t.new_rows, t.added, t.missing, t.changed))
+        table.add_row(Text(t.name), Text(t.difference, "green" if t.is_equal else ""), *numbers)
+    console.print(table)
+    _show_differences(console, view.tables, details=details)
+    if view.checks:
+        console.print(checks_table(comparison.checks))
+    for line in view.dependants:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_differences(console: Console, tables: Sequence[TableView], *, details: bool) -> None:
+    found = [each for table in tables for each in table.details]
+    shown = found if details else sorted(found, key=lambda each: -each[0])[:MOST_DIFFERENCES]
+    for _, line in shown:
+        fitting = line if details else _shortened(line, console.width - 2)
+        console.print(f"  {fitting}", highlight=False, markup=False, soft_wrap=True)
+    if more := len(found) - len(shown):
+        differences = "difference" if more == 1 else "differences"
+        console.print(f"  {more} more {differences}: headrace plan show ID --details, or the page", highlight=False)
+
+
+def _shortened(line: str, width: int) -> str:
+    """Return a line that fits the terminal."""
+    return line if len(line) <= width else f"{line[: width - 1]}…"
