@@ -1,8 +1,6 @@
 """Audit one dataset: compare Kafka, bronze, silver, rejected and gold of one publication (invariants I1–I5).
 
-Reads: Kafka (read_committed), the Delta logs and files of the published versions, the publication, the release's
-snapshot.  Writes: nothing.
-Does not: use Spark, the ledger, or any count that a driver reported.
+It uses neither Spark nor the ledger nor any count that a driver reported, and writes nothing.
 """
 
 from __future__ import annotations
@@ -237,7 +235,6 @@ def dataset_audit(
 def _check_records(
     given: AuditInput, audited: _AuditedTables, counted: KafkaCounts, database: Any, progress: Progress
 ) -> None:
-    """Compare bronze with Kafka, and silver and rejected with bronze; count the rows of each."""
     dataset, publication, scope = given.dataset, given.publication, audited.scope
     name, pipeline = dataset.name, dataset.pipeline
     layers = bronze, silver, rejected = [given.table(layer) for layer in RECORD_LAYERS]
@@ -378,7 +375,6 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
 def _view_gold(
     tables: PinnedTables, database: Any, name: str, silver: str, gold: Gold, refreshed: RefreshState
 ) -> None:
-    """Make `published` a view of a gold table and `silver` one of the rows from which it was computed."""
     last = _last_batch(gold, refreshed)
     held = "true" if last is None else f"_batch_id <= {last}"
     for view, table, where in (("published", name, "true"), ("silver", silver, held)):
@@ -406,7 +402,6 @@ def _last_batch(gold: Gold, refreshed: RefreshState) -> int | None:
 
 
 def _rows_held(silver: Any, gold: Gold, refreshed: RefreshState) -> Any:
-    """Return the rows of silver from which a table was computed."""
     last = _last_batch(gold, refreshed)
     return silver if last is None else silver.filter(pc.field("_batch_id") <= last)
 
@@ -419,7 +414,6 @@ def _rows_by_partition(counts: pl.DataFrame) -> Mapping[int, Mapping[str, Any]]:
 def _balances(
     publication: Publication, topic: Topic, counted: KafkaCounts, scope: AuditScope
 ) -> tuple[PartitionBalance, ...]:
-    """Return the records of each partition: those that were compared, and those that `scope` has as verified."""
     found = []
     for p in sorted(set(counted.layers) | set(publication.offsets) | set(topic.ends)):
         end, of_kafka = publication.offsets.get(p, 0), {"kafka": counted.kafka.get(p, 0)}

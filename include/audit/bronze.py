@@ -130,7 +130,6 @@ def range_findings(ranges: Sequence[CommittedRange], ends: Mapping[int, int], ta
 
 
 def _seams(ranges_: Sequence[CommittedRange], table: str) -> Iterator[Finding]:
-    """Compare the ranges of one partition, ascending by start; `last` has the greatest end so far."""
     last = ranges_[0]
     for each in ranges_[1:]:
         between = f"between batch {last.batch} and batch {each.batch}"
@@ -260,7 +259,6 @@ class PartitionRows:
         return frame if frame["offset"].is_sorted() else frame.sort("offset")
 
     def _decoded(self, groups: Iterable[RowGroup], within: Any) -> pa.Table:
-        """Return the rows of some groups of one file."""
         listed = list(groups)
         part = listed[0].file.subset(row_group_ids=[group.number for group in listed])
         return part.to_table(schema=self.schema, columns=RECORD_COLUMNS, filter=within)
@@ -352,7 +350,6 @@ def expiry_findings(
 
 
 def _removed(table: PublishedTable) -> Counter[int]:
-    """Return the rows that a table's expiry commits name, by partition."""
     rows = Counter[int]()
     for commit in takewhile(lambda commit: commit.version <= table.version, commits(table.path)):
         metadata: Mapping[str, Any] = commit.metadata or {}

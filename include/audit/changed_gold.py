@@ -1,8 +1,6 @@
 """I5 since the last balanced audit: grains that newer rows of silver touch, and a proof that all others are the same.
 
-Reads: newer rows of silver and all rows of the grains that they touch; files of gold that may have these grains, and
-those that were added or removed since.  Writes: nothing.
-Guarantee: None, and so a check of the whole table, unless the other rows are those that were verified (adr-0003).
+There is no result, and so a check of the whole table, unless the other rows are those that were verified (adr-0003).
 """
 
 from __future__ import annotations
@@ -120,8 +118,7 @@ MOST_SPANS = 16
 MICROS = pa.timestamp("us", tz="UTC")
 
 
-def create_touched(database: Any, gold: Gold) -> None:
-    """Create the table `touched` of the grains of the rows of the view `silver`; of sessions those of these rows."""
+def _create_touched(database: Any, gold: Gold) -> None:
     session, rows = gold.session, grained_sql(gold, columns_of(database, "silver"))
     found = f"select distinct {listed(gold.grain_columns)} from grained"
     if session is not None:
@@ -147,7 +144,7 @@ def closed_span(window: Window, old: datetime | None, new: datetime) -> Span:
 
 def add_near_sessions(database: Any, session: Session, keys: Sequence[str]) -> None:
     """Add the sessions of the view `rows_before` that a row of `touched` may join."""
-    gap, start, end = f"interval '{session.gap // MICROSECOND} microseconds'", *bound_columns(session)
+    gap, start, end = f"interval '{session.gap // MICROSECOND} microseconds'", *_bound_columns(session)
     near = f"o.{start} <= t.{end} + {gap} and o.{end} >= t.{start} - {gap} and {same_sql(keys, 'o', 't')}"
     columns = listed([*keys, session.start, session.end])
     database.execute(f"insert into touched select {columns} from rows_before as o semi join touched as t on {near}")
@@ -158,7 +155,7 @@ def touches_sql(gold: Gold, row: str, touched: str) -> str:
     condition, session = same_sql(gold.grain_columns, row, touched), gold.session
     if session is None:
         return condition
-    start, end = bound_columns(session)
+    start, end = _bound_columns(session)
     return f"{condition} and {row}.{start} <= {touched}.{end} and {row}.{end} >= {touched}.{start}"
 
 
@@ -169,7 +166,7 @@ def touching_sql(gold: Gold, rows: str) -> str:
     columns = list(gold.keys)
     if session is not None:
         same.append(
-            f"s.{sql_identifier(session.column)} between {' and '.join(f't.{c}' for c in bound_columns(session))}"
+            f"s.{sql_identifier(session.column)} between {' and '.join(f't.{c}' for c in _bound_columns(session))}"
         )
         columns += [session.start, session.end]
     if not same:
@@ -217,7 +214,6 @@ def merged_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def _joined(spans: Sequence[Span]) -> Iterator[Span]:
-    """Yield ascending ranges, those that meet as one."""
     last: Span | None = None
     for low, high in spans:
         if last is not None and low <= last[1]:
@@ -238,8 +234,7 @@ def within(column: str, spans: Sequence[Span]) -> Any:
     return condition
 
 
-def bound_columns(session: Session) -> tuple[str, str]:
-    """Return the quoted columns of a session's first and last time."""
+def _bound_columns(session: Session) -> tuple[str, str]:
     return sql_identifier(session.start), sql_identifier(session.end)
 
 
@@ -343,10 +338,9 @@ def is_merged(gold: Gold, before: VerifiedGold) -> bool:
 
 
 def _find_touched(database: Any, changed: ChangedGold) -> None:
-    """Create the table `touched`."""
     gold, window, session = changed.gold, changed.gold.window, changed.gold.session
     view_rows(database, "silver", changed.newer)
-    create_touched(database, gold)
+    _create_touched(database, gold)
     old, new = changed.before.watermark, changed.refreshed.watermark
     if gold.closes and window is not None and new is not None:
         view_rows(database, "silver", changed.silver.filter(within(window.column, [closed_span(window, old, new)])))
@@ -369,13 +363,11 @@ def _digest(database: Any, changed: ChangedGold, paths: frozenset[str]) -> tuple
 
 
 def _touched_part(database: Any, changed: ChangedGold, paths: frozenset[str]) -> str:
-    """Return the query of the rows of touched grains in files of gold."""
     view_rows(database, "near_rows", changed.files.rows(paths))
     return f"select p.* from near_rows as p semi join touched as t on {touches_sql(changed.gold, 'p', 't')}"
 
 
 def _recomputed(database: Any, changed: ChangedGold) -> str:
-    """Return the query that computes the touched grains from all rows of silver that they have."""
     gold, spans = changed.gold, event_spans(database, changed.gold)
     view_rows(database, "near_silver", changed.silver if spans is None else changed.silver.filter(within(*spans)))
     database.execute("drop view if exists silver")
@@ -385,7 +377,6 @@ def _recomputed(database: Any, changed: ChangedGold) -> str:
 
 
 def _merged(database: Any, changed: ChangedGold) -> str:
-    """Return the query that computes the touched grains from their verified rows and newer rows of silver."""
     gold, files = changed.gold, changed.files
     view_rows(database, "silver", changed.newer)
     before = _touched_part(database, changed, files.removed | files.near(*row_spans(database, gold)))

@@ -367,7 +367,6 @@ def _failing_expression(database: Any, gold: Gold, silver: Sequence[str]) -> str
 
 
 def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each expression of a declaration and a statement that evaluates it alone."""
     for measure in gold.measures:
         yield measure.expression, f"select {aggregate_sql(measure, silver, gold.measures)} from silver"
     for _, expression in gold.columns:
@@ -439,7 +438,6 @@ def _is_equal(database: Any, same: str, wrong: Sequence[str]) -> bool:
 
 
 def _sides(measure: Measure) -> tuple[str, str]:
-    """Return the published value of a measure and the recomputed one, in SQL."""
     name = sql_identifier(measure.name)
     return f"p.{name}", f"r.{name}"
 

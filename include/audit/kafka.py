@@ -143,7 +143,6 @@ JVM = _SharedJvm()
 
 
 def _gateway(jars: Path, *options: str) -> JavaGateway:
-    """Start a JVM with the classes of the jars. Raises KafkaReadFailed."""
     sparks = Path(str(find_spec("pyspark").origin)).parent / "jars"  # type: ignore[union-attr]
     parts = ((jars / "broker", BROKERS_JARS), (sparks, SPARKS_JARS))
     found = [_jar(folder, name) for folder, names in parts for name in names]
@@ -166,7 +165,6 @@ def _gateway(jars: Path, *options: str) -> JavaGateway:
 
 
 def _jar(folder: Path, name: str) -> str:
-    """Return the path of a library's jar. Raises KafkaReadFailed."""
     found = next(folder.glob(f"{name}-[0-9]*.jar"), None)
     if found is None:
         raise KafkaReadFailed(f"{folder} has no jar of {name}; make setup downloads it")
@@ -214,8 +212,6 @@ def partition_reader(jars: Path, bootstrap: str, topic: str, partition: int, sta
 
 
 class _Columns:
-    """The columns of a file, in turn."""
-
     def __init__(self, content: pa.Buffer) -> None:
         self._content, self._at = content, 0
 

@@ -1,7 +1,4 @@
-"""I1 and I2 of a whole dataset: bronze against the offset ranges of its commits, then against Kafka's records.
-
-Reads: Kafka (read_committed), bronze's log and files.  Writes: nothing.
-"""
+"""I1 and I2 of a whole dataset: bronze against the offset ranges of its commits, then against Kafka's records."""
 
 from __future__ import annotations
 

@@ -98,7 +98,6 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
 
 
 def _silver_of(reading: PinnedTables, table: PublishedTable) -> Any:
-    """Return silver up to the batch that a table of gold has."""
     silver = f"silver.{table.dataset}"
     rows = reading.arrow(silver)
     return rows if reading.table(silver).batch == table.batch else rows.filter(pc.field("_batch_id") <= table.batch)
@@ -178,7 +177,6 @@ def _origin_conditions(gold: Gold, row: Mapping[str, Any], silver: Sequence[str]
 
 
 def _create_origin(database: Any, gold: Gold, conditions: Sequence[tuple[str, list[Any]]]) -> None:
-    """Create the table `origin`: coordinates and batch of the rows of silver with these conditions."""
     where = " and ".join(sql for sql, _ in conditions)
     rows = f"select _partition, _offset, _batch_id from grained where {where}"
     source = grained_sql(gold, columns_of(database, "silver"))

@@ -35,8 +35,7 @@ from include.read.rejected_records import decided_records
 from include.state.json_file import JsonFile
 
 
-def derived_publications(settings: Settings) -> list[str]:
-    """Return the derived datasets that are published."""
+def _derived_publications(settings: Settings) -> list[str]:
     return [name for name, publication in publications(settings).items() if publication.is_derived]
 
 
@@ -104,7 +103,7 @@ def requested_audits(
 
     Raises DatasetUnknown, and what `audit_dataset` and `recompute` raise.
     """
-    derived = [name for name in derived_publications(settings) if name in requested or not requested]
+    derived = [name for name in _derived_publications(settings) if name in requested or not requested]
     others = [audited_datasets(settings, name)[0] for name in requested if name not in derived]
     names = others if requested else audited_datasets(settings, None)
 
@@ -210,7 +209,7 @@ def record_outcomes(settings: Settings, audits: Iterable[DatasetAudit], now: dat
             with suppress(OSError):
                 _record_verified(settings, audit, now)
             with suppress(OSError):
-                outcome_file(settings, audit.dataset).write(outcome_of(audit, now))
+                outcome_file(settings, audit.dataset).write(_outcome_of(audit, now))
 
 
 def _record_verified(settings: Settings, audit: DatasetAudit, now: datetime) -> None:
@@ -225,8 +224,7 @@ def _record_verified(settings: Settings, audit: DatasetAudit, now: datetime) -> 
         history_file(settings, audit.dataset).remove()
 
 
-def outcome_of(audit: DatasetAudit, now: datetime) -> AuditOutcome:
-    """Return the outcome of an audit that ended `now`."""
+def _outcome_of(audit: DatasetAudit, now: datetime) -> AuditOutcome:
     first = [finding.sentence() for finding in audit.findings]
     first += [f"{skipped.table}: not checked, {skipped.reason}" for skipped in audit.unchecked]
     return AuditOutcome(
@@ -239,19 +237,18 @@ def outcome_of(audit: DatasetAudit, now: datetime) -> AuditOutcome:
         unchecked=len(audit.unchecked),
         first=first[0] if first else "",
         deep=audit.deep is not None,
-        records=total_records(audit),
+        records=_total_records(audit),
         standing=audit.standing,
     )
 
 
-def total_records(audit: DatasetAudit) -> dict[str, int]:
-    """Return the records of each layer, summed over partitions."""
+def _total_records(audit: DatasetAudit) -> dict[str, int]:
     return {layer: sum(getattr(part, layer) for part in audit.partitions) for layer in COUNTED_LAYERS}
 
 
 def counts(audit: DatasetAudit) -> dict[str, int]:
     """Return the records of each layer, summed over partitions; of a derived dataset the rows of each table."""
-    return {check.table: check.rows for check in audit.gold} if audit.sources else total_records(audit)
+    return {check.table: check.rows for check in audit.gold} if audit.sources else _total_records(audit)
 
 
 def last_outcome(settings: Settings, dataset: str) -> AuditOutcome | None:

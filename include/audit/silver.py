@@ -83,18 +83,16 @@ def _is_surely_equal(name: str, member: str, kind: str) -> str:
     column, key, scale = sql_identifier(name), re.escape(member), kind.rstrip(")").rpartition(",")[2]
     number = f"regexp_extract(b.payload, {sql_literal(NUMBER.format(key=key))}, ['text', 'fraction', 'power'])"
     keys = f"len(regexp_extract_all(b.payload, {sql_literal(KEY.format(key=key))}))"
-    path = sql_literal(json_path(member))
+    path = sql_literal(_json_path(member))
     return EQUAL.format(column=column, kind=kind, scale=scale, number=number, keys=keys, path=path)
 
 
-def json_path(member: str) -> str:
-    """Return DuckDB's path of a member of the JSON object."""
+def _json_path(member: str) -> str:
     escaped = member.replace("\\", "\\\\").replace('"', '\\"')
     return f'$."{escaped}"'
 
 
 def _numbers(payload: str | None) -> Mapping[str, Any]:
-    """Return the members of a JSON object, its numbers as decimals."""
     try:
         found = json.loads(payload or "", parse_float=_decimal, parse_int=_decimal)
     except (ValueError, RecursionError):
@@ -275,7 +273,6 @@ def _named_batches(database: Any) -> str:
 def _orphans(
     database: Any, pipeline: Pipeline, first: int, columns: Mapping[str, Column], payloads: str, near: str
 ) -> str:
-    """Return the SQL of the duplicates without a winner. The identity's columns are numbered: any name may clash."""
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     names = list(enumerate(pipeline.identity))
     known = [columns.get(name, Column(name, "string")) for name in pipeline.identity]
@@ -288,7 +285,6 @@ def _orphans(
 
 
 def _payload_value(column: Column, kind: str) -> str:
-    """Return the SQL of a column's value in a payload, of a type of silver."""
     if kind.startswith("DECIMAL"):
         scale = int(kind.rstrip(")").rpartition(",")[2])
         return f"try_cast({EXACT_NUMBER}(payload, {sql_literal(column.member)}, {scale}) as {kind})"
@@ -297,7 +293,7 @@ def _payload_value(column: Column, kind: str) -> str:
 
 def payload_member(name: str) -> str:
     """Return SQL for the text of a member of the JSON object `payload`."""
-    return f"json_extract_string(payload, {sql_literal(json_path(name))})"
+    return f"json_extract_string(payload, {sql_literal(_json_path(name))})"
 
 
 def register_fixes(database: Any, fixes: Mapping[tuple[int, int], bytes]) -> None:

@@ -1,10 +1,8 @@
 """What the last balanced audit verified, so that the next one reads only newer records (docs/architecture.md §4).
 
-Reads / Writes: `audits/<dataset>.verified.json` in the state folder.
-Guarantee: batches count as verified only while bronze, silver and rejected hold exactly the rows that were verified. A
+Batches count as verified only while bronze, silver and rejected hold exactly the rows that were verified. A
 file with the same size and modification time counts as unchanged. If other files replaced some, which are kept for a
 while (`retention.versions`), the rows of both are compared, so that rows stay verified when compaction rewrites them.
-After a crash: the file is that of the last balanced audit; without a file the next audit is a full one.
 """
 
 from __future__ import annotations

@@ -115,7 +115,6 @@ def _rule(each: AlertCondition) -> dict[str, Any]:
 
 
 def _template(summary: str) -> str:
-    """Return a summary in Prometheus' template language."""
     text = summary.replace("{value:.0f}", '{{ printf "%.0f" $value }}')
     text = text.replace("{value:.1%}", "{{ humanizePercentage $value }}")
     for label in ("dataset", "process", "partition"):

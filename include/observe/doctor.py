@@ -90,7 +90,7 @@ class Mount(NamedTuple):
 
 def check_mount(state: Path, mounts: Iterable[Mount]) -> CheckResult:
     """Check that the state folder is on a persistent local file system."""
-    mount = mount_of(state, mounts)
+    mount = _mount_of(state, mounts)
     if mount is None:
         return warning("file system", f"unknown for {state}", "make sure that it is a local disk")
     found = f"{mount.fstype} at {mount.mountpoint}"
@@ -105,14 +105,14 @@ def check_ledger_place(settings: Settings, mounts: Iterable[Mount]) -> list[Chec
 
     Empty for a ledger on PostgreSQL, or on a local file system.
     """
-    mount = mount_of(settings.state, mounts)
+    mount = _mount_of(settings.state, mounts)
     if settings.ledger_url or mount is None or FLEETING.get(mount.fstype) != SHARED:
         return []
     found = f"SQLite on {mount.fstype}: only the processes of one machine may open it"
     return [warning("ledger", found, "set HEADRACE_LEDGER_URL to a PostgreSQL database, then headrace ledger rebuild")]
 
 
-def mount_of(path: Path, mounts: Iterable[Mount]) -> Mount | None:
+def _mount_of(path: Path, mounts: Iterable[Mount]) -> Mount | None:
     """Return the mount of a path: the longest matching mount point, the last mounted of equal ones."""
     leading = [mount for mount in mounts if path.is_relative_to(mount.mountpoint)]
     return max(reversed(leading), key=lambda mount: len(mount.mountpoint)) if leading else None
@@ -123,7 +123,7 @@ def check_file_operations(state: Path, link: Link = os.link) -> CheckResult:
     remedy = "set HEADRACE_STATE to a folder on a local disk, or on a network file system with them"
     try:
         with tempfile.TemporaryDirectory(dir=state, prefix=".doctor-") as folder:
-            missing = missing_operation(Path(folder), link)
+            missing = _missing_operation(Path(folder), link)
     except OSError as error:
         full = error.errno in NO_FAULT_OF_ITS_KIND
         return failed("file operations", f"{state}: {error.strerror}", ROOM if full else remedy)
@@ -132,7 +132,7 @@ def check_file_operations(state: Path, link: Link = os.link) -> CheckResult:
     return passed("file operations", "hard links, renames and locks work")
 
 
-def missing_operation(folder: Path, link: Link) -> str:
+def _missing_operation(folder: Path, link: Link) -> str:
     """Return what does not work in a folder, "" when all does."""
     new, name = folder / "new", folder / "name"
     new.write_text("first")
@@ -148,11 +148,10 @@ def missing_operation(folder: Path, link: Link) -> str:
     other.replace(name)
     if (name.read_text(), new.read_text(), other.exists()) != ("second", "first", False):
         return "a rename does not replace a file"
-    return "" if lock_excludes(name) else "an OS lock (flock) does not exclude another one"
+    return "" if _lock_excludes(name) else "an OS lock (flock) does not exclude another one"
 
 
-def lock_excludes(path: Path) -> bool:
-    """Return whether a file that is locked cannot be locked again."""
+def _lock_excludes(path: Path) -> bool:
     # NFS grants an exclusive lock only on a file that is open for writing.
     with path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,7 +160,7 @@ def lock_excludes(path: Path) -> bool:
 
 def check_locks_elsewhere(settings: Settings) -> list[CheckResult]:
     """Check that the lock of a runner on another host is visible here; empty without one, or with leases elsewhere."""
-    run = None if settings.lease_url else runner_elsewhere(settings)
+    run = None if settings.lease_url else _runner_elsewhere(settings)
     if run is None:
         return []
     try:
@@ -174,7 +173,7 @@ def check_locks_elsewhere(settings: Settings) -> list[CheckResult]:
     return [failed("locks", found, f"headrace doctor again after {EXPIRY:.0f} s; then {MOUNT}")]
 
 
-def runner_elsewhere(settings: Settings) -> RunFile | None:
+def _runner_elsewhere(settings: Settings) -> RunFile | None:
     """Return the record of a runner that works in another container or on another host, None without one."""
     with suppress(StateFileUnreadable):
         run = read_run_file(settings, RUNNER)
@@ -277,13 +276,13 @@ def check_kafka(settings: Settings) -> list[CheckResult]:
         bootstrap = bootstrap_servers(settings)
         cluster_id(bootstrap, TIMEOUT)
         topics = {declared_dataset(settings, name).pipeline.topic for name in dataset_names(settings)}
-        findings = [finding for topic in sorted(topics) for finding in check_topic(bootstrap, topic)]
+        findings = [finding for topic in sorted(topics) for finding in _check_topic(bootstrap, topic)]
     except HeadraceError as error:
         return [failed("kafka", error.what, error.remedy or "correct the HEADRACE_KAFKA… settings, or start Kafka")]
     return [passed("kafka", f"{settings.kafka_bootstrap} answers"), *findings]
 
 
-def check_topic(bootstrap: str, topic: str) -> list[CheckResult]:
+def _check_topic(bootstrap: str, topic: str) -> list[CheckResult]:
     """Return a warning for each setting of the topic that can lose records; nothing for a topic that is missing."""
     remedy = "change it with kafka-configs.sh, the number of copies with kafka-reassign-partitions.sh"
     try:
@@ -308,26 +307,24 @@ def check_store(settings: Settings) -> list[CheckResult]:
 
 def run_checks() -> list[CheckResult]:
     """Return the results of all checks; without valid settings, of those that need none."""
-    findings = installation_findings()
+    findings = _installation_findings()
     finding, settings = check_settings(load_settings)
     findings.append(finding)
-    return findings if settings is None else findings + state_findings(settings)
+    return findings if settings is None else findings + _state_findings(settings)
 
 
-def installation_findings() -> list[CheckResult]:
-    """Return the results of the checks that need no settings."""
+def _installation_findings() -> list[CheckResult]:
     return [
         check_java(find_java, os.environ),
         check_python(sys.version_info[:3], sys.prefix, CLONE),
-        check_packages(installed_version),
+        check_packages(_installed_version),
         check_pyspark_python(os.environ, sys.executable),
-        check_second_spark(os.environ, spark_folder(), Path(sys.prefix) / "bin"),
+        check_second_spark(os.environ, _spark_folder(), Path(sys.prefix) / "bin"),
         check_memory(psutil.virtual_memory().available),
     ]
 
 
-def state_findings(settings: Settings) -> list[CheckResult]:
-    """Return the results of the checks of the folders and the port that the settings name."""
+def _state_findings(settings: Settings) -> list[CheckResult]:
     return [
         check_jars(settings.jars, installed_jars()),
         check_heaps(settings, psutil.virtual_memory().total),
@@ -346,16 +343,14 @@ def state_findings(settings: Settings) -> list[CheckResult]:
     ]
 
 
-def installed_version(package: str) -> str | None:
-    """Return the version of a package, None when it is not installed."""
+def _installed_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def spark_folder() -> Path:
-    """Return the folder of the pyspark that an import finds."""
+def _spark_folder() -> Path:
     spec = importlib.util.find_spec("pyspark")
     return Path(spec.origin).parent if spec and spec.origin else Path(sys.prefix)
 

@@ -1,11 +1,10 @@
 """Removes the data of ended plans (tables and snapshots of releases, rows, comparisons) and the files that `headrace
 repair` moved aside, as `retention` declares.
 
-Reads: plans, publication, active releases. Writes: folders of the state, and rows of the ledger.
-Guarantee: kept are releases that are published, active, or named by an open, applied or rolled back plan, and the rows
+Kept are releases that are published, active, or named by an open, applied or rolled back plan, and the rows
 that reverting an applied slice needs. Plans and their events are kept. A damaged plan blocks removal for its own
 dataset only.
-After a crash: the next call finishes the removal. Data is moved before it is deleted, so no reader finds a part of it.
+Data is moved before it is deleted, so no reader finds a part of it; after a crash the next call finishes the removal.
 """
 
 from __future__ import annotations
@@ -119,8 +118,6 @@ def ended_data(settings: Settings, dataset: str, now: datetime) -> list[EndedDat
 
 @dataclass(frozen=True)
 class _PlanHistory:
-    """The publication of a dataset, and its plans that may need or leave data."""
-
     dataset: str
     published: str
     retention: Retention
@@ -189,7 +186,6 @@ def _needed(records: Iterable[PlanRecord]) -> Iterator[str]:
 
 
 def _ended_releases(records: Iterable[PlanRecord]) -> dict[str, datetime]:
-    """Return the releases that were retired, cancelled or rejected, and when last."""
     found: dict[str, datetime] = {}
     for record in records:
         for name in _released(record):
@@ -198,7 +194,6 @@ def _ended_releases(records: Iterable[PlanRecord]) -> dict[str, datetime]:
 
 
 def _released(record: PlanRecord) -> Sequence[str]:
-    """Return the releases that ended with a plan."""
     if record.plan.kind not in RELEASES or record.stage not in ENDED:
         return ()
     retired = record.find(Retired)

@@ -297,7 +297,6 @@ class LedgerReader:
             return connection.execute(query).all()
 
     def _with_counts(self, dataset: str, release: str, query: Select[Any]) -> list[RecordedRun]:
-        """Return the runs of a query, which is ordered by the last batch, up or down, with their counts."""
         with self._question() as connection:
             found = connection.execute(query).all()
             if not found:

@@ -56,8 +56,7 @@ def insert_publications(connection: Connection, publication: Publication) -> int
     return sum(_enter_release(connection, publication, release) for release in releases)
 
 
-def is_inserted(connection: Connection, publication: Publication) -> bool:
-    """Return whether the publication's own batch is in the ledger as published."""
+def _is_inserted(connection: Connection, publication: Publication) -> bool:
     c = publications.c
     own = (c.dataset == publication.dataset) & (c.release == publication.release) & (c.batch == publication.batch)
     return connection.execute(select(c.batch).where(own)).first() is not None
@@ -152,7 +151,7 @@ class LedgerWriter:
         """Enter the batches that the publication has passed; return how many. LedgerBehind when commits are missing."""
         with self.transaction() as connection:
             entered = insert_publications(connection, publication)
-            if not is_inserted(connection, publication):
+            if not _is_inserted(connection, publication):
                 raise LedgerBehind(f"{publication.dataset}/{publication.release}", f"batch {publication.batch}")
             return entered
 
@@ -388,7 +387,6 @@ def _emptied(connection: Connection) -> dict[str, Rows] | None:
 
 
 def _enter_newer(connection: Connection, settings: Settings) -> int:
-    """Enter what was committed since the logs were read, and the publications."""
     return sum(insert_dataset(connection, settings, dataset, set()).commits for dataset in _datasets(settings))
 
 

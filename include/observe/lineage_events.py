@@ -82,8 +82,7 @@ class TableFacts:
 NOTHING_KNOWN = TableFacts()
 
 
-def input_dataset(naming: EventNaming, name: str, facts: TableFacts) -> InputDataset:
-    """Return a topic or table that a run reads."""
+def _input_dataset(naming: EventNaming, name: str, facts: TableFacts) -> InputDataset:
     found: Facets = {}
     if facts.rows is not None:
         found["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=facts.rows)
@@ -93,8 +92,7 @@ def input_dataset(naming: EventNaming, name: str, facts: TableFacts) -> InputDat
     return InputDataset(*naming.dataset(name), facets=_facets(naming, name, facts), inputFacets=found)
 
 
-def output_dataset(naming: EventNaming, name: str, facts: TableFacts, columns: TableColumns | None) -> OutputDataset:
-    """Return a table that a run writes; `columns`: their origins."""
+def _output_dataset(naming: EventNaming, name: str, facts: TableFacts, columns: TableColumns | None) -> OutputDataset:
     statistics: Facets = {}
     if facts.rows is not None:
         counted = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=facts.rows)
@@ -117,7 +115,6 @@ def column_lineage(naming: EventNaming, columns: TableColumns) -> column_lineage
 
 
 def _input_fields(naming: EventNaming, origins: Origins) -> list[column_lineage_dataset.InputField]:
-    """Return the input fields, each column once with all its uses."""
     uses: dict[tuple[str, str], list[Use]] = {}
     for each in origins:
         uses.setdefault((each.table, each.column), []).append(each.use)
@@ -338,19 +335,8 @@ def run_event(
     naming: EventNaming, job: DeclaredJob, facts: RunFacts, state: RunState, at: datetime, error: str = ""
 ) -> RunEvent:
     """Return an event of a run at a time. START has no versions and counts: the run has not read or written yet."""
-    tables = {} if state is RunState.START else facts.tables
-    return RunEvent(
-        eventType=state,
-        eventTime=event_time(at),
-        run=Run(facts.run_id, _run_facets(facts, error)),
-        job=Job(naming.jobs, job.name, job_facets(job)),
-        inputs=[input_dataset(naming, name, tables.get(name, NOTHING_KNOWN)) for name in job.inputs],
-        outputs=[
-            output_dataset(naming, name, tables.get(name, NOTHING_KNOWN), None if state is RunState.START else columns)
-            for name, columns in job.outputs.items()
-        ],
-        producer=PRODUCER,
-    )
+    run, parts = Run(facts.run_id, _run_facets(facts, error)), _parts(naming, job, facts.tables, state)
+    return RunEvent(eventType=state, eventTime=event_time(at), run=run, producer=PRODUCER, **parts)
 
 
 def whole_run(
@@ -365,16 +351,21 @@ def whole_run(
 
 def job_event(naming: EventNaming, job: DeclaredJob, tables: Mapping[str, TableFacts], at: datetime) -> JobEvent:
     """Return what is declared of a job, without a run."""
-    return JobEvent(
-        eventTime=event_time(at),
-        job=Job(naming.jobs, job.name, job_facets(job)),
-        inputs=[input_dataset(naming, name, tables.get(name, NOTHING_KNOWN)) for name in job.inputs],
-        outputs=[
-            output_dataset(naming, name, tables.get(name, NOTHING_KNOWN), columns)
+    return JobEvent(eventTime=event_time(at), producer=PRODUCER, **_parts(naming, job, tables))
+
+
+def _parts(
+    naming: EventNaming, job: DeclaredJob, tables: Mapping[str, TableFacts], state: RunState | None = None
+) -> dict[str, Any]:
+    known = {} if state is RunState.START else tables
+    return {
+        "job": Job(naming.jobs, job.name, _job_facets(job)),
+        "inputs": [_input_dataset(naming, name, known.get(name, NOTHING_KNOWN)) for name in job.inputs],
+        "outputs": [
+            _output_dataset(naming, name, known.get(name, NOTHING_KNOWN), None if state is RunState.START else columns)
             for name, columns in job.outputs.items()
         ],
-        producer=PRODUCER,
-    )
+    }
 
 
 def event_time(at: datetime) -> str:
@@ -382,8 +373,7 @@ def event_time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def job_facets(job: DeclaredJob) -> dict[str, Any]:
-    """Return the facets of a job: its type, what it does in words, its query."""
+def _job_facets(job: DeclaredJob) -> dict[str, Any]:
     kind = job_type_job.JobTypeJobFacet(job.processing, "HEADRACE", job.kind)
     facets: Facets = {"jobType": kind, "documentation": documentation_job.DocumentationJobFacet(job.about)}
     if job.sql:

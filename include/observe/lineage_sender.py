@@ -120,13 +120,13 @@ class FileReceiver:
     def __call__(self, event: Event) -> None:
         """Append an event; a line that was cut off, as by a full disk, is ended first. Raises ReceiverUnavailable."""
         try:
-            end_cut_line(self.path)
+            _end_cut_line(self.path)
             FileTransport(FileConfig(str(self.path), append=True)).emit(event)
         except (OSError, RuntimeError) as error:
             raise ReceiverUnavailable(str(self.path), str(error)) from error
 
 
-def end_cut_line(path: Path) -> None:
+def _end_cut_line(path: Path) -> None:
     """End the last line of a file, if there is one without its end."""
     if not path.exists() or not path.stat().st_size:
         return
@@ -147,11 +147,10 @@ def receiver(settings: Settings) -> Deliver:
         auth = ApiKeyTokenProvider({"apiKey": read_password("HEADRACE_OPENLINEAGE_KEY_FILE", key_file)})
     url, endpoint = split_address(settings.openlineage_url)
     config = HttpConfig(url=url, endpoint=endpoint, timeout=WITHIN, auth=auth, retry=NO_RETRY)
-    return HttpReceiver(HttpTransport(config), receiver_name(settings))
+    return HttpReceiver(HttpTransport(config), _receiver_name(settings))
 
 
-def receiver_name(settings: Settings) -> str:
-    """Return the address or file of the receiver, without secrets."""
+def _receiver_name(settings: Settings) -> str:
     return mask_secrets(settings.openlineage_url) or str(settings.openlineage_file)
 
 
@@ -301,7 +300,7 @@ def serve(settings: Settings, show: Callable[[str], None]) -> None:
     ended = stop_on(signal.SIGTERM, signal.SIGINT)
     follower = EventFollower(settings, receiver(settings), show)
     with follower.alone():
-        show(f"sends OpenLineage events to {receiver_name(settings)}")
+        show(f"sends OpenLineage events to {_receiver_name(settings)}")
         follow(follower, settings.openlineage_seconds, ended.wait, ended.is_set)
 
 

@@ -97,7 +97,7 @@ class KnownTables:
         key = (table.path, table.release)
         if key not in self.schemas:
             try:
-                self.schemas[key] = [ColumnFacts(f.name, type_name(f.type)) for f in open_table(table).schema().fields]
+                self.schemas[key] = [ColumnFacts(f.name, _type_name(f.type)) for f in open_table(table).schema().fields]
             except HeadraceError:
                 return ()
         return (*self.schemas[key], *self.fields.get(table.name, ()))
@@ -116,8 +116,7 @@ class KnownTables:
         return TableFacts(version, path=reference_path(self.settings, dataset, table), schema=self.fields.get(name, ()))
 
 
-def type_name(kind: object) -> str:
-    """Return the name of a Delta type; a decimal's with precision and scale."""
+def _type_name(kind: object) -> str:
     return str(getattr(kind, "type", "")) or type(kind).__name__
 
 

@@ -185,7 +185,7 @@ def check_second_spark(environ: Mapping[str, str], spark: Path, scripts: Path) -
     home = environ.get("SPARK_HOME")
     if home and Path(home).resolve() != spark.resolve():
         return failed(name, f"SPARK_HOME={home}: its jars would be taken, not those of {spark}", "unset SPARK_HOME")
-    shadowing = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if holds_pyspark(place)]
+    shadowing = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if _holds_pyspark(place)]
     if shadowing:
         return failed(name, f"PYTHONPATH leads to another pyspark: {shadowing[0]}", "unset PYTHONPATH")
     if environ.get("SPARK_CONF_DIR"):
@@ -197,8 +197,7 @@ def check_second_spark(environ: Mapping[str, str], spark: Path, scripts: Path) -
     return passed(name, "none")
 
 
-def holds_pyspark(place: str) -> bool:
-    """Return whether a PYTHONPATH entry contains another pyspark."""
+def _holds_pyspark(place: str) -> bool:
     return bool(place) and ((Path(place) / "pyspark" / "__init__.py").exists() or "pyspark" in Path(place).name)
 
 

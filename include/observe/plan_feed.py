@@ -98,7 +98,6 @@ def _sent(cursors: Cursors, series: str) -> int:
 
 
 def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[Outgoing]:
-    """Yield the stages of a plan that were not sent, then the failure of the stage in progress."""
     record = load_plan(known.settings, key.removeprefix("plan "))
     stages, now = 1 + len(record.events), datetime.now(UTC)
     if cursor.sent < stages:
@@ -184,7 +183,6 @@ def _airflow_run(known: KnownTables, plan: Plan) -> ParentRun | None:
 
 
 def _tables(known: KnownTables, record: PlanRecord, direction: PatchDirection) -> dict[str, TableFacts]:
-    """Return what a plan has read and written: the versions of its release, or the commits of its patch."""
     plan, built = record.plan, record.find(ReleaseBuilt)
     if built is not None:
         built = built.of(plan.dataset)

@@ -124,7 +124,7 @@ BROKEN = (ProcessState.FAILED, ProcessState.CRASHED, ProcessState.LOST, ProcessS
 def process_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
     """Yield the starts and ends of drivers that were not sent."""
     for dataset in publications(known.settings):
-        key, run = process_key(dataset), None
+        key, run = _process_key(dataset), None
         with suppress(StateFileUnreadable):
             run = read_run_file(known.settings, stream_name(dataset))
         current = _run_id(known, dataset, run) if run is not None and is_alive(run) else ""
@@ -137,14 +137,13 @@ def process_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
             yield Outgoing(key, [start], EventCursor(run=current, at=started))
 
 
-def process_key(dataset: str) -> str:
-    """Return the key of a stream's driver among the cursors."""
+def _process_key(dataset: str) -> str:
     return f"process {dataset}"
 
 
 def parent_of(known: KnownTables, cursors: Cursors, dataset: str) -> ParentRun | None:
     """Return the run of the stream's driver, None when none is known to run."""
-    cursor = cursors.get(process_key(dataset))
+    cursor = cursors.get(_process_key(dataset))
     return ParentRun(known.naming.jobs, dataset, cursor.run) if cursor is not None and cursor.run else None
 
 
@@ -158,7 +157,7 @@ def _ended(known: KnownTables, dataset: str, run_id: str, runs_again: bool) -> O
     error = _error(status, runs_again)
     state = RunState.FAIL if error else RunState.COMPLETE
     event = run_event(known.naming, stream_job(dataset), RunFacts(run_id), state, datetime.now(UTC), error)
-    return Outgoing(process_key(dataset), [event], None)
+    return Outgoing(_process_key(dataset), [event], None)
 
 
 def _error(status: ProcessStatus, runs_again: bool) -> str:
@@ -261,7 +260,6 @@ def _span_events(known: KnownTables, span: StreamSpan, parent: ParentRun | None)
 
 
 def _stream_tables(known: KnownTables, job: DeclaredJob, span: StreamSpan) -> dict[str, TableFacts]:
-    """Return what a run of one job read and wrote."""
     rows = _rows(span)
     found = {name: _facts(known, name, span, rows.get(name)) for name in (*job.inputs, *job.outputs)}
     if job.kind == "REFINE":
@@ -283,7 +281,6 @@ def _facts(known: KnownTables, name: str, span: StreamSpan, rows: int | None) ->
 
 
 def _rows(span: StreamSpan) -> dict[str, int]:
-    """Return the rows that the runs have written, by table."""
     runs, dataset = span.runs, span.dataset
     gold = {name for table in span.versions if (name := table.removeprefix("gold.")) != table}
     return {
@@ -350,20 +347,18 @@ def _release_events(
     """Yield the run that the commits of a cursor are; no event when none of them is a run."""
     path = table_path(known.settings, table.dataset, cursor.release, table.name)
     found = islice(commits_following(path, cursor.sent), cursor.until - cursor.sent)
-    runs = [commit for commit in found if is_run(commit)]
+    runs = [commit for commit in found if _is_derived_run(commit)]
     pinned = replace(table, path=path, version=cursor.until)
     events = list(_derived_events(known, publication, pinned, runs, parent)) if runs else []
     yield Outgoing(f"derived {table.name}", events, replace(cursor, sent=cursor.until), fixed=cursor)
 
 
-def is_run(commit: Commit) -> bool:
-    """Return whether a commit is a run's, and not maintenance."""
+def _is_derived_run(commit: Commit) -> bool:
     return commit.metadata is not None and "batches" in commit.metadata and "sources" in commit.metadata
 
 
 def _last_run(table: PublishedTable) -> int:
-    """Return the version that the last published run has committed."""
-    found = (commit.version for commit in commits_descending(table.path, table.version) if is_run(commit))
+    found = (commit.version for commit in commits_descending(table.path, table.version) if _is_derived_run(commit))
     return next(found, table.version)
 
 
@@ -374,7 +369,7 @@ def _derived_events(
     runs: Sequence[Commit],
     parent: ParentRun | None,
 ) -> Iterator[Event]:
-    began, ended = (datetime.fromtimestamp(runs[n].timestamp_ms / 1000, UTC) for n in (0, -1))
+    began, ended = (_utc(runs[n].timestamp_ms) for n in (0, -1))
     for job in known.jobs(table.dataset, table.release):
         if table.name in job.outputs:
             versions = f"{runs[0].version}-{runs[-1].version}"
@@ -424,7 +419,7 @@ def _analysis_events(known: KnownTables, table: PublishedTable, commit: Commit) 
     sources = {
         str(name): (str(release), int(version)) for name, (release, version) in _metadata(commit)["sources"].items()
     }
-    job, ended = _job(known, table, list(sources)), datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC)
+    job, ended = _job(known, table, list(sources)), _utc(commit.timestamp_ms)
     facts = RunFacts(known.naming.run_id(ended, job.name, commit.app_version), _analysis_tables(known, table, sources))
     return whole_run(known.naming, job, facts, ended, ended)
 
@@ -480,7 +475,6 @@ def _quality_events(known: KnownTables, dataset: str, validation: StoredValidati
 
 
 def _quality_assertions(checks: Sequence[RuleResult]) -> list[Assertion]:
-    """Return the rules that were evaluated."""
     return [
         Assertion(
             check.expectation,

@@ -1,8 +1,4 @@
-"""The history of validations: the results of table rules on published tables.
-
-Reads / Writes: `quality/<dataset>/validations.jsonl`, the last MOST_KEPT validations.
-After a crash: a line that was cut off counts as not written.
-"""
+"""The results of table rules on published tables: the last validations, in `quality/<dataset>/validations.jsonl`."""
 
 from __future__ import annotations
 
@@ -34,14 +30,13 @@ class StoredValidation:
 VALIDATIONS = TypeAdapter(StoredValidation)
 
 
-def validations_path(settings: Settings, dataset: str) -> Path:
-    """Return the file of a dataset's validations, one per line, oldest first."""
+def _validations_path(settings: Settings, dataset: str) -> Path:
     return quality_path(settings, dataset) / "validations.jsonl"
 
 
 def store_validation(settings: Settings, dataset: str, validation: StoredValidation) -> None:
     """Add a validation; the oldest ones beyond MOST_KEPT go. Raises OSError."""
-    path = validations_path(settings, dataset)
+    path = _validations_path(settings, dataset)
     lines = path.read_bytes().splitlines() if path.is_file() else []
     lines = [*lines[1 - MOST_KEPT :], VALIDATIONS.dump_json(validation)]
     write_atomically(path, b"\n".join(lines) + b"\n", durable=False)
@@ -49,7 +44,7 @@ def store_validation(settings: Settings, dataset: str, validation: StoredValidat
 
 def stored_validations(settings: Settings, dataset: str, count: int) -> list[StoredValidation]:
     """Return the last validations, oldest first; a line that is none is left out."""
-    path = validations_path(settings, dataset)
+    path = _validations_path(settings, dataset)
     lines = path.read_bytes().splitlines()[-count:] if path.is_file() else []
     return [found for line in lines if (found := _parsed(line)) is not None]
 

@@ -1,11 +1,10 @@
 """Replace a dataset's tables in the state folder by those of the object store, and become their owner (adr-0002).
 
-Reads: the store. Writes: the owner in the store, tables, snapshots of releases; moves away what was here.
-Guarantee: the tables are those of the store's publication, and each file has the checksum in its name. The previous
+The tables are those of the store's publication, and each file has the checksum in its name. The previous
 owner is refused from then on. Commits in the store that no publication names are removed: they were interrupted and
 will be repeated.
-After a crash: call it again; complete files are not fetched twice.
-Does not: read or change the checkpoint of Kafka: it belongs to the replaced tables and is moved away with them.
+After a crash, call it again; complete files are not fetched twice. The checkpoint of Kafka belongs to the replaced
+tables and is moved away with them.
 """
 
 from __future__ import annotations
@@ -142,13 +141,11 @@ def _logs(objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
 
 
 def _is_published(key: str, versions: Mapping[str, int]) -> bool:
-    """Return whether an object belongs to a table's log up to its published version."""
     found = LOGGED.fullmatch(key)
     return found is not None and int(found["version"]) <= versions.get(found["table"], -1)
 
 
 def _data_files(staging: Path, dataset: str, versions: Mapping[str, int]) -> dict[str, Path]:
-    """Return the local paths, by key, of the files that the fetched logs name."""
     tables = {table: staging / Path(table).relative_to(dataset) for table in versions}
     return {f"{table}/{file}": path / file for table, path in tables.items() for file in current_files(path)}
 
@@ -164,7 +161,6 @@ def _small_file(settings: Settings, staging: Path, dataset: str, key: str) -> Pa
 def _fetch_all(
     store: ObjectStore, files: Mapping[str, Path], sizes: Mapping[str, int], pool: ThreadPoolExecutor
 ) -> int:
-    """Fetch the files that are missing or of another size; return how many."""
     missing = {k: path for k, path in files.items() if not path.exists() or path.stat().st_size != sizes.get(k)}
     list(pool.map(partial(_fetch, store), missing.items()))
     return len(missing)

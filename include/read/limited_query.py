@@ -105,7 +105,7 @@ def _limit(job: dict[str, Any]) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = ceil(used.ru_utime + used.ru_stime + job["threads"] * (job["seconds"] + GRACE_SECONDS))
     _lower(resource.RLIMIT_CPU, seconds)
-    _lower(resource.RLIMIT_AS, address_space() + memory_bytes(job["memory"]) + MARGIN_BYTES)
+    _lower(resource.RLIMIT_AS, _address_space() + memory_bytes(job["memory"]) + MARGIN_BYTES)
 
 
 def _lower(kind: int, limit: int) -> None:
@@ -114,13 +114,11 @@ def _lower(kind: int, limit: int) -> None:
     resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def address_space() -> int:
-    """Return the bytes of this process's address space."""
+def _address_space() -> int:
     return int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
 
 
 def _send_rows(out: BinaryIO, job: dict[str, Any]) -> bool:
-    """Send the first rows of the statement; return whether it has more. Raises QueryRefused, QueryFailed."""
     import duckdb
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
 """Opens DuckDB, for all modules: in memory, with a memory limit, spilling into a folder of this process.
 
-Writes: `spill/<process>/` in the state folder, while a query needs more memory than its limit.
-After a crash: the next process that opens a database removes the folder (`include/ground/process_folder.py`).
+A query that needs more memory than its limit spills to `spill/<process>/` in the state folder; after a crash the next
+process that opens a database removes the folder.
 """
 
 from __future__ import annotations

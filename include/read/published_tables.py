@@ -239,7 +239,6 @@ def first_batch_since(bronze: Path, since: datetime) -> int | None:
 
 
 def _batch_metadata(bronze: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the metadata of bronze's commits that added a batch."""
     return (commit.metadata for commit in commits(bronze) if commit.metadata and "offsets" in commit.metadata)
 
 

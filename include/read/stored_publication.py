@@ -92,14 +92,13 @@ class StoredPublication:
         return (json.dumps({**self.publication, "store": store}, indent=1) + "\n").encode()
 
 
-def stored_key(dataset: str) -> str:
-    """Return the key of a dataset's publication."""
+def _stored_key(dataset: str) -> str:
     return f"{dataset}/publication.json"
 
 
 def read_stored(store: ObjectStore, dataset: str) -> StoredPublication | None:
     """Return what the store has of a dataset, None if it has no owner yet. Raises StoreUnavailable."""
-    found = store.read(stored_key(dataset))
+    found = store.read(_stored_key(dataset))
     if found is None:
         return None
     try:
@@ -107,13 +106,13 @@ def read_stored(store: ObjectStore, dataset: str) -> StoredPublication | None:
         own = publication.pop("store")
         return StoredPublication(publication, WorkingCopy(**own["owner"]), own["versions"], own["files"], found.tag)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"{store.url}/{stored_key(dataset)} is not a publication of Headrace ({error}); nothing was done"
+        what = f"{store.url}/{_stored_key(dataset)} is not a publication of Headrace ({error}); nothing was done"
         raise Terminal(what, "choose another prefix: HEADRACE_WAREHOUSE=s3://BUCKET/PREFIX") from error
 
 
 def save_stored(store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
     """Put the publication in place of the one with its tag. Raises PublishedElsewhere when another was faster."""
-    key, content = stored_key(dataset), stored.content()
+    key, content = _stored_key(dataset), stored.content()
     if store.replace(key, content, stored.tag) if stored.tag else store.create(key, content):
         return
     # The second attempt of a repeated request finds the object of the first.

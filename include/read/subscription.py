@@ -1,8 +1,8 @@
 """Changed rows of a published table, publication by publication, with a token that resumes exactly after the last
 change.
 
-Reads: publications, Delta logs, and the data files in which two published versions differ: the cost of a change depends
-on the change. Writes: nothing; a consumer stores the token together with its own output.
+Only the data files are read in which two published versions differ. A consumer stores the token together with its own
+output.
 """
 
 from __future__ import annotations
@@ -102,7 +102,6 @@ def _parsed(table: str, token: str) -> Token:
 
 
 def _changed(settings: Settings, last: Token | None, now: PublishedTable) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that only the published version has, and those that only the token's has."""
     if last is None:
         whole = open_dataset(now)
         return _difference(whole, whole.schema.empty_table())
