@@ -59,7 +59,7 @@ class Audit(BaseOperator):
         from include.audit.run import requested_audits
         from include.change.jobs import recompute_derived
         from include.observe.processes import standing_sentence
-        from include.state.broker_address import bootstrap_servers
+        from include.state.run_files import bootstrap_servers
 
         return requested_audits(
             settings,

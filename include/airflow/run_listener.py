@@ -58,7 +58,7 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any)
 
 def release_watched(dag: str, run: str) -> bool:
     """Release the stream that this run has requested, unless somebody requested it since; return whether it did."""
-    from include.state.desired_streams import desired_stream, release_stream
+    from include.state.streams import desired_stream, release_stream
 
     if not dag.startswith(STREAM):
         return False

@@ -28,7 +28,7 @@ class RunStream(BaseOperator):
     def execute(self, context: Context) -> None:
         """Request the stream. Raises ParamsRefused, DatasetUnknown."""
         from include.airflow.run_parameters import StreamParameters, validated_params
-        from include.state.desired_streams import request_stream
+        from include.state.streams import request_stream
 
         with airflow_errors():
             level = validated_params(StreamParameters, run_params(context))

@@ -96,7 +96,7 @@ class StreamWatch(BaseTrigger):
 
         A later request of `headrace up` does not count: stopping the run stops the stream.
         """
-        from include.state.desired_streams import release_of_run
+        from include.state.streams import release_of_run
 
         if release_of_run(load_settings(), self.dataset, self.requester, datetime.fromisoformat(self.since)):
             self.log.info("%s: released; the stream drains", self.dataset)

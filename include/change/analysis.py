@@ -26,7 +26,7 @@ from include.read.memory_database import memory_database
 from include.read.publication import PublishedAnalysis, publish_analysis, published_analyses
 from include.read.published_sql import open_query, tables_mentioned
 from include.read.published_tables import PinnedTables, pinned
-from include.state.file_locks import LockHeld, take_lock
+from include.state.lease import LockHeld, take_lock
 
 GraphAlgorithm = PageRank | Components | Closure
 

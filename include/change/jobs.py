@@ -27,8 +27,7 @@ from include.plans.lookup import open_plans
 from include.plans.plan import next_command
 from include.plans.sources import drop_obsolete
 from include.read.publication import read_publication
-from include.run.job_process import end_job, finish_job, refuse_running, start_job
-from include.state.job_ends import JobEnd, find_job_end, forget_job_end, note_job_end
+from include.run.child_process import end_job, finish_job, refuse_running, start_job
 from include.state.owner_requests import (
     OwnerRequest,
     OwnerResponse,
@@ -37,9 +36,8 @@ from include.state.owner_requests import (
     submit_request,
     withdraw_request,
 )
-from include.state.process_signs import process_signs
-from include.state.process_states import job_name, stream_name
-from include.state.run_files import read_run_file, remove_run_file
+from include.state.process_states import JobEnd, find_job_end, forget_job_end, job_name, note_job_end, stream_name
+from include.state.run_files import process_signs, read_run_file, remove_run_file
 
 STOPPED = 3
 REQUEST_JOB = "request_job"

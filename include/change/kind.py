@@ -22,7 +22,7 @@ from include.plans.plan import Plan, PlanRecord, Prediction
 from include.plans.stage_results import Applied, Built, RolledBack
 from include.read.publication import Publication, stream_publications, tables_of
 from include.read.published_tables import PinnedTables
-from include.state.driver_status import stream_status
+from include.state.streams import stream_status
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from include.plans.journal import planning_lock
 from include.plans.lookup import find_plan
 from include.plans.plan import REPLAY, PlanRecord
 from include.read.published_tables import open_dataset
-from include.state.broker_address import bootstrap_servers
+from include.state.run_files import bootstrap_servers
 
 
 def _offset_ranges(given: Any) -> Any:

@@ -37,7 +37,7 @@ from include.plans.stage_results import (
     Stage,
 )
 from include.read.publication import read_publication
-from include.state.file_locks import shared_lock
+from include.state.lease import shared_lock
 from include.state.owner_requests import withdraw_own_request
 
 KindOf = Callable[[Plan], PlanKind]

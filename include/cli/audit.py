@@ -28,9 +28,8 @@ from include.ground.errors import HeadraceError
 from include.ground.settings import Settings, load_settings
 from include.observe.processes import standing_sentence
 from include.read.plain_values import iso_time
-from include.run.job_process import refuse_running
-from include.state.broker_address import bootstrap_servers
-from include.state.run_files import read_run_file
+from include.run.child_process import refuse_running
+from include.state.run_files import bootstrap_servers, read_run_file
 
 SHOWN_FINDINGS = 20
 

@@ -33,8 +33,8 @@ from include.ground.errors import Terminal
 from include.ground.settings import CLONE, Settings, load_settings
 from include.read.plain_values import text_value
 from include.read.publication import find_publication
-from include.run.job_process import refuse_running
-from include.state.broker_address import bootstrap_servers
+from include.run.child_process import refuse_running
+from include.state.run_files import bootstrap_servers
 
 
 def new(

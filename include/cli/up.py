@@ -32,7 +32,7 @@ from include.run.airflow_process import (
     require_airflow,
     up_airflow,
 )
-from include.run.optional_processes import await_page
+from include.run.runner import await_page
 from include.run.start_stop import NotStarted, up_runner
 from include.run.start_stop import down as bring_down
 from include.run.start_stop import up as bring_up

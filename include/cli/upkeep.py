@@ -27,7 +27,7 @@ from include.observe.ledger_reader import Batch, OffsetRange, open_reader
 from include.observe.ledger_writer import RebuildResult
 from include.observe.ledger_writer import rebuild as rebuild_ledger
 from include.read.publication import publications, read_publication
-from include.run.job_process import finish_job, refuse_running, start_job
+from include.run.child_process import finish_job, refuse_running, start_job
 from include.run.log_trimming import trim_logs
 from include.state.owner_requests import OwnerRequest, RequestKind
 

@@ -43,11 +43,10 @@ from include.plans.plan import PlanRecord
 from include.read.publication import find_publication
 from include.read.published_sql import run_query
 from include.read.published_tables import PinnedTables, pinned
-from include.run.child_process import tethered
-from include.run.driver_process import driver_environment
+from include.run.child_process import driver_environment, tethered
 from include.run.start_stop import up
-from include.state.broker_address import bootstrap_servers
 from include.state.process_states import WORKING_STATES
+from include.state.run_files import bootstrap_servers
 
 DATASET = "flights"
 RULE = '.withColumn("scheduled_departure", F.from_utc_timestamp("scheduled_departure", "America/New_York"))'

@@ -36,7 +36,7 @@ from include.producers.sending import Run
 from include.read.published_tables import PinnedTables, pinned
 from include.run.airflow_process import down_airflow
 from include.run.start_stop import down, up
-from include.state.broker_address import bootstrap_servers
+from include.state.run_files import bootstrap_servers
 
 STOPPED = (
     "stopped: nothing is lost, the streams keep running; the same command continues here, headrace down stops them"

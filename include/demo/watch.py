@@ -19,8 +19,8 @@ from include.ground.paths import log_path
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
 from include.observe.progress import DatasetProgress, Progress, observe_progress
-from include.state.driver_status import stream_status
 from include.state.process_states import ProcessState, ProcessStatus
+from include.state.streams import stream_status
 
 POLL_SECONDS = 1.0
 RATE_SECONDS = 5.0

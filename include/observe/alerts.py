@@ -29,8 +29,8 @@ from include.ground.process_place import process_label
 from include.ground.settings import Settings
 from include.ground.strict_values import LAG_SECONDS
 from include.observe.metrics import HeadraceCollector
-from include.state.file_locks import take_lock
 from include.state.json_file import JsonFile
+from include.state.lease import take_lock
 
 
 @dataclass(frozen=True)

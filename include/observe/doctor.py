@@ -54,12 +54,10 @@ from include.observe.machine import (
 from include.observe.processes import observe_process
 from include.read.publication import find_publication
 from include.read.stored_publication import StoreUnsafe, require_conditional_puts
-from include.state.broker_address import bootstrap_servers
-from include.state.file_locks import is_free
-from include.state.heartbeats import EXPIRY
 from include.state.json_file import StateFileUnreadable
+from include.state.lease import is_free
 from include.state.process_states import BROKER, RUNNER
-from include.state.run_files import RunFile, has_heartbeat, is_elsewhere, read_run_file
+from include.state.run_files import EXPIRY, RunFile, bootstrap_servers, has_heartbeat, is_elsewhere, read_run_file
 
 SHARED = "what other hosts see of it depends on its options (docs/several-hosts.md)"
 FLEETING = {

@@ -15,9 +15,9 @@ from include.ground.settings import Settings
 from include.observe.ledger_reader import DatasetTotals, open_reader
 from include.observe.processes import observe_process, observe_stream
 from include.observe.progress import derived_progress, observe_dataset, totals_of, value_or_note
-from include.state.broker_address import bootstrap_servers
-from include.state.desired_streams import desired_stream
 from include.state.process_states import RUNNER, ProcessState, ProcessStatus
+from include.state.run_files import bootstrap_servers
+from include.state.streams import desired_stream
 
 
 @dataclass(frozen=True)

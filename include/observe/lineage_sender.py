@@ -45,11 +45,11 @@ from include.observe.run_feeds import (
     quality_events,
     stream_events,
 )
-from include.state.broker_address import bootstrap_servers
-from include.state.driver_status import DriverStatus, status_file
-from include.state.file_locks import take_lock
 from include.state.json_file import StateFileUnreadable
+from include.state.lease import take_lock
 from include.state.process_states import OPENLINEAGE, ProcessState
+from include.state.run_files import bootstrap_servers
+from include.state.streams import DriverStatus, status_file
 
 WITHIN = 10.0
 ENDPOINT = "api/v1/lineage"

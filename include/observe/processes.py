@@ -17,9 +17,6 @@ from include.ground.ports import is_open
 from include.ground.settings import Settings
 from include.read.plain_values import iso_time
 from include.read.publication import find_publication
-from include.state.broker_address import broker_state, external_state
-from include.state.desired_streams import desired_stream, desired_streams, last_change
-from include.state.driver_status import DriverStatus, read_reported_status
 from include.state.json_file import StateFileUnreadable
 from include.state.process_states import (
     AIRFLOW,
@@ -30,12 +27,16 @@ from include.state.process_states import (
     OPENLINEAGE,
     RUNNER,
     STREAM,
+    ProcessRecord,
     ProcessState,
     ProcessStatus,
+    read_process_records,
     stream_name,
 )
 from include.state.run_files import (
     RunFile,
+    broker_state,
+    external_state,
     is_alive,
     is_elsewhere,
     is_suspended,
@@ -45,7 +46,7 @@ from include.state.run_files import (
     missing_heartbeat,
     read_run_file,
 )
-from include.state.runner_record import ProcessRecord, read_process_records
+from include.state.streams import DriverStatus, desired_stream, desired_streams, last_change, read_reported_status
 
 # A driver reports about once a second; a long pause of its JVM stays well below this.
 SILENT_AFTER = 30.0

@@ -35,7 +35,7 @@ from include.producers.faults import Shares
 from include.producers.registry import find_feed
 from include.producers.sending import AT_ONCE, DeliveryFailed, Pace, Run, SendProgress, Sent, send
 from include.producers.sending import produce as produce_rows
-from include.state.broker_address import bootstrap_servers
+from include.state.run_files import bootstrap_servers
 
 CHUNK_LINES = 20_000
 Encode = Callable[[int, bytes], bytes]

@@ -29,8 +29,8 @@ from include.ground.process_session import session_processes
 from include.ground.process_tether import signal_with_parent
 from include.ground.settings import load_settings
 from include.ground.stop_signals import stop_on
-from include.state.heartbeats import beat
 from include.state.process_states import AIRFLOW
+from include.state.run_files import beat
 
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": ("api-server",),

@@ -15,29 +15,37 @@ import secrets
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
 from include.ground.await_progress import NoProgress, Waiting
 from include.ground.durable_files import write_atomically
-from include.ground.errors import Terminal
+from include.ground.errors import HeadraceError, Terminal
 from include.ground.paths import airflow_path, database_url, log_path
 from include.ground.ports import LOOPBACK, chosen_port
-from include.ground.settings import CLONE, Settings
+from include.ground.settings import CLONE, Settings, load_settings
+from include.run.airflow_parts import PARTS, airflow
 from include.run.child_process import spawn
 from include.run.runner import Reporter
 from include.run.start_stop import exclusive_command
 from include.state.json_file import JsonFile
-from include.state.process_logs import log_size, log_tail
-from include.state.process_signs import process_signs
-from include.state.process_states import AIRFLOW
-from include.state.run_files import SAME_START, RunFile, is_alive, read_run_file, remove_run_file, terminate
+from include.state.process_states import AIRFLOW, log_size, log_tail
+from include.state.run_files import (
+    SAME_START,
+    RunFile,
+    is_alive,
+    process_signs,
+    read_run_file,
+    remove_run_file,
+    terminate,
+)
 
 STOP_IDLE = 45.0
 """Seconds without progress after which Airflow is killed."""
@@ -283,3 +291,53 @@ def unhealthy_parts(run: RunFile) -> list[str]:
 def login_hint(settings: Settings, run: RunFile) -> str:
     """Return the address of Airflow's page, user and password file."""
     return f'{run.extra["page"]}   user {USER}, password in "{password_path(settings)}"'
+
+
+INIT = "init"
+REFUSED = 2
+
+
+class NotInitialised(Terminal):
+    """Airflow's keys do not exist: `init` has not run on this state folder."""
+
+    def __init__(self) -> None:
+        super().__init__("Airflow has no keys in the state folder; nothing was started", "run the part `init` first")
+
+
+def command_of(part: str) -> list[str]:
+    """Return the command line of a part; `init` migrates the database."""
+    return airflow("db", "migrate") if part == INIT else airflow(*PARTS[part])
+
+
+def service_environment(part: str) -> dict[str, str]:
+    """Return the environment of a part. Raises NotInitialised, AirflowMissing, PasswordUnreadable."""
+    settings = load_settings()
+    require_airflow()
+    keys = load_or_create_keys(settings) if part == INIT else keys_file(settings).read()
+    if keys is None:
+        raise NotInitialised
+    return airflow_environment(settings, keys)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become the part that the one argument names; return 2 when that is impossible."""
+    if len(arguments) != 1 or arguments[0] not in (INIT, *PARTS):
+        print(f"usage: airflow_process {INIT}|{'|'.join(PARTS)}", file=sys.stderr)
+        return REFUSED
+    try:
+        environment = service_environment(arguments[0])
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return REFUSED
+    return become(command_of(arguments[0]), environment)
+
+
+def become(command: list[str], environment: dict[str, str]) -> NoReturn:
+    """Execute a command in this process; its files are for this user only."""
+    os.umask(0o077)
+    os.chdir(CLONE)
+    os.execve(command[0], command, environment)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

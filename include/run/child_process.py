@@ -1,6 +1,6 @@
-"""Starts processes that outlive the command that started them, and returns their exit codes.
+"""Starts processes that outlive the command that started them: drivers, and bounded jobs.
 
-A process is its run file: pid and start time. A pid alone is never trusted: the system reuses pids.
+A bounded job has a run file, a time limit, and ends with the command that started it, on this host or another.
 """
 
 from __future__ import annotations
@@ -11,14 +11,38 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from include.ground.paths import log_path
-from include.ground.settings import Settings
-from include.state.run_files import RunFile, started_at, write_run_file
+import psutil
+
+from include.declare.dataset import declared_dataset
+from include.declare.dataset_checks import validate_datasets
+from include.declare.derived_dataset import derived_names
+from include.ground.durable_files import write_atomically
+from include.ground.errors import HeadraceError, Transient
+from include.ground.paths import log_path, run_path
+from include.ground.process_place import process_label
+from include.ground.settings import CLONE, Settings
+from include.read.publication import find_publication
+from include.state.process_states import JOB, JobEnd, forget_job_end, job_name, note_job_end, stream_name
+from include.state.run_files import (
+    ProcessElsewhere,
+    RunFile,
+    end_request_path,
+    is_elsewhere,
+    job_processes,
+    job_run_files,
+    job_runs,
+    read_run_file,
+    remove_run_file,
+    started_at,
+    terminate,
+    wait_gone,
+    write_run_file,
+)
 
 
 def spawn(
@@ -118,3 +142,147 @@ def deferred_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
     for signum in received:
         signal.raise_signal(signum)
+
+
+ALLOCATOR = {"_RJEM_MALLOC_CONF": "narenas:1,tcache_max:4096,dirty_decay_ms:1000,muzzy_decay_ms:0"}
+"""Of delta-rs, whose threads otherwise keep what the largest commit needed, each in an arena of its own."""
+
+
+def start_driver(settings: Settings, dataset: str) -> RunFile:
+    """Start a dataset's driver so that it dies with this process; return its run file."""
+    argv = tethered(driver_command(dataset))
+    return spawn(settings, stream_name(dataset), argv, CLONE, driver_environment(settings))
+
+
+def driver_command(dataset: str) -> list[str]:
+    """Return the command line of a dataset's driver; its working folder is the clone."""
+    return [sys.executable, "-m", "spark_jobs.jobs.stream_job", dataset]
+
+
+def driver_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of a driver: ours, and the absolute path of the state folder."""
+    return {**ALLOCATOR, **os.environ, "HEADRACE_STATE": str(settings.state), "PYTHONUNBUFFERED": "1"}
+
+
+def start_blocker(settings: Settings, dataset: str) -> str:
+    """Return why the dataset's driver must not be started, "" when it may be.
+
+    A published release runs from its own snapshot, so an invalid folder does not prevent it.
+    """
+    try:
+        if find_publication(settings, dataset) is None:
+            validate_datasets(settings, [dataset]) if dataset in derived_names(settings) else declared_dataset(
+                settings, dataset
+            )
+    except HeadraceError as error:
+        return error.what
+    return ""
+
+
+# The guard needs a moment longer than the job that it ends.
+GRACE, GUARD_WITHIN = 10.0, 15.0
+# The command that started it removes the run file; a killed guard sends no more heartbeats.
+ELSEWHERE_WITHIN = 45.0
+
+
+class JobRunning(Transient):
+    """Another command runs the same job."""
+
+    def __init__(self, job: str, pid: int) -> None:
+        super().__init__(f"{job} runs already (pid {pid}); nothing was done", "headrace status, then try again")
+        self.job, self.pid = job, pid
+
+
+def start_job(
+    settings: Settings, name: str, module: Sequence[str], dataset: str, **streams: Any
+) -> subprocess.Popen[bytes]:
+    """Start a job (module and arguments) under a guard, write its run file, return its process; errors go to its log.
+
+    Remaining processes of the same job, whose command is dead, are ended first.
+    """
+    end_job(settings, name)
+    log, limit = log_path(settings, job_name(name)), settings.plan_timeout
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command, record = [sys.executable, "-m", *module], run_path(settings, job_name(name))
+    end_request_path(settings, name).unlink(missing_ok=True)
+    forget_job_end(settings, name)
+    limits = (str(os.getpid()), str(limit), str(GRACE))
+    guard = [sys.executable, "-m", "include.ground.job_guard", *limits, str(record), *command]
+    with log.open("ab") as errors, deferred_interrupts():
+        how = {"stdin": subprocess.DEVNULL, "stderr": errors, **streams}
+        process = subprocess.Popen(guard, cwd=CLONE, env=driver_environment(settings), start_new_session=True, **how)
+        facts = {"dataset": dataset, "job": module[0].rpartition(".")[2], "limit_seconds": limit}
+        try:
+            write_run_file(settings, RunFile(job_name(name), process.pid, started_at(process.pid), command, facts))
+        except OSError:
+            process.terminate()
+            process.wait()
+            raise
+    return process
+
+
+def finish_job(settings: Settings, name: str, process: subprocess.Popen[Any]) -> None:
+    """End the job if it still runs, and remove its run file."""
+    if process.poll() is None:
+        end_job(settings, name)
+        process.wait()
+    remove_run_file(settings, job_name(name))
+    end_request_path(settings, name).unlink(missing_ok=True)
+
+
+def refuse_running(settings: Settings, name: str) -> None:
+    """Raise JobRunning when the job runs."""
+    run = read_run_file(settings, job_name(name))
+    if run is not None and job_runs(run):
+        raise JobRunning(name, run.pid)
+
+
+def end_job(settings: Settings, name: str) -> bool:
+    """End a job: SIGTERM, and after GRACE seconds SIGKILL to all its processes. Return whether one was running.
+
+    The end of a job elsewhere is requested from its guard. Raises ProcessElsewhere when it does not respond.
+    """
+    run = read_run_file(settings, job_name(name))
+    return run is not None and end_processes(settings, run)
+
+
+def end_processes(settings: Settings, run: RunFile) -> bool:
+    """End the processes of a job's run file; return whether there were any. Raises ProcessElsewhere."""
+    if is_elsewhere(run):
+        return end_elsewhere(settings, run)
+    if not job_processes(run):
+        return False
+    terminate(run)
+    wait_gone(run, GUARD_WITHIN)
+    for process in job_processes(run):
+        with suppress(psutil.Error):
+            process.send_signal(signal.SIGKILL)
+    return True
+
+
+def end_elsewhere(settings: Settings, run: RunFile) -> bool:
+    """Request the end of a job from its guard in another container or host; return whether it was running."""
+    if not job_runs(run):
+        return False
+    request = end_request_path(settings, run.name.removeprefix(JOB))
+    write_atomically(request, process_label())
+    end = time.monotonic() + ELSEWHERE_WITHIN
+    while job_runs(run):
+        if time.monotonic() > end:
+            raise ProcessElsewhere(run)
+        time.sleep(0.2)
+    # The request stays: a paused container sends no heartbeat, and its guard ends the job when it resumes.
+    return True
+
+
+def end_jobs(settings: Settings, report: Callable[[str], None], datasets: Collection[str] = ()) -> None:
+    """End all jobs of the state folder (or of these datasets) and report each; what they committed stays."""
+    for run in job_run_files(settings):
+        if datasets and run.extra.get("dataset") not in datasets:
+            continue
+        report(f"{run.name}: stopping …")
+        note_job_end(settings, run.name.removeprefix(JOB), JobEnd("headrace down"))
+        began = time.monotonic()
+        if end_processes(settings, run):
+            report(f"{run.name}: ended after {time.monotonic() - began:.1f} s; headrace plan apply continues it")
+        remove_run_file(settings, run.name)

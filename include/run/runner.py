@@ -21,19 +21,28 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+from include.ground.await_progress import NoProgress, Waiting
 from include.ground.errors import HeadraceError, Terminal
-from include.ground.paths import lease_path, run_path
-from include.ground.secret_masking import MASK
+from include.ground.paths import console_path, lease_path, metrics_path, run_path
+from include.ground.ports import LOOPBACK, chosen_port
+from include.ground.secret_masking import MASK, mask_secrets
 from include.ground.setting_list import list_settings
-from include.ground.settings import Settings, load_settings
+from include.ground.settings import CLONE, Settings, load_settings
 from include.ground.stop_signals import stop_on
 from include.observe.processes import stalled_seconds, started_datasets, unsupervised_status
-from include.run.child_process import end_children, exit_code
-from include.run.driver_process import start_blocker, start_driver
+from include.run.child_process import (
+    driver_environment,
+    end_children,
+    exit_code,
+    spawn,
+    start_blocker,
+    start_driver,
+    tethered,
+)
 from include.run.kafka_broker import start_broker
 from include.run.log_trimming import trim_logs
-from include.run.optional_processes import start_console, start_metrics, start_openlineage
 from include.run.reconcile import (
     Action,
     Attempts,
@@ -47,14 +56,10 @@ from include.run.reconcile import (
     reconcile,
 )
 from include.run.runner_lease import sole_runner, stand_by, take_over
-from include.state.desired_streams import DesiredStream, desired_stream, last_change, recorded_datasets
-from include.state.driver_status import DriverStatus, read_reported_status
-from include.state.heartbeats import beat
-from include.state.json_file import StateFileUnreadable
+from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.lease import is_lease_free
-from include.state.lease_errors import LeaseServerUnavailable
+from include.state.lease_table import LeaseServerUnavailable
 from include.state.migrate_state import migrate_state
-from include.state.process_logs import last_line, log_size
 from include.state.process_states import (
     BROKER,
     CONSOLE,
@@ -63,13 +68,20 @@ from include.state.process_states import (
     RUNNER,
     STREAM,
     WORKING_STATES,
+    ProcessRecord,
     ProcessState,
     ProcessStatus,
+    RunnerRecord,
+    last_line,
+    log_size,
+    runner_record_file,
     stream_name,
 )
 from include.state.run_files import (
     RunFile,
+    beat,
     identity_of,
+    process_signs,
     read_run_file,
     remove_run_file,
     send,
@@ -77,7 +89,78 @@ from include.state.run_files import (
     terminate,
     write_run_file,
 )
-from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
+from include.state.streams import (
+    DesiredStream,
+    DriverStatus,
+    desired_stream,
+    last_change,
+    read_reported_status,
+    recorded_datasets,
+)
+
+PAGE_IDLE = 30.0
+
+
+@dataclass(frozen=True)
+class ConsolePort:
+    """The port of the last start."""
+
+    port: int = 0
+
+
+def start_console(settings: Settings) -> RunFile:
+    """Start the console on loopback, so that it dies with this process. Raises PortInUse, StateFileUnreadable."""
+    port = console_port(settings)
+    argv = tethered([sys.executable, "-m", "include.serve.console_server", LOOPBACK, str(port)])
+    extra = {"port": port, "page": f"http://{LOOPBACK}:{port}"}
+    return spawn(settings, CONSOLE, argv, CLONE, driver_environment(settings), extra)
+
+
+def start_metrics(settings: Settings) -> RunFile:
+    """Start the endpoint on loopback, so that it dies with this process. Raises PortInUse, StateFileUnreadable."""
+    path = metrics_path(settings) / "port.json"
+    port = _kept_port(path, settings.metrics_port, METRICS, "HEADRACE_METRICS_PORT")
+    argv = tethered([sys.executable, "-m", "include.observe.metrics", LOOPBACK, str(port)])
+    extra = {"port": port, "page": f"http://{LOOPBACK}:{port}/metrics"}
+    return spawn(settings, METRICS, argv, CLONE, driver_environment(settings), extra)
+
+
+def start_openlineage(settings: Settings) -> RunFile:
+    """Start sending events, so that it ends with this process; it continues where events were delivered last."""
+    argv = tethered([sys.executable, "-m", "include.observe.lineage_sender"])
+    extra = {"receiver": mask_secrets(settings.openlineage_url) or str(settings.openlineage_file)}
+    return spawn(settings, OPENLINEAGE, argv, CLONE, driver_environment(settings), extra)
+
+
+def console_port(settings: Settings) -> int:
+    """Return the port for the next start, and keep it. Raises PortInUse."""
+    path = console_path(settings) / "port.json"
+    return _kept_port(path, settings.console_port, CONSOLE, "HEADRACE_CONSOLE_PORT")
+
+
+def _kept_port(path: Path, requested: int, name: str, setting: str) -> int:
+    file = JsonFile(path, ConsolePort, remedy=f'rm "{path}"', consequence=f"{name} was not started")
+    stored = file.read() or ConsolePort()
+    port = chosen_port(stored.port, requested, name, setting)
+    file.write(ConsolePort(port))
+    return port
+
+
+def await_page(
+    settings: Settings, observe: Callable[[Settings], ProcessStatus], report: Callable[[str], object]
+) -> ProcessStatus:
+    """Return a page's status once it answers or has failed, or when it makes no progress."""
+    status = observe(settings)
+
+    def has_settled() -> bool:
+        nonlocal status
+        status = observe(settings)
+        return status.state is ProcessState.RUNNING or status.state.terminal
+
+    with suppress(NoProgress):
+        Waiting(status.name, lambda: process_signs(settings, status.name), report, PAGE_IDLE).holds(has_settled)
+    return status
+
 
 STEP_SECONDS, UNSETTLED_STEP_SECONDS = 1.0, 0.2
 FIRST_TRIM, TRIM_EVERY = 60.0, 3600.0

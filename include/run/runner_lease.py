@@ -13,11 +13,9 @@ from include.ground.paths import runner_lock_path
 from include.ground.process_place import boot_of, host_name, process_label, this_boot
 from include.ground.settings import Settings
 from include.observe.processes import started_datasets
-from include.state.database_lease import LeaseRole, revoke_streams_elsewhere
-from include.state.file_locks import LockHeld, is_held, take_lock
 from include.state.json_file import StateFileUnreadable
-from include.state.lease import Lease, take_lease
-from include.state.lease_errors import LeaseHeld
+from include.state.lease import Lease, LeaseRole, LockHeld, is_held, revoke_streams_elsewhere, take_lease, take_lock
+from include.state.lease_table import LeaseHeld
 from include.state.process_states import BROKER, CONSOLE, METRICS, OPENLINEAGE, RUNNER, stream_name
 from include.state.run_files import is_alive, is_elsewhere, read_run_file, remove_run_file
 

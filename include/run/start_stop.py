@@ -30,9 +30,7 @@ from include.observe.processes import (
     observe_processes,
     started_datasets,
 )
-from include.run.child_process import launch
-from include.run.driver_process import driver_environment
-from include.run.job_process import end_jobs
+from include.run.child_process import driver_environment, end_jobs, launch
 from include.run.kafka_broker import answers, check_broker_prerequisites
 from include.run.runner import (
     Reporter,
@@ -42,13 +40,9 @@ from include.run.runner import (
     settings_fingerprints,
 )
 from include.run.runner_lease import sole_runner
-from include.state.desired_streams import desired_stream, recorded_datasets, release_stream, request_stream
-from include.state.driver_status import read_reported_status
-from include.state.file_locks import LockHeld, take_lock
 from include.state.json_file import StateFileUnreadable
+from include.state.lease import LockHeld, take_lock
 from include.state.migrate_state import migrate_state
-from include.state.process_logs import log_size, log_tail
-from include.state.process_signs import process_signs
 from include.state.process_states import (
     BROKER,
     RUNNER,
@@ -56,9 +50,27 @@ from include.state.process_states import (
     WORKING_STATES,
     ProcessState,
     ProcessStatus,
+    log_size,
+    log_tail,
     stream_name,
 )
-from include.state.run_files import RunFile, is_alive, read_run_file, remove_run_file, send, terminate, wait_gone
+from include.state.run_files import (
+    RunFile,
+    is_alive,
+    process_signs,
+    read_run_file,
+    remove_run_file,
+    send,
+    terminate,
+    wait_gone,
+)
+from include.state.streams import (
+    desired_stream,
+    read_reported_status,
+    recorded_datasets,
+    release_stream,
+    request_stream,
+)
 
 
 class StateBusy(Transient):

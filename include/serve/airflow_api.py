@@ -45,8 +45,8 @@ from include.serve.action_log import logged_action
 from include.serve.page_response import console_of
 from include.serve.plan_decisions import DECISIONS
 from include.serve.remote_work import RemoteWork, Report
-from include.state.broker_address import bootstrap_servers
-from include.state.desired_streams import release_of_run, request_stream
+from include.state.run_files import bootstrap_servers
+from include.state.streams import release_of_run, request_stream
 
 PREFIX = "/api/v1"
 LEAST_TOKEN = 20

@@ -1,12 +1,17 @@
-"""Names of the processes and the states they can be in."""
+"""Names of the processes, the states they can be in, the runner's record of them, their logs, and who ended a job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any
+
+from include.ground.paths import log_path, run_path, status_path
+from include.ground.settings import Settings
+from include.state.json_file import JsonFile, StateFileUnreadable
 
 RUNNER = "runner"
 BROKER = "broker"
@@ -71,3 +76,96 @@ class ProcessStatus:
     last_error: str = ""
     next_try: datetime | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def log_size(settings: Settings, name: str) -> int:
+    """Return the size of the process's log in bytes; 0 without one."""
+    path = log_path(settings, name)
+    return path.stat().st_size if path.exists() else 0
+
+
+def log_tail(settings: Settings, name: str, since: int = 0, lines: int = 12) -> str:
+    """Return the last lines of the process's log after byte `since`."""
+    path = log_path(settings, name)
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(since, path.stat().st_size - 64_000))
+        text = file.read().decode(errors="replace")
+    return "\n".join(f"  | {line[:300]}" for line in text.splitlines()[-lines:])
+
+
+def last_line(settings: Settings, name: str, since: int) -> str:
+    """Return the last line of the process's log that began after byte `since`; "" if there is none."""
+    lines = [line.removeprefix("  | ") for line in log_tail(settings, name, since, lines=40).splitlines()]
+    return next((line for line in reversed(lines) if line and not line[0].isspace()), "")
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """The runner's view of one process.
+
+    `desired_since` is the request that it tries to satisfy, `failures` the exits in a row, `last_error` the reason of
+    the last one, `next_try` the time of the next start (UTC), `given_up` whether there will be none.
+    """
+
+    desired_since: datetime | None = None
+    restarts: int = 0
+    failures: int = 0
+    last_error: str = ""
+    next_try: datetime | None = None
+    given_up: bool = False
+
+
+@dataclass(frozen=True)
+class RunnerRecord:
+    """The runner's state (a label of ProcessState) with its reason, its pid, the time (UTC), its processes by name."""
+
+    state: str
+    reason: str
+    pid: int
+    at: datetime
+    processes: Mapping[str, ProcessRecord] = field(default_factory=dict)
+    identity: str = ""
+
+
+def runner_record_file(settings: Settings) -> JsonFile[RunnerRecord]:
+    """Return the file of the runner's record; after a power cut the next runner replaces it."""
+    return JsonFile(status_path(settings, RUNNER), RunnerRecord, durable=False)
+
+
+def read_process_records(settings: Settings) -> Mapping[str, ProcessRecord]:
+    """Return the runner's last record of each process; empty if there is no readable one."""
+    record = runner_record_file(settings).read_if_valid()
+    return record.processes if record else {}
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """The command that ended a job, and who gave it; `by` is "" when the command does not know."""
+
+    command: str
+    by: str = ""
+
+
+def job_end_file(settings: Settings, job: str) -> JsonFile[JobEnd]:
+    """Return the file that says who ended a job."""
+    path = run_path(settings, job_name(job)).with_suffix(".ended")
+    return JsonFile(path, JobEnd, f'rm "{path}"', "the job counts as died", durable=False)
+
+
+def note_job_end(settings: Settings, job: str, end: JobEnd) -> None:
+    """Write who ends a job, before it is ended."""
+    job_end_file(settings, job).write(end)
+
+
+def forget_job_end(settings: Settings, job: str) -> None:
+    """Remove what is noted about an earlier run of a job."""
+    job_end_file(settings, job).remove()
+
+
+def find_job_end(settings: Settings, job: str) -> JobEnd | None:
+    """Return who ended a job, None when nobody did or the file cannot be read."""
+    with suppress(StateFileUnreadable):
+        return job_end_file(settings, job).read()
+    return None

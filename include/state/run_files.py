@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,15 +16,58 @@ from typing import Any
 
 import psutil
 
-from include.ground.errors import Terminal
+from include.ground.await_progress import cpu_steps
+from include.ground.errors import Terminal, Transient
+from include.ground.kafka_address import KafkaAddress, KafkaSecurity
+from include.ground.password_file import read_password
 from include.ground.paths import run_path
+from include.ground.ports import is_open
 from include.ground.process_end import any_thread_runs
 from include.ground.process_place import boot_of, host_name, this_boot, this_place
 from include.ground.process_session import session_processes
 from include.ground.settings import Settings
-from include.state.heartbeats import EXPIRY, beaten_since_boot, heartbeat_age
-from include.state.json_file import JsonFile
-from include.state.process_states import job_name
+from include.state.json_file import JsonFile, StateFileUnreadable
+from include.state.process_states import BROKER, ProcessState, job_name, log_size
+
+# A runner touches the files each second; a step that reads declarations on a busy machine takes some.
+EXPIRY = 30.0
+
+
+def beat(path: Path) -> None:
+    """Send a heartbeat for the process of a run file; nothing happens when the file is gone or cannot be written."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def heartbeat_age(path: Path) -> float | None:
+    """Return the seconds since the last heartbeat, None without a run file."""
+    try:
+        beaten = path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    return max(0.0, file_system_now(path.parent) - beaten)
+
+
+def beaten_since_boot(path: Path) -> bool:
+    """Return whether the last heartbeat is younger than this boot: no earlier boot of the machine sent it."""
+    age = heartbeat_age(path)
+    return age is not None and age < seconds_since_boot()
+
+
+def seconds_since_boot() -> float:
+    """Return the seconds since this machine was booted, also those of its sleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def file_system_now(folder: Path) -> float:
+    """Return the time as the file system stamps it: on a network volume this host's clock may be seconds off."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as stamp:
+            return os.fstat(stamp.fileno()).st_mtime
+    except OSError:
+        # Read-only, or full.
+        return time.time()
+
 
 # The start time is counted from the boot time, which the kernel corrects by parts of a second when the clock is set.
 SAME_START = 2.0
@@ -216,3 +260,73 @@ def wait_gone(run: RunFile, timeout: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+class NoBroker(Transient):
+    """No broker runs in this state folder."""
+
+    def __init__(self, state: Path, found: str) -> None:
+        super().__init__(f"no broker is running for {state} (it is {found})", "headrace up")
+        self.state = state
+
+
+def bootstrap_servers(settings: Settings) -> str:
+    """Return the address of the user's own Kafka, or of the running broker; NoBroker when none is running."""
+    if settings.kafka_bootstrap:
+        return external_address(settings)
+    try:
+        run = read_run_file(settings, BROKER)
+    except StateFileUnreadable as error:
+        raise NoBroker(settings.state, ProcessState.UNKNOWN.label) from error
+    if run is None:
+        raise NoBroker(settings.state, ProcessState.STOPPED.label)
+    state = broker_state(run)
+    if state is not ProcessState.RUNNING:
+        raise NoBroker(settings.state, state.label)
+    if is_elsewhere(run):
+        raise NoBroker(settings.state, f"at the loopback address of {run.host}; others need HEADRACE_KAFKA_BOOTSTRAP")
+    return str(run.extra["bootstrap"])
+
+
+def external_address(settings: Settings) -> KafkaAddress:
+    """Return the address of the user's own Kafka. Raises PasswordUnreadable."""
+    protocol, ca_file = settings.kafka_security, settings.kafka_ca_file
+    password = ""
+    if protocol.startswith("SASL") and settings.kafka_password_file:
+        password = read_password("HEADRACE_KAFKA_PASSWORD_FILE", settings.kafka_password_file)
+    login = (settings.kafka_mechanism, settings.kafka_user, password) if password else ("", "", "")
+    security = KafkaSecurity(protocol, *login, str(ca_file) if ca_file else "")
+    return KafkaAddress(settings.kafka_bootstrap, security)
+
+
+def external_state(settings: Settings) -> tuple[ProcessState, str]:
+    """Return whether one of the servers of the user's own Kafka accepts connections, and the address in words."""
+    named = f"{settings.kafka_bootstrap}, your own Kafka"
+    for server in settings.kafka_bootstrap.split(","):
+        host, _, port = server.rpartition(":")
+        if is_open(int(port), host=host):
+            return ProcessState.RUNNING, named
+    return ProcessState.WAITING, f"{named}, accepts no connection"
+
+
+def broker_state(run: RunFile) -> ProcessState:
+    """Return the broker's state from its run file, the process table and its port; elsewhere from its heartbeat."""
+    if is_elsewhere(run):
+        return ProcessState.RUNNING if is_alive(run) else ProcessState.LOST
+    if is_suspended(run):
+        return ProcessState.UNKNOWN
+    if not is_alive(run):
+        return ProcessState.CRASHED
+    return ProcessState.RUNNING if is_open(int(run.extra.get("port", 0))) else ProcessState.STARTING
+
+
+def process_signs(settings: Settings, *names: str) -> tuple[tuple[int, int], ...]:
+    """Return for each process the size of its log and its processor time, which differ after progress."""
+    return tuple((log_size(settings, name), cpu_steps([_pid(settings, name)])) for name in names)
+
+
+def _pid(settings: Settings, name: str) -> int | None:
+    with suppress(StateFileUnreadable):
+        run = read_run_file(settings, name)
+        return None if run is None or is_elsewhere(run) else run.pid
+    return None

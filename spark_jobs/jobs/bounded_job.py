@@ -20,7 +20,7 @@ from include.ground.java_runtime import find_java
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings, load_settings
 from include.read.publication import Publication, find_publication
-from include.state.file_locks import shared_lock
+from include.state.lease import shared_lock
 from include.state.release_files import PlanBuild, planned_slice_file
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.tables.log_lines import error_reason, log_line

@@ -26,10 +26,10 @@ from include.observe.ledger_schema import LedgerMismatch
 from include.observe.ledger_writer import open_writer, project_dataset, rebuild
 from include.read.publication import find_publication
 from include.read.publish_to_store import refuse_start
-from include.state.broker_address import bootstrap_servers
 from include.state.lease import Lease
-from include.state.lease_errors import LeaseLost
+from include.state.lease_table import LeaseLost
 from include.state.process_states import stream_name
+from include.state.run_files import bootstrap_servers
 from spark_jobs.backends.session_start import Opened
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED
 from spark_jobs.layers.bronze import bronze_spec

@@ -24,10 +24,10 @@ from include.ground.paths import bronze_path, checkpoint_path, lease_path, relea
 from include.ground.settings import Settings, load_settings
 from include.observe.ledger_writer import rebuild
 from include.read.publication import find_publication
-from include.state.broker_address import bootstrap_servers
-from include.state.driver_status import status_file
 from include.state.lease import take_lease
 from include.state.process_states import stream_name
+from include.state.run_files import bootstrap_servers
+from include.state.streams import status_file
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.preflight import (
     OffsetsExpired,

@@ -33,8 +33,8 @@ from include.ground.record_coordinates import CONTENT
 from include.ground.settings import Settings
 from include.read.publication import Publication, read_publication
 from include.read.published_tables import BatchOffsets, batch_offsets
-from include.state.broker_address import bootstrap_servers
 from include.state.release_files import PlanBuild, plan_build_file
+from include.state.run_files import bootstrap_servers
 from spark_jobs.history.rebuild_gold import rebuild_gold
 from spark_jobs.history.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.jobs.bounded_job import planned_slice, report, run_slice_job

@@ -20,10 +20,10 @@ from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.kafka import KafkaRefused, TopicMissing, log_end_offsets
 from include.ground.settings import Settings
 from include.observe.ledger_writer import LedgerWriter, project_dataset
-from include.state.broker_address import bootstrap_servers
 from include.state.lease import Lease
-from include.state.lease_errors import LeaseLost
+from include.state.lease_table import LeaseLost
 from include.state.owner_requests import OwnerRequest
+from include.state.run_files import bootstrap_servers
 from spark_jobs.layers.release import BronzeEnd, refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.back_off import BackOff, attempt

@@ -28,7 +28,7 @@ from include.ground.sql_quoting import sql_identifier
 from include.plans.lookup import open_plans
 from include.read.publication import read_publication
 from include.read.publish_to_store import remove_stored_files
-from include.state.file_locks import is_free
+from include.state.lease import is_free
 from spark_jobs.layers.release import Release, refined_batch, tables_of, unfinished_run
 from spark_jobs.layers.silver_tables import expiry_ids, first_unexpired_batch
 from spark_jobs.stream.back_off import SECONDS_AT_ONCE, AutomaticStep

@@ -31,8 +31,8 @@ from include.ground.errors import HeadraceError
 from include.ground.kafka import BrokerUnreachable, TopicMissing, log_end_offsets, partition_ids
 from include.ground.paths import checkpoint_path, reading_lock_path
 from include.ground.settings import Settings
-from include.state.broker_address import bootstrap_servers
-from include.state.file_locks import is_free
+from include.state.lease import is_free
+from include.state.run_files import bootstrap_servers
 from spark_jobs.layers.bronze import (
     BronzeBatch,
     ClusterRecords,

@@ -21,10 +21,9 @@ from include.ground.errors import HeadraceError
 from include.ground.kafka import log_end_offsets
 from include.ground.kafka_times import arrivals, is_arrival
 from include.ground.readable_offsets import readable_end_offsets
-from include.state.broker_address import bootstrap_servers
-from include.state.driver_status import DriverStatus, LastRun
 from include.state.json_file import adapter
-from include.state.run_files import identity_of
+from include.state.run_files import bootstrap_servers, identity_of
+from include.state.streams import DriverStatus, LastRun
 from spark_jobs.layers.release import refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.ingest import Ingest

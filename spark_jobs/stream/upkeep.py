@@ -25,7 +25,7 @@ from include.ground.settings import Settings
 from include.observe.ended_plans import delete_moved, move_ended, pass_over
 from include.plans.lookup import advance_index, plan_ids_of_data
 from include.read.publication import NothingPublished
-from include.state.file_locks import is_free
+from include.state.lease import is_free
 from spark_jobs.layers.release import Release, refined_batch, tables_of
 from spark_jobs.layers.silver import stored_progress
 from spark_jobs.stream.back_off import PAUSE_AFTER_FAILURE, SECONDS_AT_ONCE, AutomaticStep

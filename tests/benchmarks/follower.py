@@ -15,8 +15,8 @@ from include.ground.settings import Settings
 from include.observe.processes import observe_processes
 from include.observe.progress import blocking_process
 from include.read.publication import find_publication
-from include.state.driver_status import LastRun, stream_status
 from include.state.process_states import stream_name
+from include.state.streams import LastRun, stream_status
 
 POLL_SECONDS = 0.02
 STATUS_SECONDS = 0.25

@@ -23,10 +23,8 @@ from include.ground.paths import publication_path
 from include.ground.readable_offsets import readable_end_offsets
 from include.ground.settings import Settings
 from include.run.start_stop import up
-from include.state.broker_address import bootstrap_servers
-from include.state.process_signs import process_signs
 from include.state.process_states import stream_name
-from include.state.run_files import read_run_file
+from include.state.run_files import bootstrap_servers, process_signs, read_run_file
 
 PARTITIONS = 2
 COLD_EVENTS = 2_000

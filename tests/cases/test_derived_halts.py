@@ -19,7 +19,7 @@ from include.ground.paths import derived_run_path
 from include.ground.settings import Settings
 from include.read.publication import publish, read_publication
 from include.read.published_tables import pinned
-from include.state.driver_status import DriverStatus
+from include.state.streams import DriverStatus
 from spark_jobs.layers.derived import DerivedTable, QueryUnfit, commit_derived
 from spark_jobs.stream import derived_run
 from spark_jobs.stream.derived_loop import DerivedLoop

@@ -28,7 +28,7 @@ from include.declare.dataset import RELEASE_START, ReleaseStart
 from include.ground import table_files
 from include.ground.paths import reading_lock_path, snapshot_path
 from include.observe.disk_use import disk_use
-from include.state.file_locks import shared_lock
+from include.state.lease import shared_lock
 from spark_jobs.layers.release import tables_of
 from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.stream.expiry import AutomaticDeletion, retained_tables

@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.state.file_lease import take_file_lease
-from include.state.lease_errors import LeaseHeld
+from include.state.lease import take_file_lease
+from include.state.lease_table import LeaseHeld
 
 HELD = 3
 

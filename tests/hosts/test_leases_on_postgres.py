@@ -17,11 +17,10 @@ from include.ground import process_place
 from include.ground.commit_guard import require_ownership
 from include.ground.paths import lease_path
 from include.ground.settings import CLONE, Settings
-from include.state import database_lease
-from include.state.database_lease import DatabaseLease, LeaseRole, held_leases, revoke_streams_elsewhere
-from include.state.database_lease import take_database_lease as take
-from include.state.lease import is_lease_free
-from include.state.lease_errors import LeaseHeld, LeaseLost, LeaseServerUnavailable
+from include.state import lease as database_lease
+from include.state.lease import DatabaseLease, LeaseRole, held_leases, is_lease_free, revoke_streams_elsewhere
+from include.state.lease import take_database_lease as take
+from include.state.lease_table import LeaseHeld, LeaseLost, LeaseServerUnavailable
 
 pytestmark = pytest.mark.extended
 SECONDS = 5.0
@@ -30,8 +29,8 @@ STREAM = LeaseRole.STREAM
 # Takes the lease of flights, prints its epoch, and `lost` when it lost it.
 HOLDER = """
 import sys, time
-from include.state.database_lease import LeaseRole, take_database_lease
-from include.state.lease_errors import LeaseHeld
+from include.state.lease import LeaseRole, take_database_lease
+from include.state.lease_table import LeaseHeld
 from include.ground.settings import load_settings
 try:
     lease = take_database_lease(load_settings(), "leases/flights", "flights", LeaseRole.STREAM)

@@ -17,11 +17,10 @@ from namespaced_hosts import Host, Network, namespaced_network
 from recovery_site import Site, wait_until
 from two_hosts import DATASET, drivers_on, published, service_environment, settle, shared_site
 
-from include.run.driver_process import driver_command
-from include.state.desired_streams import request_stream
-from include.state.heartbeats import EXPIRY
+from include.run.child_process import driver_command
 from include.state.process_states import RUNNER, stream_name
-from include.state.run_files import read_run_file
+from include.state.run_files import EXPIRY, read_run_file
+from include.state.streams import request_stream
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 FOLDER = Path(__file__).parent

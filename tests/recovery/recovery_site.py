@@ -27,13 +27,11 @@ from include.ground.kafka import ensure_topic, log_end_offsets
 from include.ground.paths import log_path, publication_path, run_path, status_path, warehouse
 from include.ground.settings import CLONE, Settings
 from include.producers.sending import produce
-from include.run.driver_process import driver_command
+from include.run.child_process import driver_command
 from include.run.kafka_broker import answers, start_broker
 from include.run.start_stop import down
-from include.state.broker_address import bootstrap_servers
-from include.state.process_logs import log_size
-from include.state.process_states import stream_name
-from include.state.run_files import RunFile, write_run_file
+from include.state.process_states import log_size, stream_name
+from include.state.run_files import RunFile, bootstrap_servers, write_run_file
 
 TEMPLATE = Path(__file__).parent / "datasets" / "meter"
 # Drivers of these tests run for seconds: the optimising compiler costs more than it gains.

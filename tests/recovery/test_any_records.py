@@ -36,7 +36,7 @@ from include.ground.kafka import log_end_offsets, topic_id
 from include.ground.kafka_record import record_reader
 from include.ground.settings import Settings
 from include.read.published_tables import batch_offsets
-from include.state.broker_address import bootstrap_servers
+from include.state.run_files import bootstrap_servers
 from spark_jobs.jobs.slice_job import write_kafka_records
 from spark_jobs.layers import bronze
 from spark_jobs.layers.bronze import ClusterRecords, complete_source_options

@@ -14,7 +14,7 @@ from recovery_site import Site, wait_until
 from shipped_release import only_plan
 
 from include.ground.settings import CLONE
-from include.run.job_process import GRACE, end_jobs
+from include.run.child_process import GRACE, end_jobs
 from include.state.run_files import job_processes, job_run_files
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]

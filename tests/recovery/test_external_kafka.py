@@ -109,7 +109,7 @@ def produce_readings(user: User) -> None:
         "from confluent_kafka import Producer\n"
         "from include.ground.kafka_address import client_options\n"
         "from include.ground.settings import load_settings\n"
-        "from include.state.broker_address import bootstrap_servers\n"
+        "from include.state.run_files import bootstrap_servers\n"
         "producer = Producer(client_options(bootstrap_servers(load_settings())))\n"
         "for line in sys.stdin.read().splitlines():\n"
         f"    producer.produce({TOPIC!r}, line.encode())\n"

@@ -13,7 +13,7 @@ from transactional_records import send_transactions
 from include.audit import kafka
 from include.audit.kafka import RECORD, AuditUnavailable, Chunk, read_chunks
 from include.ground.settings import Settings
-from include.state.broker_address import bootstrap_servers
+from include.state.run_files import bootstrap_servers
 
 TOPIC = "columns"
 HEADERS = [("trace", b"\x00\xff"), ("trace", b""), ("größe", None)]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from transactional_records import send_transactions
 
 from include.ground.settings import Settings
-from include.state.broker_address import bootstrap_servers
+from include.state.run_files import bootstrap_servers
 from spark_jobs.layers.bronze import complete_source_options
 from spark_jobs.tables import kafka_ranges
 from spark_jobs.tables.arrow_files import read_arrow

@@ -13,7 +13,7 @@ from include.ground.kafka import delete_records_before, ensure_topic, log_end_of
 from include.ground.settings import Settings
 from include.observe.doctor import check_kafka
 from include.observe.machine import Verdict
-from include.state.broker_address import bootstrap_servers
+from include.state.run_files import bootstrap_servers
 
 REFUSED = 2
 

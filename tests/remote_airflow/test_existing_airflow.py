@@ -21,8 +21,8 @@ from include.observe.processes import observe_stream
 from include.plans.journal import load_plan
 from include.plans.stage_results import Stage
 from include.read.publication import read_publication, tables_of
-from include.state.desired_streams import desired_stream
 from include.state.process_states import ProcessState
+from include.state.streams import desired_stream
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 DATASET = "meter"

@@ -28,7 +28,7 @@ from include.ground.delta_log import LOG
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
 from include.observe.progress import observe_progress
-from include.run.driver_process import driver_environment
+from include.run.child_process import driver_environment
 from spark_jobs.tables import commit_log
 
 GOAL = 1.2

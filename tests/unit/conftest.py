@@ -9,7 +9,8 @@ import pytest
 from stand_ins import StandIns
 
 from include.ground.settings import Settings
-from include.run import driver_process, runner
+from include.run import child_process as driver_process
+from include.run import runner
 
 
 @pytest.fixture

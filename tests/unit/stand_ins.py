@@ -18,14 +18,14 @@ from include.ground.paths import status_path
 from include.ground.ports import free_ports
 from include.ground.settings import Settings
 from include.observe.processes import observe_stream
-from include.run import driver_process, runner
+from include.run import child_process as driver_process
+from include.run import runner
 from include.run.child_process import spawn
 from include.run.reconcile import Policy
 from include.run.runner import Runner
-from include.state.desired_streams import request_stream
-from include.state.driver_status import DriverStatus, status_file
 from include.state.process_states import BROKER, CONSOLE, METRICS, OPENLINEAGE, WORKING_STATES, stream_name
 from include.state.run_files import RunFile, read_run_file, send
+from include.state.streams import DriverStatus, request_stream, status_file
 
 # Reports `running`, and `stopped` on SIGTERM; the argument selects a fault.
 DRIVER = """

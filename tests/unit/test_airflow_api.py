@@ -21,7 +21,7 @@ from include.plans.stage_results import Stage
 from include.serve.action_log import last_actions
 from include.serve.console_server import ConsoleExposed, refuse_exposed
 from include.serve.remote_work import RemoteWork, WorkState
-from include.state.desired_streams import desired_stream, request_stream
+from include.state.streams import desired_stream, request_stream
 
 TOKEN = "a token of more than twenty characters"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

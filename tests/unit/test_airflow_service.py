@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from include.ground.settings import Settings
-from include.run import airflow_service
-from include.run.airflow_service import NotInitialised, command_of, main, service_environment
+from include.run import airflow_process as airflow_service
+from include.run.airflow_process import NotInitialised, command_of, main, service_environment
 
 
 @pytest.fixture(autouse=True)
@@ -31,4 +31,4 @@ def test_each_part_is_one_command_of_airflow() -> None:
 @pytest.mark.parametrize("words", [[], ["webserver"], ["scheduler", "x"]])
 def test_other_words_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
-    assert "usage: airflow_service init|api-server" in capsys.readouterr().err
+    assert "usage: airflow_process init|api-server" in capsys.readouterr().err

@@ -35,8 +35,8 @@ from include.observe.alerts import (
     with_delivered,
 )
 from include.observe.metrics import FIGURES
-from include.state.file_locks import LockHeld
 from include.state.json_file import JsonFile
+from include.state.lease import LockHeld
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LAGGING = AlertCondition("Lagging", "lag", ">", 300, 60, "page", "{dataset} lags by {value:.0f} s", "headrace status")

@@ -22,7 +22,7 @@ from include.ground.settings import CLONE, Settings
 from include.read.published_sql import run_query
 from include.read.published_tables import pinned
 from include.read.subscription import subscribe
-from include.state.file_locks import take_lock
+from include.state.lease import take_lock
 
 Edges = list[tuple[str, str, int]]
 QUERY = "query: select kind as source, shop as target, count(*) as weight from silver.sales group by all"

@@ -34,8 +34,8 @@ from include.declare.dataset import declared_dataset
 from include.ground.paths import publication_path, status_path
 from include.ground.settings import Settings, load_settings
 from include.read.publication import Publication, publish
-from include.state.driver_status import LastRun
 from include.state.process_states import ProcessState, ProcessStatus
+from include.state.streams import LastRun
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 

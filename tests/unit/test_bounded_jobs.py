@@ -20,11 +20,10 @@ from include.ground.errors import Terminal, Transient
 from include.ground.settings import CLONE, Settings
 from include.observe.processes import observe_jobs
 from include.plans.stage_results import Stage
-from include.run import job_process
-from include.run.job_process import JobRunning, refuse_running
+from include.run import child_process as job_process
+from include.run.child_process import JobRunning, refuse_running
 from include.run.start_stop import down
-from include.state.job_ends import find_job_end
-from include.state.process_states import ProcessState
+from include.state.process_states import ProcessState, find_job_end
 from include.state.run_files import job_processes, job_run_files
 
 NAME = "replay-flights-1"
@@ -38,7 +37,7 @@ subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(15, signal
 while True: pass
 """
 RUN = "from include.ground.settings import load_settings; from include.change.jobs import run_job\n"
-RUN += f"from include.run import job_process; job_process.GRACE = {GRACE}\n"
+RUN += f"from include.run import child_process; child_process.GRACE = {GRACE}\n"
 RUN += f"run_job(load_settings(), {NAME!r}, 'flights', ('some_job',), lambda _: None)"
 
 

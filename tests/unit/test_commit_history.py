@@ -40,7 +40,7 @@ from include.ground.settings import Settings
 from include.observe.disk_use import disk_use
 from include.observe.ledger_writer import project_dataset, rebuild
 from include.read.published_tables import batch_offsets
-from include.state.file_locks import shared_lock
+from include.state.lease import shared_lock
 from spark_jobs.layers.release import tables_of
 from spark_jobs.stream.upkeep import HISTORY_EVERY, AutomaticHistory
 from spark_jobs.tables import commit_log, delta_table

@@ -14,7 +14,7 @@ from include.ground.ports import free_ports, listener
 from include.ground.settings import Settings
 from include.observe.processes import observe_process
 from include.run import runner
-from include.run.optional_processes import start_console
+from include.run.runner import start_console
 from include.state.process_states import CONSOLE, ProcessState
 from include.state.run_files import is_alive, read_run_file, send
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from include.ground.commit_guard import require_ownership
-from include.state.database_lease import HELD_SHARE, DatabaseLease
-from include.state.lease_errors import LeaseLost
-from include.state.lease_table import LeaseTable
+from include.state.lease import HELD_SHARE, DatabaseLease
+from include.state.lease_table import LeaseLost, LeaseTable
 
 SECONDS = 600.0
 NOBODY = "postgresql://127.0.0.1:9/leases"

@@ -28,8 +28,8 @@ from include.ground.settings import Settings
 from include.observe.progress import Batches, DatasetProgress, Lag, Progress
 from include.producers.manifest import KindScore, Score
 from include.read.published_sql import tables_mentioned, validate_reading
-from include.state.driver_status import DriverStatus
 from include.state.process_states import ProcessState, ProcessStatus
+from include.state.streams import DriverStatus
 
 BROKER = ProcessStatus("broker", 1, ProcessState.RUNNING)
 STREAM = ProcessStatus("stream:flights", 2, ProcessState.RUNNING)

@@ -25,9 +25,9 @@ from include.observe.health import (
 )
 from include.observe.metrics import HeadraceCollector
 from include.read.publication import Publication, SourceVersion, TableVersion, publish
-from include.state.desired_streams import request_stream
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
+from include.state.streams import request_stream
 
 NAME = "weather_delays"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -9,7 +9,8 @@ import pytest
 from include.declare.dataset import DatasetUnknown
 from include.ground.paths import desired_path
 from include.ground.settings import Settings
-from include.state.desired_streams import (
+from include.state.json_file import StateFileUnreadable
+from include.state.streams import (
     DesiredStream,
     desired_stream,
     desired_streams,
@@ -18,7 +19,6 @@ from include.state.desired_streams import (
     release_stream,
     request_stream,
 )
-from include.state.json_file import StateFileUnreadable
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)

@@ -11,7 +11,7 @@ from preflight_scene import Scene, open_scene
 
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
-from include.state.file_locks import shared_lock
+from include.state.lease import shared_lock
 from spark_jobs.stream import progress
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.progress import READABLE_AFTER, has_records

@@ -13,9 +13,9 @@ import pytest
 from include.change.kind import ASSUMED_RATE, reported_rate
 from include.ground.paths import status_path
 from include.ground.settings import Settings
-from include.state.driver_status import DriverStatus, LastRun, read_reported_status, status_file, stream_status
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile
+from include.state.streams import DriverStatus, LastRun, read_reported_status, status_file, stream_status
 from spark_jobs.stream import progress
 from spark_jobs.stream.progress import StatusReporter
 

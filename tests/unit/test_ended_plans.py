@@ -41,7 +41,7 @@ from include.plans.lookup import plan_ids_of_data
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE
 from include.plans.stage_results import Stage
 from include.read.publication import NothingPublished, publish
-from include.state.file_locks import take_lock
+from include.state.lease import take_lock
 from include.state.release_files import active_releases_file
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.driver_loop import DriverLoop

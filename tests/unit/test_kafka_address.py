@@ -11,8 +11,8 @@ from include.ground.password_file import PasswordUnreadable
 from include.ground.ports import listener
 from include.ground.settings import InvalidSetting, Settings
 from include.observe.processes import observe_process, unsupervised_status
-from include.state.broker_address import bootstrap_servers
 from include.state.process_states import BROKER, ProcessState
+from include.state.run_files import bootstrap_servers
 
 SECURED = KafkaSecurity("SASL_SSL", "SCRAM-SHA-512", "user", 'pass"word\\', "/etc/ca.pem")
 

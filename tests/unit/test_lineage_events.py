@@ -17,7 +17,7 @@ from include.ground.settings import Settings
 from include.observe.ledger_writer import open_writer, project_dataset
 from include.observe.lineage_sender import EventFollower, NoReceiver, ReceiverUnavailable, receiver, split_address
 from include.observe.run_feeds import cursors_file
-from include.state.file_locks import LockHeld
+from include.state.lease import LockHeld
 
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
 JOBS = ["flights.ingest", "flights.refine", *(f"flights.gold.{name}" for name in GOLD)]

@@ -37,9 +37,9 @@ from include.plans.journal import record_failure, save_plan
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, REPLAY, Member
 from include.plans.stage_results import ReleaseBuilt, Stage
 from include.read.publication import Publication, SourceVersion, TableVersion, publish, read_publication
-from include.state.driver_status import DriverStatus, status_file
 from include.state.process_states import stream_name
 from include.state.run_files import RunFile, identity_of, started_at, write_run_file
+from include.state.streams import DriverStatus, status_file
 
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
 

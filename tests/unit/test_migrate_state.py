@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from include.cli.main import app
 from include.ground.paths import active_releases_path, desired_path, patch_in_progress_path, request_path, run_path
 from include.ground.settings import CLONE, Settings
-from include.state.desired_streams import desired_stream, request_stream
 from include.state.migrate_state import EarlierVersionRunning, migrate_state
 from include.state.owner_requests import RequestKind, pending_request
 from include.state.run_files import read_run_file, started_at
+from include.state.streams import desired_stream, request_stream
 
 WANTED = {"dataset": "flights", "by": "headrace up", "since": "2026-01-02T03:04:05+00:00", "wanted": True}
 ORDER = {"plan": "p1", "kind": "correct", "release": "r1", "attempt": "a"}

@@ -32,12 +32,11 @@ from include.run.child_process import exit_code, spawn
 from include.run.reconcile import Policy
 from include.run.runner import environment_settings
 from include.run.start_stop import StateBusy, StateSuspended, down, ensure_runner, exclusive_command
-from include.state.broker_address import NoBroker, bootstrap_servers
-from include.state.desired_streams import desired_streams, request_stream
-from include.state.process_logs import last_line
-from include.state.process_states import RUNNER, ProcessState
+from include.state.process_states import RUNNER, ProcessState, last_line
 from include.state.run_files import (
+    NoBroker,
     RunFile,
+    bootstrap_servers,
     is_alive,
     read_run_file,
     send,
@@ -46,6 +45,7 @@ from include.state.run_files import (
     wait_gone,
     write_run_file,
 )
+from include.state.streams import desired_streams, request_stream
 
 
 def desired(settings: Settings) -> set[str]:

@@ -21,28 +21,31 @@ from include.ground.settings import Settings
 from include.observe.doctor import check_locks_elsewhere
 from include.observe.machine import Verdict
 from include.observe.processes import observe_jobs, observe_process, observe_stream
-from include.run import job_process
-from include.run.job_process import JobRunning, end_job, refuse_running
+from include.run import child_process as job_process
+from include.run.child_process import JobRunning, end_job, refuse_running
 from include.run.runner_lease import RunnerAlreadyRunning, forget_other_places, refuse_other_host
 from include.run.start_stop import NoRunner, down, up_runner
-from include.state.broker_address import NoBroker, bootstrap_servers
-from include.state.desired_streams import desired_stream, request_stream
-from include.state.driver_status import DriverStatus, read_reported_status, status_file
-from include.state.file_locks import take_lock
-from include.state.heartbeats import EXPIRY, beat, heartbeat_age, seconds_since_boot
+from include.state.lease import take_lock
 from include.state.process_states import BROKER, CONSOLE, METRICS, RUNNER, ProcessState
 from include.state.run_files import (
+    EXPIRY,
+    NoBroker,
     ProcessElsewhere,
     RunFile,
+    beat,
+    bootstrap_servers,
     end_request_path,
+    heartbeat_age,
     identity_of,
     is_alive,
     read_run_file,
     run_file,
+    seconds_since_boot,
     started_at,
     terminate,
     write_run_file,
 )
+from include.state.streams import DriverStatus, desired_stream, read_reported_status, request_stream, status_file
 
 FLIGHTS = "stream:flights"
 OTHER_CONTAINER = f"{this_boot()}/1"

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from include.ground.settings import Settings
-from include.state.driver_status import DriverStatus, status_file
 from include.state.process_states import stream_name
+from include.state.streams import DriverStatus, status_file
 from spark_jobs.jobs import repair_job
 from spark_jobs.jobs.repair_job import repair
 

@@ -21,7 +21,7 @@ from include.ground.settings import Settings
 from include.plans.journal import load_plan
 from include.plans.plan import REPLAY
 from include.plans.stage_results import Stage
-from include.state.desired_streams import desired_stream, request_stream
+from include.state.streams import desired_stream, request_stream
 
 STREAM, RUN = "stream__flights", "scheduled__1"
 REPLAY_DAG = "replay__flights"

@@ -19,15 +19,15 @@ from include.ground.paths import desired_path, run_path, runner_lock_path, statu
 from include.ground.ports import PortInUse
 from include.ground.settings import CLONE, Settings
 from include.observe.processes import observe_process, observe_processes, observe_stream
-from include.run import driver_process, runner
-from include.run.driver_process import start_blocker
+from include.run import child_process as driver_process
+from include.run import runner
+from include.run.child_process import start_blocker
 from include.run.runner import Runner, restart_policy, supervise
 from include.run.runner_lease import RunnerAlreadyRunning, sole_runner
-from include.state.desired_streams import release_stream, request_stream
-from include.state.file_locks import take_lock
-from include.state.process_states import BROKER, RUNNER, WORKING_STATES, ProcessState
+from include.state.lease import take_lock
+from include.state.process_states import BROKER, RUNNER, WORKING_STATES, ProcessState, read_process_records
 from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
-from include.state.runner_record import read_process_records
+from include.state.streams import release_stream, request_stream
 
 FLIGHTS = "stream:flights"
 
@@ -273,7 +273,7 @@ def test_second_runner_is_refused(settings: Settings) -> None:
 def test_lock_is_released_when_its_process_ends(settings: Settings) -> None:
     path = settings.state / "run" / "runner.lock"
     code = (
-        "import sys, time; from pathlib import Path; from include.state.file_locks import take_lock\n"
+        "import sys, time; from pathlib import Path; from include.state.lease import take_lock\n"
         "kept = take_lock(Path(sys.argv[1]), 'another'); print('held', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=CLONE, stdout=subprocess.PIPE)

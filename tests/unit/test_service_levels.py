@@ -17,9 +17,9 @@ from include.observe import health, progress
 from include.observe.health import StreamObserver, rejected_share, stream_health
 from include.observe.ledger_reader import DatasetTotals, ReleaseTotals
 from include.observe.ledger_writer import open_writer, project_dataset
-from include.state.desired_streams import request_stream
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
+from include.state.streams import request_stream
 
 FLIGHTS = "stream:flights"
 

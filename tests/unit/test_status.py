@@ -30,10 +30,9 @@ from include.observe.progress import (
     observe_progress,
     offsets_behind,
 )
-from include.state.desired_streams import request_stream
-from include.state.process_states import BROKER, RUNNER, ProcessState
+from include.state.process_states import BROKER, RUNNER, ProcessRecord, ProcessState, RunnerRecord, runner_record_file
 from include.state.run_files import RunFile, started_at, write_run_file
-from include.state.runner_record import ProcessRecord, RunnerRecord, runner_record_file
+from include.state.streams import request_stream
 
 GONE = 2**22 - 1
 FLIGHTS = "stream:flights"

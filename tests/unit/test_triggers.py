@@ -24,8 +24,8 @@ from include.observe.health import (
 from include.plans.journal import record_result, save_plan
 from include.plans.plan import REPLAY, Plan, Prediction
 from include.plans.stage_results import Cancelled
-from include.state.desired_streams import desired_stream, release_stream, request_stream
 from include.state.process_states import ProcessState
+from include.state.streams import desired_stream, release_stream, request_stream
 
 WELL = StreamHealth(
     dataset="flights",

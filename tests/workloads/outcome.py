@@ -31,9 +31,8 @@ from include.producers.manifest import ManifestExists, refuse_other_run
 from include.producers.sending import Run, send
 from include.read.published_tables import pinned
 from include.run.start_stop import down, up
-from include.state.broker_address import bootstrap_servers
-from include.state.process_signs import process_signs
 from include.state.process_states import stream_name
+from include.state.run_files import bootstrap_servers, process_signs
 from workloads.analyses import AnalysisResult, analysed
 from workloads.arrival_orders import OrderComparison
 from workloads.checks import (
