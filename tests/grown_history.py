@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
 from include.declare.dataset import Dataset, declared_dataset
+from include.declare.event_times import PROGRESS, WatermarkProgress
 from include.declare.gold import AdditiveGold
-from include.declare.watermark import PROGRESS, WatermarkProgress
 from include.ground.commit_history import history_end
 from include.ground.paths import gold_path, rejected_path, silver_path
 from include.ground.settings import Settings

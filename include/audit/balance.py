@@ -35,9 +35,9 @@ from include.audit.silver import (
 )
 from include.audit.verified_history import AuditScope, VerifiedGold
 from include.declare.column_lineage import unchanged_fields
+from include.declare.contract import AVRO, JSON
 from include.declare.dataset import Dataset
 from include.declare.gold import EVERY_RUN, Gold
-from include.declare.payload_format import AVRO, JSON
 from include.declare.payload_text import define_payload_text
 from include.declare.writer_schemas import WriterSchemas
 from include.read.memory_database import memory_database, view_table

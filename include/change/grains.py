@@ -19,9 +19,9 @@ from typing import Any
 from include.change.kind import refuse_unknown_dataset
 from include.declare.dataset import released_dataset
 from include.declare.derived_dataset import derived_names, released_derived
+from include.declare.event_times import Watermark, watermarks
 from include.declare.gold import Gold
 from include.declare.grain_range import timed_query
-from include.declare.watermark import Watermark, watermarks
 from include.declare.windows import MICROSECOND
 from include.ground.delta_log import commits, commits_descending
 from include.ground.settings import Settings

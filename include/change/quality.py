@@ -20,10 +20,9 @@ from include.change.checkpoint import validate_tables
 from include.change.compare import Side
 from include.change.jobs import run_job
 from include.declare.column_type import Profile
-from include.declare.contract import Column, Contract
+from include.declare.contract import JSON, Column, Contract
 from include.declare.contract_rules import Rule, RuleResult
 from include.declare.derived_dataset import released_contract
-from include.declare.payload_format import JSON
 from include.declare.payload_text import define_payload_text
 from include.declare.writer_schemas import WriterSchemas
 from include.ground.durable_files import write_atomically

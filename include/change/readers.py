@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from include.change.kind import refuse_conflict
 from include.declare.analyses import declared_analyses
-from include.declare.column_lineage import dataset_columns, derived_lineage
-from include.declare.column_uses import Columns, analysis_uses, derived_uses
+from include.declare.column_lineage import Columns, analysis_uses, dataset_columns, derived_lineage, derived_uses
 from include.declare.dataset import Dataset, DatasetUnknown, dataset_names
 from include.declare.dataset_checks import validate_datasets
 from include.declare.derived_dataset import (

@@ -20,8 +20,15 @@ from include.change.contract_check import ContractCheck, check_contracts
 from include.change.jobs import JobFailed, run_job
 from include.cli.main import FAILED
 from include.cli.terminal import AsJson, sample_file, wide_console
-from include.declare.dataset import dataset_names, declared_dataset, released_dataset
-from include.declare.dataset_cases import case_files, case_text, expected_case, expected_path
+from include.declare.dataset import (
+    case_files,
+    case_text,
+    dataset_names,
+    declared_dataset,
+    expected_case,
+    expected_path,
+    released_dataset,
+)
 from include.declare.dataset_checks import checked_dataset, validate_datasets
 from include.declare.derived_dataset import all_dataset_names, declared_contract
 from include.declare.inferred_dataset import InferredDataset, inferred_dataset

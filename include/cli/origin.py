@@ -19,8 +19,14 @@ from include.cli.terminal import AsJson, wide_console
 from include.declare.column_lineage import TableNotDeclared, declared_columns, described_columns
 from include.declare.column_origins import TableColumns
 from include.declare.dataset import dataset_names, declared_dataset
-from include.declare.derived_dataset import declared_derived, derived_names
-from include.declare.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
+from include.declare.derived_dataset import (
+    REFERENCE,
+    LineageEdge,
+    declared_derived,
+    derived_edges,
+    derived_names,
+    lineage_edges,
+)
 from include.declare.payload_text import shown_payload
 from include.declare.writer_schemas import known_schemas
 from include.ground.settings import load_settings

@@ -6,13 +6,24 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from include.declare.column_type import ColumnType, IntegerType, Value
 from include.declare.contract_rules import REJECT, Rule
 from include.declare.contract_types import COLUMN_TYPES
-from include.declare.payload_format import JSON
 from include.declare.portable_regex import DEFAULT_STRING_BYTES
+from include.declare.yaml_declarations import Declared
+
+JSON, AVRO, JSON_SCHEMA = "json", "avro", "json-schema"
+"""JSON; Avro, and JSON, in the wire format of a schema registry."""
+
+
+class DeclaredFormat(Declared):
+    """The custom property `format` of a contract's record."""
+
+    property: Literal["format"]
+    value: Literal["json", "avro", "json-schema"]
+
 
 CLOCK_SKEW = timedelta(minutes=10)
 ADDED_UP = 10**12

@@ -13,10 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from include.declare.column_type import MAX_PRECISION, ColumnType, Value
-from include.declare.contract import Column, Contract, ServiceLevel
+from include.declare.contract import JSON, Column, Contract, DeclaredFormat, ServiceLevel
 from include.declare.contract_rules import Rule, RuleModel, rule_findings, typed_rule
 from include.declare.contract_types import COLUMN_TYPES, LOGICAL, declared_type, default_type
-from include.declare.payload_format import JSON, DeclaredFormat
 from include.declare.portable_regex import DEFAULT_STRING_BYTES, pattern_fault
 from include.declare.yaml_declarations import (
     Declared,

@@ -7,6 +7,7 @@ those columns; an expression that gives an array touches each of its elements.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from datetime import timedelta
@@ -31,7 +32,7 @@ from include.declare.dataset import (
     released_dataset,
     released_folder,
 )
-from include.declare.gold import CONFIG, QueryGold, QueryText
+from include.declare.gold import CONFIG, Gold, QueryGold, QueryText
 from include.declare.pipeline import Pipeline, Retention, load_pipeline, named_items
 from include.declare.yaml_declarations import NAME, Document, raise_problems
 from include.ground.errors import Terminal
@@ -204,3 +205,53 @@ def released_contract(settings: Settings, name: str, release: str) -> Contract:
     if (snapshot_path(settings, name, release) / DERIVED).is_file():
         return as_dataset(released_derived(settings, name, release)).contract
     return released_dataset(settings, name, release).contract
+
+
+@plain_dataclass(frozen=True, order=True)
+class ColumnUse:
+    """A column of a table that a text reads; `place`: file and line, such as `gold/taps_hours.sql:2`."""
+
+    table: str
+    column: str
+    place: str
+
+
+REFERENCE = "reference "
+
+
+@plain_dataclass(frozen=True)
+class LineageEdge:
+    """`target` is computed from `source`; `by` names the step."""
+
+    source: str
+    target: str
+    by: str
+
+
+def lineage_edges(dataset: Dataset) -> Iterator[LineageEdge]:
+    """Yield the edges from a dataset's topic to its gold tables."""
+    name, pipeline = dataset.name, dataset.pipeline
+    bronze, silver = f"bronze.{name}", f"silver.{name}"
+    yield LineageEdge(f"topic {pipeline.topic}", bronze, "every record, byte for byte")
+    yield LineageEdge(bronze, f"rejected.{name}", "records that break the contract, and duplicates")
+    yield LineageEdge(bronze, silver, "contract.yaml, silver.py")
+    for table in pipeline.reference:
+        yield LineageEdge(f"{REFERENCE}{name}.{table.name}", silver, "joined as of the batch")
+    yield from (LineageEdge(silver, f"gold.{gold.name}", described_gold(gold)) for gold in pipeline.gold)
+
+
+def derived_edges(derived: DerivedDataset) -> Iterator[LineageEdge]:
+    """Yield the edges from the sources of a derived dataset to its gold tables."""
+    for gold in derived.pipeline.gold:
+        by = f"derived by {', '.join(gold.grain)}"
+        yield from (LineageEdge(source, f"gold.{gold.name}", by) for source in derived.pipeline.sources.values())
+
+
+def described_gold(gold: Gold) -> str:
+    """Describe kind and grain of a gold table."""
+    window, session = gold.window, gold.session
+    grain = list(gold.grain_columns)
+    if window is not None:
+        grain[0] += f" ({window.size} every {window.slide})" if window.slide else f" ({window.size})"
+    sessions = f", sessions with gaps of {session.gap}" if session else ""
+    return f"{gold.kind} by {', '.join(grain)}{sessions}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from include.declare.dataset_cases import expected_path
+from include.declare.dataset import expected_path
 from include.declare.inferred_dataset import LARGE_SAMPLE, InferredDataset, InferredField, TimeForm, longest_accepted
 from include.declare.sample_records import RecordSample
 from include.declare.yaml_declarations import NAME, NAME_RULE

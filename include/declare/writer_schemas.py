@@ -78,3 +78,19 @@ def _read(path: Path, number: int, line: bytes) -> RegisteredSchema:
         return RegisteredSchema(int(found["id"]), str(found["type"]), str(found["schema"]))
     except (ValueError, KeyError, TypeError) as error:
         raise WriterSchemasUnreadable(path, number, f"{type(error).__name__}: {error}") from error
+
+
+MAGIC = b"\x00"
+HEADER_BYTES = 5
+
+
+def framed(schema: int, payload: bytes) -> bytes:
+    """Return a payload in the wire format."""
+    return MAGIC + schema.to_bytes(4, "big") + payload
+
+
+def schema_id(value: bytes | None) -> int | None:
+    """Return the id that a value names; None when it is not in the wire format."""
+    if value is None or len(value) < HEADER_BYTES or value[:1] != MAGIC:
+        return None
+    return int.from_bytes(value[1:HEADER_BYTES], "big")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from include.declare.watermark import watermark_facts
+from include.declare.event_times import watermark_facts
 from include.ground.delta_log import Commit
 from include.observe.ledger_schema import (
     FACTS,

@@ -42,12 +42,10 @@ from openlineage.client.uuid import generate_static_uuid
 
 from include.declare.analyses import Analysis
 from include.declare.column_lineage import dataset_columns, derived_lineage
-from include.declare.column_origins import DIRECT, Origins, TableColumns, Use, unique, used
+from include.declare.column_origins import DIRECT, Origins, TableColumns, Use, query_columns, unique, used
 from include.declare.dataset import Dataset
-from include.declare.derived_dataset import DerivedDataset
+from include.declare.derived_dataset import REFERENCE, DerivedDataset, described_gold
 from include.declare.gold import Gold
-from include.declare.lineage_graph import REFERENCE, described_gold
-from include.declare.query_columns import query_columns
 from include.ground.settings import Settings
 from include.read.published_tables import RECORD_LAYERS
 

@@ -16,8 +16,7 @@ from openlineage.client.event_v2 import JobEvent
 from include.declare.analyses import declared_analyses
 from include.declare.column_lineage import VALUE, dataset_columns
 from include.declare.dataset import DERIVED, Dataset, dataset_names, declared_dataset, released_dataset
-from include.declare.derived_dataset import derived_in_order, released_derived
-from include.declare.lineage_graph import REFERENCE
+from include.declare.derived_dataset import REFERENCE, derived_in_order, released_derived
 from include.ground.errors import HeadraceError
 from include.ground.paths import reference_path, snapshot_path
 from include.ground.settings import Settings

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from openlineage.client.event_v2 import RunState
 
 from include.declare.dataset import ReleaseUnknown
+from include.declare.derived_dataset import REFERENCE
 from include.declare.history_slice import KAFKA
-from include.declare.lineage_graph import REFERENCE
 from include.ground.paths import table_path
 from include.observe.lineage_events import (
     DeclaredJob,

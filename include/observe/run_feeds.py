@@ -20,7 +20,7 @@ from openlineage.client.event_v2 import RunState
 from include.declare.analyses import declared_analysis
 from include.declare.column_origins import TableColumns
 from include.declare.contract_rules import RuleResult
-from include.declare.lineage_graph import REFERENCE
+from include.declare.derived_dataset import REFERENCE
 from include.ground.delta_log import Commit, commits_descending, commits_following
 from include.ground.errors import HeadraceError
 from include.ground.paths import openlineage_path, table_path, warehouse

@@ -13,8 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from include.declare.dataset import Dataset, released_dataset
-from include.declare.event_times import utc_text
-from include.declare.watermark import WatermarkProgress, read_progress
+from include.declare.event_times import WatermarkProgress, read_progress, utc_text
 from include.ground.delta_log import newest_metadata
 from include.ground.errors import HeadraceError
 from include.ground.paths import snapshot_path

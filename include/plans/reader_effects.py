@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from include.declare.column_use import ColumnUse
+from include.declare.derived_dataset import ColumnUse
 from include.ground.errors import Terminal
 
 ColumnTypes = Mapping[str, Mapping[str, str]]

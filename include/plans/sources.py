@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from include.declare.column_use import ColumnUse
-from include.declare.derived_dataset import DerivedDataset
+from include.declare.derived_dataset import ColumnUse, DerivedDataset
 from include.ground.errors import Terminal
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
@@ -94,7 +93,7 @@ def columns_at(settings: Settings, versions: Versions) -> ColumnTypes:
 def missing_columns(derived: DerivedDataset, columns: ColumnTypes, also: ColumnTypes | None = None) -> list[ColumnUse]:
     """Return what a derived dataset reads and its sources lack; `also`: columns that they have elsewhere."""
     # sqlglot takes half a second to import: only those who check need it.
-    from include.declare.column_uses import derived_uses
+    from include.declare.column_lineage import derived_uses
 
     known = {table: {**columns.get(table, {}), **(also or {}).get(table, {})} for table in {*columns, *(also or {})}}
     has = {table: {name.lower() for name in found} for table, found in columns.items()}

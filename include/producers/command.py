@@ -21,10 +21,10 @@ from rich.console import Console
 from include.cli.main import FAILED, INTERRUPTED
 from include.cli.terminal import output_file, sample_file, share, utc_time
 from include.declare.avro_record import SchemaUnusable, avro_record
+from include.declare.contract import AVRO, JSON
 from include.declare.dataset import Dataset, declared_dataset
-from include.declare.payload_format import AVRO, JSON
-from include.declare.record_encoding import avro_encoding, contract_schema
-from include.declare.wire_format import framed
+from include.declare.payload_text import avro_encoding, contract_schema
+from include.declare.writer_schemas import framed
 from include.ground.errors import Terminal
 from include.ground.kafka import ensure_topic
 from include.ground.schema_registry import AVRO as AVRO_TYPE

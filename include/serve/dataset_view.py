@@ -16,9 +16,9 @@ from include.declare.derived_dataset import (
     DerivedDataset,
     as_dataset,
     declared_derived,
+    described_gold,
     released_derived,
 )
-from include.declare.lineage_graph import described_gold
 from include.declare.payload_text import shown_payload
 from include.declare.row_expectations import PAIR
 from include.declare.writer_schemas import known_schemas

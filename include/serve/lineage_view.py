@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.declare.dataset import CODE, dataset_names, declared_dataset
-from include.declare.derived_dataset import declared_derived, derived_names
-from include.declare.lineage_graph import REFERENCE, LineageEdge, derived_edges, lineage_edges
+from include.declare.derived_dataset import (
+    REFERENCE,
+    LineageEdge,
+    declared_derived,
+    derived_edges,
+    derived_names,
+    lineage_edges,
+)
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 

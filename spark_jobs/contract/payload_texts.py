@@ -20,9 +20,8 @@ from pyspark.sql.avro.functions import from_avro
 
 from include.declare.avro_record import AvroField, AvroRecord, SchemaUnusable, avro_record
 from include.declare.column_type import AvroKind
-from include.declare.contract import Contract
-from include.declare.payload_format import AVRO, JSON
-from include.declare.wire_format import HEADER_BYTES
+from include.declare.contract import AVRO, JSON, Contract
+from include.declare.writer_schemas import HEADER_BYTES
 from include.ground.schema_registry import AVRO as AVRO_TYPE
 from include.ground.schema_registry import RegisteredSchema
 from spark_jobs.contract.json_record import MAX_BYTES

@@ -22,9 +22,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.declare.contract import Column, Contract
+from include.declare.contract import JSON, Column, Contract
 from include.declare.contract_rules import REJECT, Rule
-from include.declare.payload_format import JSON
 from include.ground.kafka_times import AFTER, BEFORE
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
 from spark_jobs.contract.json_record import DETAIL, FAULT, JsonValue, json_value, json_values

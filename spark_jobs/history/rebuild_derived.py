@@ -20,8 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.declare.derived_dataset import DerivedDataset, DerivedGold
-from include.declare.grain_range import GrainRange
-from include.declare.touched_ranges import Shift
+from include.declare.grain_range import GrainRange, Shift
 from include.ground.settings import Settings
 from include.ground.sql_quoting import same_sql, sql_identifier
 from include.read.publication import Publication

@@ -23,8 +23,8 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from include.declare.contract import JSON
 from include.declare.dataset import Dataset, declared_dataset
-from include.declare.payload_format import JSON
 from include.declare.reference_tables import current_versions
 from include.ground.app_ids import bronze_app_id
 from include.ground.settings import Settings

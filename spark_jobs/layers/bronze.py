@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.declare.watermark import IDLE
+from include.declare.event_times import IDLE
 from include.ground.app_ids import quiet_app_id
 from include.ground.kafka_address import source_options
 from include.ground.kafka_times import AFTER, FIRST_DATE, LAST_DATE

@@ -48,7 +48,7 @@ from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.spark_files import rows_in_files
 
 if TYPE_CHECKING:
-    from include.declare.touched_ranges import Shift
+    from include.declare.grain_range import Shift
 
 Shifts = Mapping[str, "Shift"]
 """By column of the grain, how its expression of `touched_by` shifts a column of the source; those that are known."""
@@ -161,7 +161,7 @@ def touched_by_rows(rows: DataFrame, touched_by: Mapping[str, str]) -> DataFrame
 def known_shifts(touched_by: Mapping[str, str]) -> Shifts:
     """Return the shifts of the expressions that have one."""
     # sqlglot takes half a second to import: only drivers of derived datasets need it.
-    from include.declare.touched_ranges import shift_of
+    from include.declare.grain_range import shift_of
 
     found = {column: shift_of(expression) for column, expression in touched_by.items()}
     return {column: shift for column, shift in found.items() if shift is not None}

@@ -16,9 +16,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.declare.event_times import FIRST, LAST
+from include.declare.event_times import FIRST, LAST, WatermarkProgress, watermark_facts
 from include.declare.gold import EVERY_RUN, Gold
-from include.declare.watermark import WatermarkProgress, watermark_facts
 from include.declare.windows import Session, Start, Window
 from include.read.published_tables import REFRESH_KEY, RefreshState, stored_refresh_state
 from spark_jobs.layers.gold_files import GoldTable, files_within

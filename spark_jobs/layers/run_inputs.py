@@ -16,8 +16,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.declare.contract import AVRO
 from include.declare.dataset import Dataset
-from include.declare.payload_format import AVRO
 from include.declare.reference_tables import read_version
 from include.declare.writer_schemas import WriterSchemas, keep_schemas, known_schemas, schemas_size
 from include.ground.delta_log import Commit, commits_following, latest_version, read_commit

@@ -25,7 +25,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.declare.dataset import Dataset
-from include.declare.watermark import IDLE, PROGRESS, ROWLESS, WatermarkProgress, read_progress, watermark_facts
+from include.declare.event_times import IDLE, PROGRESS, ROWLESS, WatermarkProgress, read_progress, watermark_facts
 from include.ground.delta_log import commits
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_literal

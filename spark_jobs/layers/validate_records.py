@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from include.declare.contract import AVRO
 from include.declare.dataset import Dataset
-from include.declare.payload_format import AVRO
 from include.ground.paths import release_path
 from include.ground.record_coordinates import POSITION
 from include.ground.settings import Settings

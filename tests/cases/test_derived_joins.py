@@ -18,9 +18,8 @@ from small_release import Record, SmallRelease, small_release
 
 from include.audit.origin import DerivedOrigin, derived_origin
 from include.declare.dataset_checks import dataset_problems
-from include.declare.derived_dataset import declared_derived, snapshot_derived
+from include.declare.derived_dataset import declared_derived, derived_edges, snapshot_derived
 from include.declare.history_slice import BRONZE, Slice, Span
-from include.declare.lineage_graph import derived_edges
 from include.ground.settings import CLONE, Settings
 from include.read.published_tables import pinned
 from spark_jobs.jobs.derived_audit_job import recomputed_tables

@@ -11,7 +11,7 @@ from avro_trades import CONTRACT, trades_folder
 from pyspark.sql import SparkSession
 from small_release import Record, small_release
 
-from include.declare.wire_format import framed
+from include.declare.writer_schemas import framed
 from include.ground.settings import Settings
 from spark_jobs.layers import prepared_silver
 from spark_jobs.layers.validate_records import begin_full_validation

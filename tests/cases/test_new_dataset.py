@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from include.declare.dataset import declared_dataset
-from include.declare.dataset_cases import expected_case
+from include.declare.dataset import declared_dataset, expected_case
 from include.declare.inferred_dataset import inferred_dataset
 from include.declare.sample_records import record_sample
 from include.declare.scaffold import write_folder

@@ -25,8 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.audit.silver import exact_number
-from include.declare.contract import Contract
-from include.declare.payload_format import JSON_SCHEMA
+from include.declare.contract import JSON_SCHEMA, Contract
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import REASONS, compiled_validator
 from spark_jobs.layers.validate_records import RECORD

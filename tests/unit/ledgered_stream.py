@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from include.declare.watermark import PROGRESS, WatermarkProgress
+from include.declare.event_times import PROGRESS, WatermarkProgress
 from include.ground.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
 from include.ground.settings import Settings
 from include.read.publication import Publication, TableVersion, publish

@@ -11,11 +11,10 @@ from avro_trades import CONTRACT, FIRST, SECOND, encoded, first_trade, schema_te
 
 from include.declare.avro_record import SchemaUnusable, avro_record
 from include.declare.contract import Contract
-from include.declare.contract_compatibility import unread_parts
 from include.declare.contract_file import load_contract
-from include.declare.payload_text import payload_text, shown_payload
-from include.declare.record_encoding import RecordNotEncodable, avro_encoding, contract_schema
-from include.declare.wire_format import framed, schema_id
+from include.declare.payload_text import RecordNotEncodable, avro_encoding, contract_schema, payload_text, shown_payload
+from include.declare.registry_check import unread_parts
+from include.declare.writer_schemas import framed, schema_id
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.schema_registry import RegisteredSchema
 

@@ -11,11 +11,9 @@ from typer.testing import CliRunner
 
 from include.cli.main import app
 from include.declare.column_lineage import declared_columns, topic_fields
-from include.declare.column_origins import ColumnOrigin
+from include.declare.column_origins import ColumnOrigin, query_columns
 from include.declare.dataset import dataset_names, declared_dataset
-from include.declare.derived_dataset import declared_derived, derived_names
-from include.declare.lineage_graph import derived_edges, lineage_edges
-from include.declare.query_columns import query_columns
+from include.declare.derived_dataset import declared_derived, derived_edges, derived_names, lineage_edges
 from include.declare.silver_columns import RECORD, silver_columns
 from include.ground.settings import CLONE, Settings, load_settings
 

@@ -10,8 +10,7 @@ import pytest
 from include.airflow.day_completion import complete_days
 from include.change.slices import format_range
 from include.declare.dataset import declared_dataset
-from include.declare.event_times import FIRST, LAST, after, before, utc_text
-from include.declare.watermark import watermarks
+from include.declare.event_times import FIRST, LAST, after, before, utc_text, watermarks
 from include.declare.windows import Window, parsed_size
 from include.ground.settings import Settings
 from include.serve.display_values import moment

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.change.grains import as_refreshed, derived_watermarks, rows_with_states, windows_of
+from include.declare.event_times import Watermark, watermarks
 from include.declare.gold import AdditiveGold
 from include.declare.time_zones import installed_zone
-from include.declare.watermark import Watermark, watermarks
 from include.declare.windows import Session, Window, parsed_size
 from include.observe.ledger_reader import Verification
 

@@ -17,7 +17,7 @@ from include.change import readers as table_readers
 from include.change import stages as plan_stages
 from include.change.comparison_view import comparison_markdown, comparison_page
 from include.change.jobs import RequestRefused
-from include.declare.column_use import ColumnUse
+from include.declare.derived_dataset import ColumnUse
 from include.ground.settings import Settings
 from include.plans.comparison import HELD, Comparison
 from include.plans.journal import load_plan, save_plan

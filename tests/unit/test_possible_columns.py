@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.declare.dataset_checks import dataset_problems
-from include.declare.possible_columns import names_in_code, names_in_text
+from include.declare.silver_columns import names_in_code, names_in_text
 from include.ground.settings import Settings
 
 CONTRACT = """\

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.declare.query_grains import grain_problems
-from include.declare.sql_checks import parsed_statements
+from include.declare.sql_checks import grain_problems, parsed_statements
 
 GRAIN = ("day", "shop")
 ACCEPTED = {

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from include.declare.column_uses import derived_uses
+from include.declare.column_lineage import derived_uses
 from include.declare.derived_dataset import DerivedDataset, load_derived
 from include.plans.reader_effects import (
     Analysed,

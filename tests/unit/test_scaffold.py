@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from include.cli import folder as new_command
 from include.cli.main import app
-from include.declare.dataset import load_dataset
-from include.declare.dataset_cases import CaseUnreadable, ExpectedCase, expected_case
+from include.declare.dataset import CaseUnreadable, ExpectedCase, expected_case, load_dataset
 from include.declare.dataset_checks import dataset_problems
 from include.declare.inferred_dataset import InferredDataset, TimeForm, column_name, inferred_dataset
 from include.declare.sample_records import RecordSample, SampleUnusable, file_sample, record_sample

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from include.declare.touched_ranges import Shift, shift_of
+from include.declare.grain_range import Shift, shift_of
 
 HOUR = timedelta(hours=1)
 AT = datetime(2024, 2, 29, 13, 45, 12, tzinfo=UTC)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.declare.watermark import PROGRESS, WatermarkProgress, read_progress, watermark_facts, watermarks
+from include.declare.event_times import PROGRESS, WatermarkProgress, read_progress, watermark_facts, watermarks
 from spark_jobs.layers.bronze import IdleSet, awake_partitions, read_idle_set
 
 HOUR = timedelta(hours=1)
