@@ -250,16 +250,6 @@ class NotDelivered(Transient):
         self.receiver = receiver
 
 
-class ReceiverInvalid(Terminal):
-    """No change can be delivered to such a receiver."""
-
-    def __init__(self, receiver: str, why: str) -> None:
-        super().__init__(
-            f"{receiver[:200]!r} is not a receiver of alerts: {why}; nothing was evaluated", "headrace alerts --help"
-        )
-        self.receiver = receiver
-
-
 @dataclass(frozen=True)
 class Webhook:
     """An address that takes each change as a JSON object by POST."""
@@ -273,7 +263,8 @@ class Webhook:
         except ValueError:
             valid = False
         if not valid:
-            raise ReceiverInvalid(self.url, "it must be an address http://… or https://…")
+            why = "is not a receiver of alerts: it must be an address http://… or https://…; nothing was evaluated"
+            raise Terminal(f"{self.url[:200]!r} {why}", "headrace alerts --help", code="receiver-invalid")
 
     def __call__(self, change: AlertChange) -> None:
         """Deliver a change. Raises NotDelivered."""

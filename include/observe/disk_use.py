@@ -27,18 +27,6 @@ BY_DATASET = {"checkpoints": "checkpoint", "quality": "validation results", "ana
 PLAN_FOLDER = re.compile(r"(?:derived-)?[a-z]+-(.+)-[0-9]+")
 
 
-class NothingStored(Terminal):
-    """The state folder is missing or has no file, or none of `dataset`."""
-
-    def __init__(self, state: Path, dataset: str | None) -> None:
-        what, missing = f"of dataset {dataset!r} " if dataset else "", "" if state.is_dir() else " (no such folder)"
-        super().__init__(
-            f"nothing {what}is stored in {state}{missing}",
-            f"headrace up{f' {dataset}' if dataset else ''}, or set HEADRACE_STATE to another state folder",
-        )
-        self.state, self.dataset = state, dataset
-
-
 @dataclass(frozen=True)
 class StoragePart:
     """A part of the state folder: a table, or another `name`; outside the warehouse without dataset and release."""
@@ -72,7 +60,7 @@ class PartUse:
 def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
     """Return the use of each part of the state folder, or of those of one dataset, ordered by name.
 
-    Raises NothingStored when there is none.
+    Raises Terminal (`nothing-stored`) when there is none.
     """
     ended = set(_ended(settings))
     found: dict[StoragePart, PartUse] = {}
@@ -93,7 +81,13 @@ def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
         else:
             found[part] = replace(use, current=use.current + size)
     if not found:
-        raise NothingStored(settings.state, dataset)
+        what = f"of dataset {dataset!r} " if dataset else ""
+        missing = "" if settings.state.is_dir() else " (no such folder)"
+        raise Terminal(
+            f"nothing {what}is stored in {settings.state}{missing}",
+            f"headrace up{f' {dataset}' if dataset else ''}, or set HEADRACE_STATE to another state folder",
+            code="nothing-stored",
+        )
     ordered = sorted(found.values(), key=lambda use: (use.part.dataset, use.part.release != SHARED, *_names(use)))
     return [replace(use, deletable=use.deletable + _deletable(settings, use.part)) for use in ordered]
 

@@ -174,7 +174,7 @@ class Verification:
 
 
 class LedgerReader:
-    """Every query raises LedgerMissing, LedgerUnavailable (Transient); LedgerDamaged, LedgerSchemaMismatch.
+    """Every query raises LedgerMissing, LedgerUnavailable (Transient); LedgerDamaged, Terminal (schema).
 
     No query of runs and batches reads more rows than it returns.
     """

@@ -18,9 +18,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from include.declare.event_times import watermark_facts
 from include.ground.delta_log import Commit
+from include.ground.errors import Terminal
 from include.observe.ledger_schema import (
     FACTS,
-    CommitMetadataInvalid,
     LedgerBehind,
     batches,
     corrections,
@@ -178,7 +178,7 @@ class Row(NamedTuple):
 def rows_of_commit(commit: Commit) -> list[Row]:
     """Return the rows that a commit represents; none for maintenance, creation and commits that are not ours.
 
-    A pure function of the commit. Raises CommitMetadataInvalid when our metadata lacks a key or has another type.
+    A pure function of the commit. Raises Terminal when our metadata lacks a key or has another type.
     """
     if commit.metadata is None or commit.app_id is None:
         return []
@@ -188,7 +188,9 @@ def rows_of_commit(commit: Commit) -> list[Row]:
     try:
         return project(commit, commit.metadata)
     except (KeyError, TypeError, ValueError) as error:
-        raise CommitMetadataInvalid(commit.app_id, commit.version, f"{type(error).__name__}: {error}") from error
+        why = f"its metadata cannot be read ({type(error).__name__}: {error}); the ledger stops before it"
+        what = f"commit {commit.version} of {commit.app_id}: {why}"
+        raise Terminal(what, "headrace audit   (checks the data itself)", code="commit-metadata-invalid") from error
 
 
 def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | None:

@@ -75,34 +75,12 @@ class LedgerDamaged(Terminal):
         self.url = url
 
 
-class LedgerSchemaMismatch(Terminal):
-    """The ledger has schema version `found`; this code reads and writes only `required`."""
-
-    def __init__(self, url: str, found: str, required: str) -> None:
-        super().__init__(f"ledger {url} has schema {found}, this code needs {required}; nothing was written", REBUILD)
-        self.url = url
-        self.found = found
-        self.required = required
-
-
 class LedgerMismatch(Terminal):
     """The ledger and `table` on disk differ: commits were replaced or are missing."""
 
     def __init__(self, table: str, why: str) -> None:
         super().__init__(f"ledger and table {table} disagree: {why}; nothing was written", REBUILD)
         self.table = table
-
-
-class CommitMetadataInvalid(Terminal):
-    """The metadata of a commit lacks a key or has a value of the wrong type."""
-
-    def __init__(self, app_id: str, version: int, why: str) -> None:
-        super().__init__(
-            f"commit {version} of {app_id}: its metadata cannot be read ({why}); the ledger stops before it",
-            "headrace audit   (checks the data itself)",
-        )
-        self.app_id = app_id
-        self.version = version
 
 
 @contextmanager
@@ -315,7 +293,7 @@ def lock_for_writing(connection: Connection, *, alone: bool = False) -> None:
 
 
 def ensure_schema(connection: Connection) -> None:
-    """Create the ledger's tables in an empty database. Raises LedgerSchemaMismatch for another version's."""
+    """Create the ledger's tables in an empty database. Raises Terminal for another version's."""
     if found_version(connection) is None:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"select pg_advisory_xact_lock({CREATION_LOCK})"))
@@ -347,10 +325,11 @@ def found_version(connection: Connection) -> str | None:
 
 
 def validate_schema(connection: Connection) -> None:
-    """Raise LedgerMissing or LedgerSchemaMismatch unless the database is a ledger of this version."""
+    """Raise LedgerMissing or Terminal (`ledger-schema-mismatch`) unless the database is a ledger of this version."""
     found = found_version(connection)
     shown = connection.engine.url.render_as_string(hide_password=True)
     if found is None:
         raise LedgerMissing(shown)
     if found != SCHEMA_VERSION:
-        raise LedgerSchemaMismatch(shown, found, SCHEMA_VERSION)
+        what = f"ledger {shown} has schema {found}, this code needs {SCHEMA_VERSION}; nothing was written"
+        raise Terminal(what, REBUILD, code="ledger-schema-mismatch", found=found, required=SCHEMA_VERSION)

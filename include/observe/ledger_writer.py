@@ -131,7 +131,7 @@ class LedgerWriter:
     """Writes to one ledger; an empty database becomes a ledger by itself.
 
     Errors of every method: LedgerUnavailable (Transient: continue without the ledger, enter the commits later),
-    LedgerDamaged and LedgerSchemaMismatch (Terminal: the ledger must be rebuilt; the data path may continue).
+    LedgerDamaged, and Terminal for another schema ( the ledger must be rebuilt; the data path may continue).
     """
 
     def __init__(self, engine: Engine) -> None:

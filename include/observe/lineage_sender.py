@@ -80,17 +80,6 @@ class EventRefused(Terminal):
         self.receiver, self.event = receiver, event
 
 
-class NoReceiver(Terminal):
-    """No setting names a receiver of events."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "no receiver of OpenLineage events is set; nothing was sent",
-            "HEADRACE_OPENLINEAGE_URL=http://…, or HEADRACE_OPENLINEAGE_FILE=events.jsonl; "
-            "headrace openlineage --export FILE needs none",
-        )
-
-
 @dataclass(frozen=True)
 class HttpReceiver:
     """Posts events to a receiver."""
@@ -137,11 +126,16 @@ def _end_cut_line(path: Path) -> None:
 
 
 def receiver(settings: Settings) -> Deliver:
-    """Return what delivers events. Raises NoReceiver, PasswordUnreadable."""
+    """Return what delivers events. Raises Terminal without a receiver, PasswordUnreadable."""
     if settings.openlineage_file:
         return FileReceiver(settings.openlineage_file.expanduser().absolute())
     if not settings.openlineage_url:
-        raise NoReceiver
+        raise Terminal(
+            "no receiver of OpenLineage events is set; nothing was sent",
+            "HEADRACE_OPENLINEAGE_URL=http://…, or HEADRACE_OPENLINEAGE_FILE=events.jsonl; "
+            "headrace openlineage --export FILE needs none",
+            code="no-receiver",
+        )
     key_file, auth = settings.openlineage_key_file, TokenProvider({})
     if key_file is not None:
         auth = ApiKeyTokenProvider({"apiKey": read_password("HEADRACE_OPENLINEAGE_KEY_FILE", key_file)})
@@ -296,7 +290,7 @@ def report(follower: EventFollower, waiting: str) -> None:
 
 
 def serve(settings: Settings, show: Callable[[str], None]) -> None:
-    """Send events until SIGTERM or Ctrl-C. Raises NoReceiver, PasswordUnreadable, LockHeld."""
+    """Send events until SIGTERM or Ctrl-C. Raises Terminal without a receiver, PasswordUnreadable, LockHeld."""
     ended = stop_on(signal.SIGTERM, signal.SIGINT)
     follower = EventFollower(settings, receiver(settings), show)
     with follower.alone():

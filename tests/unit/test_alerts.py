@@ -15,6 +15,7 @@ import yaml
 from json_receiver import JsonReceiver
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from include.ground.errors import Terminal
 from include.ground.settings import CLONE, Settings
 from include.observe.alerts import (
     CONDITIONS,
@@ -25,7 +26,6 @@ from include.observe.alerts import (
     CommandReceiver,
     Deliver,
     NotDelivered,
-    ReceiverInvalid,
     Webhook,
     deliver_due,
     due_changes,
@@ -182,7 +182,7 @@ def test_unreachable_webhook_is_an_error_that_names_no_secret_path(url: str) -> 
     "url", ["ftp://x/", "nothing", "http://", "file:///etc/passwd", "http://[x", "http://h:abc", "http://h:99999"]
 )
 def test_address_that_is_no_webhook_is_refused(url: str) -> None:
-    with pytest.raises(ReceiverInvalid):
+    with pytest.raises(Terminal, match="is not a receiver of alerts"):
         Webhook(url)
 
 

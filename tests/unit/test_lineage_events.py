@@ -13,9 +13,10 @@ from lineage_receiver import LineageReceiver, column_edges, edges, reached
 from openlineage_schemas import schema_problems
 
 from include.declare.dataset import snapshot_dataset
+from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.observe.ledger_writer import open_writer, project_dataset
-from include.observe.lineage_sender import EventFollower, NoReceiver, ReceiverUnavailable, receiver, split_address
+from include.observe.lineage_sender import EventFollower, ReceiverUnavailable, receiver, split_address
 from include.observe.run_feeds import cursors_file
 from include.state.lease import LockHeld
 
@@ -227,7 +228,7 @@ def test_second_follower_of_a_state_folder_is_refused(site: LineageSite) -> None
 
 
 def test_no_receiver_is_an_error_that_says_which_setting_lacks(settings: Settings) -> None:
-    with pytest.raises(NoReceiver, match="HEADRACE_OPENLINEAGE_URL"):
+    with pytest.raises(Terminal, match="HEADRACE_OPENLINEAGE_URL"):
         receiver(settings)
 
 

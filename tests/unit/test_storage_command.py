@@ -12,8 +12,9 @@ from small_warehouse import SmallWarehouse, bronze_row
 from typer.testing import CliRunner
 
 from include.cli.main import app
+from include.ground.errors import Terminal
 from include.ground.settings import Settings, load_settings
-from include.observe.disk_use import NothingStored, disk_use
+from include.observe.disk_use import disk_use
 from include.plans.index import index_path
 
 
@@ -38,12 +39,12 @@ def write(settings: Settings, path: str, size: int) -> None:
 def test_missing_or_empty_state_folder_is_an_error_with_a_next_command(settings: Settings) -> None:
     for _ in range(2):
         done = storage()
-        assert isinstance(done.exception, NothingStored)
+        assert getattr(done.exception, "code", "") == "nothing-stored"
         assert "headrace up" in done.exception.remedy
         assert done.exit_code != 0
         settings.state.mkdir(exist_ok=True)
     write(settings, "removed/flights/20260101T000000Z/00.json", 5)
-    with pytest.raises(NothingStored, match="'weather'"):
+    with pytest.raises(Terminal, match="nothing of dataset 'weather' is stored"):
         disk_use(settings, "weather")
     assert [use.total for use in disk_use(settings, "flights")] == [5]
 
