@@ -60,13 +60,15 @@ def write(folder: Path, outputs: Outputs) -> None:
 
 
 def read(folder: Path) -> Outputs:
-    """Return recorded outputs. Exits if a file is not the one that was recorded."""
+    """Return recorded outputs. Exits with 2 if a file is not the one that was recorded."""
     path = folder / HASHES
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     recorded = {name: hash_ for hash_, _, name in (line.partition("  ") for line in lines)}
     outputs = {name: (folder / name).read_text("utf-8") for name in recorded if (folder / name).exists()}
     if other := [name for name, hash_ in recorded.items() if name not in outputs or hashed(outputs[name]) != hash_]:
-        sys.exit(f"golden: {folder / other[0]} is not the recorded file; git restore {folder.relative_to(ROOT)}")
+        print(f"golden: {folder / other[0]} is not the recorded file; nothing more was compared", file=sys.stderr)
+        print(f"git restore {folder.relative_to(ROOT)}", file=sys.stderr)
+        sys.exit(2)
     return outputs
 
 

@@ -16,7 +16,6 @@ LEFT_OUT = {
     **dict.fromkeys(("release", "base", "attempt"), "id"),
     # How many batches the driver cut the records into depends on when they arrived. With the batches differ the
     # files, their bytes, the versions of tables, and the spans of a slice, which whole batches make up.
-    # "batch" also hides `differing_rows.batch` of the workloads: demo-workloads ends with 1 unless it is 0.
     **dict.fromkeys(("batch", "version", "files", "bytes", "ranges", "spans", "offsets", "scope"), "batches"),
     # Where the state folder is.
     **dict.fromkeys(("path", "site", "page"), "path"),
@@ -24,6 +23,8 @@ LEFT_OUT = {
     "declared_lines": "lines",
 }
 """The keys of JSON outputs whose values are left out, by what they are."""
+RECORDED_WHOLE = ("differing_rows",)
+"""Keys whose values are recorded whole: the verdicts of a workload, one of which is called `batch`, its batch job."""
 LEFT_OUT_OF_ROWS = ("first_seen",)
 """Columns of tables that are left out besides: when a rejected record was read."""
 OWN_COLUMNS = ("_partition", "_offset")
@@ -43,10 +44,14 @@ MOST_ROWS = 150
 def plain(value: Any) -> Any:
     """Return a JSON value without what is left out."""
     if isinstance(value, dict):
-        return {key: f"({LEFT_OUT[key]})" if key in LEFT_OUT else plain(item) for key, item in value.items()}
+        return {key: item if key in RECORDED_WHOLE else _plain_item(key, item) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value
+
+
+def _plain_item(key: str, item: Any) -> Any:
+    return f"({LEFT_OUT[key]})" if key in LEFT_OUT else plain(item)
 
 
 def json_text(output: str) -> str:

@@ -40,3 +40,10 @@ def test_times_ids_and_batches_are_left_out_of_json() -> None:
 
     assert json_text(json.dumps(first)) == json_text(json.dumps(again))
     assert json_text(json.dumps(first)) != json_text(json.dumps(first | {"rows": 4}))
+
+
+def test_the_batch_verdict_of_a_workload_is_recorded() -> None:
+    right, wrong = ({"batch": 7, "differing_rows": {"stream": 0, "batch": rows}} for rows in (0, 3))
+
+    assert json_text(json.dumps(right)) == json_text(json.dumps(right | {"batch": 8}))
+    assert json_text(json.dumps(right)) != json_text(json.dumps(wrong))
