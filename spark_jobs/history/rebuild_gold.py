@@ -23,7 +23,7 @@ from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
-from spark_jobs.layers.gold_rows import first_batches, rows_of_grains, touched_grains
+from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.row_provenance import rows_in_grains, rows_of_other_grains, with_grains_replaced
 from spark_jobs.layers.session_gold import FROM, UNTIL, adjacent_to_reach, in_reach, reach_of
@@ -223,7 +223,7 @@ def _stage_touched_grains(gold: _SliceGold) -> None:
         if not any(rows_in_folder(gold.folder.rows(state, gold.silver.spec.name)) for state in states):
             continue
         rows = gold.silver_rows(states[0]).unionByName(gold.silver_rows(states[1]))
-        write_folder(touched_grains(gold.target.gold, rows), gold.staging(kind))
+        write_folder(gold_rows(gold.target.gold).touched(rows), gold.staging(kind))
         if kind == "touched":
             plan_reach(gold.target, gold.folder, rows, gold.staging(kind))
 
@@ -242,7 +242,7 @@ def _write_rows_after(gold: _SliceGold, batch: int) -> None:
 
     files = silver_of_grains(target.gold, gold.silver, parquet_files(touched))
     merged, _ = silver_to_read(planned_reach(target, gold.folder), files, read)
-    fresh = refreshed_rows(target.gold, refreshed, rows_of_grains(target.gold, merged, grains, batch))
+    fresh = refreshed_rows(target.gold, refreshed, gold_rows(target.gold).of_grains(merged, grains, batch))
     write_folder(fresh.select(*visible(target.table.spec.data_schema).fieldNames()), gold.rows("after"))
 
 
@@ -320,8 +320,8 @@ def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     refreshed = refresh_state(target)
     whole, reach = _silver_to_correct(target, silver, folder, batch)
     merged = refreshed_silver(gold, refreshed, whole)
-    fresh = refreshed_rows(gold, refreshed, rows_of_grains(gold, merged, grains, batch))
-    begun, old = first_batches(gold, whole, grains), touched_files(target, grains_in(gold, written))
+    fresh = refreshed_rows(gold, refreshed, gold_rows(gold).of_grains(merged, grains, batch))
+    begun, old = gold_rows(gold).first_batches(whole, grains), touched_files(target, grains_in(gold, written))
     rows = table.read(spark, old)
     if reach is None:
         return with_grains_replaced(gold.grain_columns, rows, fresh, grains, batch, begun), old

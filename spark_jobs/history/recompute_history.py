@@ -25,11 +25,10 @@ from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder, save_differences
 from spark_jobs.history.row_differences import Differences, row_differences
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_rows import gold_rows, rows_of_grains, touched_grains
+from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.identities import ORIGINALS, IdentityLookup, find_duplicates
 from spark_jobs.layers.release import Release, last_of_run
-from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.layers.run_inputs import RecordDecisions
 from spark_jobs.layers.silver import rejected_rows_sql, view_run
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables, first_complete_batch, first_unexpired_batch
@@ -267,10 +266,7 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
     gold, table, silver = target.gold, target.table, history.silver(target.spark)
     refreshed = refresh_state(target)
     silver = refreshed_silver(gold, refreshed, silver)
-    if gold.recomputes:
-        rows = rows_of_grains(gold, silver, touched_grains(gold, silver), history.last)
-    else:
-        rows = gold_rows(gold, silver, history.last).drop(*PROVENANCE)
+    rows = gold_rows(gold).complete(silver, history.last)
     shown = visible(table.spec.data_schema)
     written, keys = history.folder / "gold", list(gold.row_columns)
     write_folder(refreshed_rows(gold, refreshed, rows).select(*shown.fieldNames()), written)

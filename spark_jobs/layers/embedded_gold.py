@@ -7,7 +7,9 @@ Does not: evaluate an expression of the dataset, or decide which files are repla
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure
-from include.declare.windows import Window, windowed_sql
+from include.declare.windows import windowed_sql
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from spark_jobs.layers.distinct_sketches import extended_sketch
 from spark_jobs.layers.embedded_measures import (
@@ -28,13 +30,13 @@ from spark_jobs.layers.embedded_measures import (
     value_sql,
 )
 from spark_jobs.layers.embedded_plan import EmbeddedPlan, replaced_grains_sql, same_grain
-from spark_jobs.layers.gold_files import MOST_GRAINS, GoldTable, Grain, Grains
+from spark_jobs.layers.gold_files import MOST_GRAINS, GoldTable, Grain, Grains, silver_within
 from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.gold_measures import kept_columns
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import DuckSession, session_for
+from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, session_for
 
 HISTORY = (
     "min(_first_batch) as _first_batch",
@@ -44,7 +46,7 @@ HISTORY = (
 
 
 @dataclass(frozen=True)
-class EmbeddedMerge:
+class EmbeddedMerge(ABC):
     """The merge of one run into one table, in one DuckDB session."""
 
     duck: DuckSession
@@ -53,23 +55,44 @@ class EmbeddedMerge:
     silver: Table
     batch: int
 
+    @staticmethod
+    def session(rows: int) -> AbstractContextManager[DuckSession]:
+        """Open a session for the merge of so many rows."""
+        return session_for(rows)
+
     def begin(self, rows: pa.Table) -> Grains:
         """Compute the partial result of a run's rows; return its grains."""
         self.duck.view_arrow("run_rows", rows)
         where = f" where {sql_identifier(self.plan.where)}" if self.plan.where else ""
-        counted = windowed_sql(self.target.gold.window, f"(select * from run_rows{where})")
-        gold = self.target.gold
-        if isinstance(gold, AdditiveGold):
-            new = self._states(gold, counted)
-        elif isinstance(gold, LatestGold):
-            new = self._candidates(gold, counted)
-        else:
-            new = f"select distinct {names_in_sql(gold.grain_columns)} from ({counted})"
-        self.duck.create_table("new", new)
+        counted = windowed_sql(self.gold.window, f"(select * from run_rows{where})")
+        self.duck.create_table("new", self._new(counted))
         return self._grains()
 
+    def sources(self, grains: Grains) -> list[DataFile]:
+        """Return silver's files of which the merge reads rows of these grains."""
+        return []
+
+    def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
+        """Return the rows of `old` merged with the run's, partition included, sorted by partition and grain."""
+        self._view_old(old)
+        schema = to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
+        return self._typed(self._merged(sources), schema, []).cast(schema)
+
+    @property
+    def gold(self) -> Gold:
+        """The table's declaration."""
+        return self.target.gold
+
+    @abstractmethod
+    def _new(self, counted: str) -> str:
+        """Return the query of the table `new` over the rows that count."""
+
+    @abstractmethod
+    def _merged(self, sources: Sequence[DataFile]) -> str:
+        """Return the query of the rows that replace those of `old`."""
+
     def _grains(self) -> Grains:
-        column, *_ = names = self.target.gold.grain_columns
+        column, *_ = names = self.gold.grain_columns
         count, nulls, low, high = self.duck.rows(
             f'select count(*), count(*) - count("{column}"), min("{column}"), max("{column}") from new'
         )[0]
@@ -82,28 +105,11 @@ class EmbeddedMerge:
 
         return Grains(column, spans, exact)
 
-    def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
-        """Return the rows of `old` merged with the run's, partition included, sorted by partition and grain.
-
-        `sources` are silver's files that may have rows of the grains, for a query.
-        """
-        self._view_old(old)
-        gold, schema = self.target.gold, to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
-        if isinstance(gold, LatestGold):
-            return self._typed(self._newest(gold), schema, []).cast(schema)
-        if isinstance(gold, QueryGold):
-            return self._typed(self._recomputed(gold, sources), schema, []).cast(schema)
-        sketched = [each for each in gold.measures if each.function == "approx_distinct"]
-        merged = self._typed(self._merged(gold), schema, [new_values(each) for each in sketched])
-        for measure in sketched:
-            merged = _with_sketches(merged, measure.name, kept_columns(measure)[0], new_values(measure))
-        return merged.select(schema.names).cast(schema)
-
     def _typed(self, sql: str, schema: pa.Schema, others: Sequence[str]) -> pa.Table:
         """Return the rows of a query in the table's types, sorted; an error when a value does not fit."""
         types = _sql_types(schema)
         typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in schema.names]
-        order = [self.target.table.spec.partition, *self.target.gold.grain_columns]
+        order = [self.target.table.spec.partition, *self.gold.grain_columns]
         sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
         return self.duck.arrow(f"select {_list([*typed, *others])} from ({sql}) order by {sorted_by}")
 
@@ -127,21 +133,41 @@ class EmbeddedMerge:
         name = self.target.table.spec.partition
         if self.plan.partition:
             return f'{aggregate.format(sql_identifier(self.plan.partition))}::varchar as "{name}"'
-        window = self.target.gold.window
-        assert window is not None
-        return f'{aggregate.format(_month(window))} as "{name}"'
+        assert self.gold.window is not None
+        month = f"strftime({sql_identifier(self.gold.window.name)}, '%Y-%m')"
+        return f'{aggregate.format(month)} as "{name}"'
 
-    def _states(self, gold: Gold, counted: str) -> str:
+    def _provenance(self, revision: int) -> str:
+        number = f"{self.batch}::bigint"
+        return f"*, {number} as _first_batch, {number} as _last_batch, {revision}::bigint as _revision"
+
+
+class AdditiveMerge(EmbeddedMerge):
+    """States of measures, added up."""
+
+    def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
+        """Return the merged rows; distinct counts are merged in this process."""
+        sketched = [each for each in self.gold.measures if each.function == "approx_distinct"]
+        if not sketched:
+            return super().finish(old, sources)
+        self._view_old(old)
+        schema = to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
+        merged = self._typed(self._merged(sources), schema, [new_values(each) for each in sketched])
+        for measure in sketched:
+            merged = _with_sketches(merged, measure.name, kept_columns(measure)[0], new_values(measure))
+        return merged.select(schema.names).cast(schema)
+
+    def _new(self, counted: str) -> str:
+        values, orders = self.plan.values, self.plan.orders
         states = [
-            part
-            for each in gold.measures
-            for part in new_state_sql(each, self.plan.values[each.name], self.plan.orders[each.name])
+            part for each in self.gold.measures for part in new_state_sql(each, values[each.name], orders[each.name])
         ]
-        grain = names_in_sql(gold.grain_columns)
+        grain = names_in_sql(self.gold.grain_columns)
         selected = _list([grain, *states, self._partition("any_value({})")])
         return f"select {selected} from ({counted}) group by {grain}"
 
-    def _merged(self, gold: Gold) -> str:
+    def _merged(self, sources: Sequence[DataFile]) -> str:
+        gold = self.gold
         grain, month = names_in_sql(gold.grain_columns), sql_identifier(self.target.table.spec.partition)
         old = _list([grain, *state_columns(gold.measures), *PROVENANCE, month])
         same, new = same_grain(gold, "old", "new"), self._provenance(1)
@@ -154,18 +180,20 @@ class EmbeddedMerge:
         merged = f"select *{_values(gold.measures, ['ratio'])} from ({valued})"
         return f"{merged} union all by name select * from old anti join new on {same}"
 
-    def _provenance(self, revision: int) -> str:
-        number = f"{self.batch}::bigint"
-        return f"*, {number} as _first_batch, {number} as _last_batch, {revision}::bigint as _revision"
 
-    def _candidates(self, gold: Gold, counted: str) -> str:
+class LatestMerge(EmbeddedMerge):
+    """The newest row per key."""
+
+    def _new(self, counted: str) -> str:
+        gold = self.gold
         values = [f"{sql_identifier(self.plan.values[name])} as {sql_identifier(name)}" for name, _ in gold.columns]
         kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in gold.deciding_columns]
         keys = [sql_identifier(key) for key in gold.keys]
         return f"select {_list([*keys, *values, *kept, self._partition()])} from ({counted})"
 
-    def _newest(self, gold: Gold) -> str:
-        """Return the query of the newest row per key; each row of silver is of revision 0, as in `latest_gold.py`."""
+    def _merged(self, sources: Sequence[DataFile]) -> str:
+        """Return the query of the newest row per key; each row of silver is of revision 0, as Spark has it."""
+        gold = self.gold
         of_key, new = same_grain(gold, "old", "new"), self._provenance(0)
         both = f"select * from old semi join new on {of_key} union all by name select {new} from new"
         chosen = (
@@ -180,11 +208,34 @@ class EmbeddedMerge:
         newest = f"select {_list(chosen)} from ({both}) window same as ({same}) qualify {place} = 1"
         return f"{newest} union all by name select * from old anti join new on {of_key}"
 
-    def _recomputed(self, gold: Gold, sources: Sequence[DataFile]) -> str:
+
+class QueryMerge(EmbeddedMerge):
+    """Grains recomputed by Spark from silver's rows, however few are new."""
+
+    @staticmethod
+    def session(rows: int) -> AbstractContextManager[DuckSession]:
+        """Open a session for all rows of the grains."""
+        return duckdb_session()
+
+    def sources(self, grains: Grains) -> list[DataFile]:
+        """Return silver's files that may have rows of the grains."""
+        return silver_within(self.gold, self.silver, grains.spans)
+
+    def _new(self, counted: str) -> str:
+        return f"select distinct {names_in_sql(self.gold.grain_columns)} from ({counted})"
+
+    def _merged(self, sources: Sequence[DataFile]) -> str:
         query = self.plan.query
         assert query is not None
         query.view(self.duck, self.silver, sources, self.batch, "fresh")
-        return replaced_grains_sql(gold, query.schema.fieldNames(), self.batch)
+        return replaced_grains_sql(self.gold, query.schema.fieldNames(), self.batch)
+
+
+MERGES: dict[type[Gold], type[EmbeddedMerge]] = {
+    AdditiveGold: AdditiveMerge,
+    LatestGold: LatestMerge,
+    QueryGold: QueryMerge,
+}
 
 
 @cache
@@ -199,10 +250,6 @@ def _values(measures: Sequence[Measure], functions: Iterable[str]) -> str:
     """Return the values of the measures with one of the functions, as the end of a list of columns."""
     chosen = [each for each in measures if each.function in functions]
     return "".join(f", {value_sql(each)} as {sql_identifier(each.name)}" for each in chosen)
-
-
-def _month(window: Window) -> str:
-    return f"strftime({sql_identifier(window.name)}, '%Y-%m')"
 
 
 def _list(parts: Iterable[str]) -> str:

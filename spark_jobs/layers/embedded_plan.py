@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from include.declare.gold import EVERY_RUN, Gold, LatestGold, QueryGold
+from include.declare.gold import EVERY_RUN, Gold
 from include.declare.windows import windowed_sql
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql, sql_identifier
@@ -137,7 +137,7 @@ def embedded_plan(
     comparable = all(isinstance(spec.schema[name].dataType, COMPARED) for name in gold.grain_columns)
     if gold.refresh != EVERY_RUN or not comparable:
         return None
-    if isinstance(gold, QueryGold):
+    if gold.recomputes:
         if not computes_here(spark):
             return None
         where = _counted(gold, inputs)
@@ -153,10 +153,10 @@ def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, silver: Table
         return False
     trial = GoldInputs(tuple(silver.data_schema.fieldNames()))
     plan, types = _registered(gold, trial), trial.merge_rows(no_rows(spark, silver.data_schema)).schema
-    if isinstance(gold, LatestGold):
-        carried = all(isinstance(types[name].dataType, CARRIED) for name in plan.values.values())
-        return carried and all(isinstance(types[name].dataType, COMPARED) for name in gold.order_by)
-    return all(is_embedded(each, types, plan.values[each.name], plan.orders[each.name]) for each in gold.measures)
+    carried = all(isinstance(types[plan.values[name]].dataType, CARRIED) for name, _ in gold.columns)
+    ordered = all(isinstance(types[name].dataType, COMPARED) for name in gold.order_by)
+    measured = (is_embedded(each, types, plan.values[each.name], plan.orders[each.name]) for each in gold.measures)
+    return carried and ordered and all(measured)
 
 
 def _gives_partition(spark: SparkSession, grain: StructType, gold: Gold) -> bool:
@@ -176,11 +176,10 @@ def _registered(gold: Gold, inputs: GoldInputs) -> EmbeddedPlan:
     # DuckDB computes the month of each grain; Spark would for each row.
     by_month = gold.is_partitioned_by_month
     partition = "" if by_month else inputs.of(gold.partition_expression, where, window)
-    if isinstance(gold, LatestGold):
-        for name in gold.order_by:
-            inputs.column(name)
-        return EmbeddedPlan(counted, partition, {name: inputs.of(sql, where) for name, sql in gold.columns})
-    values = {each.name: value_input(each, inputs, where) for each in gold.measures}
+    for name in gold.order_by:
+        inputs.column(name)
+    values = {name: inputs.of(sql, where) for name, sql in gold.columns}
+    values |= {each.name: value_input(each, inputs, where) for each in gold.measures}
     orders = {each.name: order_input(each, inputs, where) for each in gold.measures}
     return EmbeddedPlan(counted, partition, values, orders)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import reduce
 from typing import Any
 
 import duckdb
@@ -25,13 +24,12 @@ from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
 from include.declare.event_times import FIRST, LAST
-from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
+from include.declare.gold import Gold
 from include.ground.app_ids import refresh_app_id
 from include.ground.errors import Terminal
 from include.ground.paths import gold_path
 from include.ground.settings import Settings
-from spark_jobs.layers.additive_gold import merged_additive
-from spark_jobs.layers.embedded_gold import EmbeddedMerge
+from spark_jobs.layers.embedded_gold import MERGES
 from spark_jobs.layers.gold_files import (
     MOST_ROWS,
     GoldTable,
@@ -45,17 +43,14 @@ from spark_jobs.layers.gold_files import (
     window_bounds,
     write_rows,
 )
-from spark_jobs.layers.gold_rows import gold_rows, touched_grains
+from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state, refresh_update, update_of_run
-from spark_jobs.layers.latest_gold import merged_latest
-from spark_jobs.layers.query_gold import merged_query
 from spark_jobs.layers.session_gold import OPEN_SINCE, closed_sessions, rows_outside
 from spark_jobs.layers.silver import SilverOfRun
 from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables, facts_of
 from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table, partitioned_schema
-from spark_jobs.tables.duckdb_session import duckdb_session, session_for
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.prepared_query import SlotFull
 
@@ -155,16 +150,14 @@ def _merged_embedded(
     """
     if target.embedded is None:
         return None
+    kind = MERGES[type(target.gold)]
     try:
-        gold = target.gold
-        # A query reads all rows of its grains, however few are new.
-        with duckdb_session() if isinstance(gold, QueryGold) else session_for(len(fresh)) as duck:
-            merge = EmbeddedMerge(duck, target, target.embedded, silver, batch)
+        with kind.session(len(fresh)) as duck:
+            merge = kind(duck, target, target.embedded, silver, batch)
             grains = merge.begin(fresh)
             if not grains.spans and grains.spans is not None:
                 return [], [], 0
-            old = touched_files(target, grains)
-            sources = silver_within(gold, silver, grains.spans) if isinstance(gold, QueryGold) else []
+            old, sources = touched_files(target, grains), merge.sources(grains)
             if _rows_of(old) + len(fresh) > MOST_ROWS or _rows_of(sources) > MOST_SOURCE_ROWS:
                 return None
             merged = merge.finish(old, sources)
@@ -233,20 +226,14 @@ def _merged(target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame
     if update.sessions is not None and update.closed in parts:
         earlier, within = sources[-1]
         sources[-1] = rows_outside(update.sessions.session, gold.keys, earlier, old), within
-    if isinstance(gold, AdditiveGold):
-        return merged_additive(gold, old, _union([gold_rows(gold, rows, batch, within) for rows, within in sources]))
-    if isinstance(gold, LatestGold):
-        return merged_latest(gold, old, _union([rows.where(gold.counted) for rows, _ in sources]), batch)
-    spans = silver_spans(gold, [file for part in parts for file in part.files])
-    if gold.window is not None and spans is not None:
-        spans = [window_bounds(gold.window, low, high) for low, high in spans]
-    whole = silver.read_batches(target.spark, silver_within(gold, silver, spans), 0, batch)
-    grains = _union([touched_grains(gold, rows, within) for rows, within in sources])
-    return merged_query(gold, old, whole, grains, batch)
 
+    def whole() -> DataFrame:
+        spans = silver_spans(gold, [file for part in parts for file in part.files])
+        if gold.window is not None and spans is not None:
+            spans = [window_bounds(gold.window, low, high) for low, high in spans]
+        return silver.read_batches(target.spark, silver_within(gold, silver, spans), 0, batch)
 
-def _union(frames: Sequence[DataFrame]) -> DataFrame:
-    return reduce(DataFrame.unionByName, frames)
+    return gold_rows(gold).merged(old, sources, whole, batch)
 
 
 def gold_metadata(

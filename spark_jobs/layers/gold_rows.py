@@ -1,21 +1,43 @@
-"""Computes the rows of a gold table of any kind over some silver rows."""
+"""The rows of a gold table as Spark computes them from silver and merges them with the rows that are there.
+
+There is one class for each kind of table:
+
+- *additive*: partial results of new rows, merged with the old ones. Every measure stores the state that it needs to
+  merge (`gold_measures.py`). Sums of integers are long, of decimals decimal; sums and averages of nothing are null, as
+  in SQL. Every value is independent of the batches and their order.
+- *latest*: the newest row per key. It has the greatest `order_by`, then the greatest (partition, offset); these values
+  are stored in columns `_by_…` for the comparison with later batches.
+- *query*: affected grains recomputed from silver by the dataset's own SQL, and replaced. The query sees its rows as
+  `silver`: all rows of the affected grains, with the window's column added. The view lives in a Spark session of its
+  own, so that two tables never see each other's rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as RowWindow
 from pyspark.sql import functions as F
 
-from include.declare.gold import AdditiveGold, Gold, LatestGold
-from spark_jobs.layers.additive_gold import additive_rows
+from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
+from spark_jobs.layers.gold_measures import kept_columns, merged_state, state_of_rows, value_of_state
 from spark_jobs.layers.gold_windows import windowed
-from spark_jobs.layers.latest_gold import latest_rows
-from spark_jobs.layers.query_gold import query_rows
-from spark_jobs.layers.row_provenance import PROVENANCE, rows_in_grains
+from spark_jobs.layers.row_provenance import (
+    PROVENANCE,
+    first_provenance,
+    merged_provenance,
+    rows_in_grains,
+    with_grains_replaced,
+)
+from spark_jobs.layers.session_gold import NUMBER, numbered_sessions
 
 Within = Callable[[DataFrame], DataFrame]
 """Which rows with their windows count."""
+Source = tuple[DataFrame, Within]
+"""Rows of silver that a commit brings, and which of them count."""
 
 
 def all_windows(windowed: DataFrame) -> DataFrame:
@@ -23,42 +45,182 @@ def all_windows(windowed: DataFrame) -> DataFrame:
     return windowed
 
 
-def gold_rows(gold: Gold, silver: DataFrame, batch: int, within: Within = all_windows) -> DataFrame:
-    """Return the table's rows over these silver rows alone, as `batch` computes them."""
-    return _rows(gold, within(windowed(gold.window, _counted(gold, silver))), batch)
+class GoldRows(ABC):
+    """The rows of one gold table, by its declaration."""
+
+    def __init__(self, gold: Gold) -> None:
+        self.gold = gold
+        self.grain = list(gold.grain_columns)
+
+    def computed(self, silver: DataFrame, batch: int, within: Within = all_windows) -> DataFrame:
+        """Return the table's rows over these silver rows alone, as `batch` computes them."""
+        return self._rows(within(self._windowed(silver)), batch)
+
+    def touched(self, silver: DataFrame, within: Within = all_windows) -> DataFrame:
+        """Return the grains that these silver rows touch, once each."""
+        return self._touched(within(windowed(self.gold.window, silver)))
+
+    def of_sources(self, sources: Sequence[Source], batch: int) -> DataFrame:
+        """Return the table's rows over what a commit brings, for each part alone."""
+        return _union([self.computed(rows, batch, within) for rows, within in sources])
+
+    def touched_by(self, sources: Sequence[Source], batch: int) -> DataFrame:
+        """Return the grains that the rows of a commit touch."""
+        return _union([self.touched(rows, within) for rows, within in sources])
+
+    def complete(self, silver: DataFrame, batch: int) -> DataFrame:
+        """Return all rows of the table, without history; `silver` is all of silver."""
+        return self.computed(silver, batch).drop(*PROVENANCE)
+
+    def of_grains(self, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
+        """Return the table's rows of these grains, without history; `silver` has all rows of them."""
+        return self._rows(self._chosen(silver, grains), batch).drop(*PROVENANCE)
+
+    def first_batches(self, silver: DataFrame, grains: DataFrame) -> DataFrame:
+        """Return the first batch (`_first_batch`) of the silver rows of each of these grains."""
+        return self._chosen(silver, grains).groupBy(*self.grain).agg(F.min("_batch_id").alias("_first_batch"))
+
+    @abstractmethod
+    def merged(
+        self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
+    ) -> DataFrame:
+        """Return `old` rows merged with what a commit brings; `whole`: all rows of silver of the grains."""
+
+    @abstractmethod
+    def _rows(self, rows: DataFrame, batch: int) -> DataFrame:
+        """Return the table's rows over rows of silver that count, with their windows."""
+
+    def _counted(self, silver: DataFrame) -> DataFrame:
+        return silver if self.gold.counted == "true" else silver.where(self.gold.counted)
+
+    def _windowed(self, silver: DataFrame) -> DataFrame:
+        return windowed(self.gold.window, self._counted(silver))
+
+    def _touched(self, rows: DataFrame) -> DataFrame:
+        return rows.where(self.gold.row_condition).select(*self.grain).distinct()
+
+    def _chosen(self, silver: DataFrame, grains: DataFrame) -> DataFrame:
+        return rows_in_grains(self._windowed(silver), grains, self.grain)
 
 
-def touched_grains(gold: Gold, silver: DataFrame, within: Within = all_windows) -> DataFrame:
-    """Return the grains that these silver rows touch, once each."""
-    return _touched(gold, within(windowed(gold.window, silver)))
+class AdditiveRows(GoldRows):
+    """One row per grain or session, each measure from its state."""
+
+    def merged(
+        self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
+    ) -> DataFrame:
+        """Return `old` rows merged with the partial results of new ones."""
+        return self.added(old, self.of_sources(sources, batch))
+
+    def touched_by(self, sources: Sequence[Source], batch: int) -> DataFrame:
+        """Return the grains of the partial results; Spark computes these once for both uses."""
+        return self.of_sources(sources, batch).select(*self.grain)
+
+    def added(self, old: DataFrame, new: DataFrame) -> DataFrame:
+        """Return `old` and `new` rows of the same columns as one row per grain or session."""
+        session = self.gold.session
+        parts = [part for measure in self.gold.measures for part in merged_state(measure)]
+        start, end = (session.start, session.end) if session else ("", "")
+        merged = self._aggregated(old.unionByName(new), start, end, [*parts, *merged_provenance()])
+        # Summing decimals widens their type; the table's must stay, and a sum that outgrows it is an error (ANSI).
+        typed = [F.col(name).cast(old.schema[name].dataType).alias(name) for name in merged.columns]
+        return self._final(merged.select(*typed))
+
+    def _rows(self, rows: DataFrame, batch: int) -> DataFrame:
+        parts = [part for measure in self.gold.measures for part in state_of_rows(measure)]
+        column = self.gold.session.column if self.gold.session else ""
+        grouped = self._aggregated(rows, column, column, parts)
+        return self._final(grouped.select("*", *first_provenance(batch, self.grain[0])))
+
+    def _aggregated(self, rows: DataFrame, start: str, end: str, parts: list[Column]) -> DataFrame:
+        """Return the aggregates `parts` per grain, or per session of the intervals from column `start` to `end`."""
+        session, keys = self.gold.session, self.gold.keys
+        if session is None:
+            return rows.groupBy(*self.grain).agg(*parts)
+        bounds = [F.min(start).alias(session.start), F.max(end).alias(session.end)]
+        numbered = numbered_sessions(session, keys, rows, start, end)
+        return numbered.groupBy(*keys, NUMBER).agg(*bounds, *parts).drop(NUMBER)
+
+    def _final(self, rows: DataFrame) -> DataFrame:
+        measures, named = self.gold.measures, self.gold.row_columns
+        kept = [name for measure in measures for name in kept_columns(measure)]
+        ratios = {measure.name: value_of_state(measure) for measure in measures if measure.function == "ratio"}
+        values = [value_of_state(each).alias(each.name) for each in measures if each.name not in ratios]
+        valued = rows.select(*named, *values, *PROVENANCE, *kept).withColumns(ratios)
+        names = [measure.name for measure in measures]
+        return valued.select(*named, *names, *PROVENANCE, *kept) if ratios else valued
 
 
-def rows_of_grains(gold: Gold, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
-    """Return the table's rows of these grains, without history; `silver` has all rows of them."""
-    columns = list(gold.grain_columns)
-    chosen = rows_in_grains(windowed(gold.window, _counted(gold, silver)), grains, columns)
-    rows = _rows(gold, chosen, batch).drop(*PROVENANCE)
-    # A query may give rows of a grain that no row touches any more.
-    return rows_in_grains(rows, _touched(gold, chosen), columns) if gold.recomputes else rows
+class LatestRows(GoldRows):
+    """The newest row per key."""
+
+    def merged(
+        self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
+    ) -> DataFrame:
+        """Return the newest row per key of the `old` rows and of new ones, with the history of both."""
+        candidates = self._candidates(_union([self._counted(rows) for rows, _ in sources]), batch)
+        return self._newest(old.select(*candidates.columns).unionByName(candidates))
+
+    def _rows(self, rows: DataFrame, batch: int) -> DataFrame:
+        return self._newest(self._candidates(rows, batch))
+
+    def _candidates(self, silver: DataFrame, batch: int) -> DataFrame:
+        """Every silver row as a gold row of revision 0: a key's revision grows by one a batch, not by one a row."""
+        columns = [F.expr(expression).alias(name) for name, expression in self.gold.columns]
+        first, last, _ = first_provenance(batch, "_partition")
+        deciding = [F.col(name).alias(kept) for name, kept in self.gold.deciding_columns]
+        return silver.select(
+            *self.gold.keys, *columns, first, last, F.lit(0).cast("long").alias("_revision"), *deciding
+        )
+
+    def _newest(self, rows: DataFrame) -> DataFrame:
+        """One sort for both: by a hash of the keys, which is compared faster than the keys, then by what decides."""
+        marked = rows.withColumn("_mark", F.xxhash64(*self.gold.keys))
+        key = RowWindow.partitionBy("_mark", *self.gold.keys)
+        order = key.orderBy(*[F.col(name).desc_nulls_last() for _, name in self.gold.deciding_columns])
+        whole = key.rowsBetween(RowWindow.unboundedPreceding, RowWindow.unboundedFollowing)
+        ranked = marked.select(
+            *[name for name in rows.columns if name not in PROVENANCE],
+            F.min("_first_batch").over(whole).alias("_first_batch"),
+            F.max("_last_batch").over(whole).alias("_last_batch"),
+            (F.max("_revision").over(whole) + F.max(F.expr("int(_revision = 0)")).over(whole)).alias("_revision"),
+            F.row_number().over(order).alias("_place"),
+        )
+        return ranked.where("_place = 1").select(*rows.columns)
 
 
-def first_batches(gold: Gold, silver: DataFrame, grains: DataFrame) -> DataFrame:
-    """Return the first batch (`_first_batch`) of the silver rows of each of these grains."""
-    columns = list(gold.grain_columns)
-    chosen = rows_in_grains(windowed(gold.window, _counted(gold, silver)), grains, columns)
-    return chosen.groupBy(*columns).agg(F.min("_batch_id").alias("_first_batch"))
+class QueryRows(GoldRows):
+    """The result of the dataset's SQL over whole grains."""
+
+    def merged(
+        self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
+    ) -> DataFrame:
+        """Return `old` with the rows of the touched grains replaced by the query's over all rows of them."""
+        grains, silver = self.touched_by(sources, batch), whole()
+        rows_in_grains(self._windowed(silver), F.broadcast(grains), self.grain).createOrReplaceTempView("silver")
+        return with_grains_replaced(self.grain, old, silver.sparkSession.sql(self.gold.query), grains, batch)
+
+    def complete(self, silver: DataFrame, batch: int) -> DataFrame:
+        """Return the rows of all grains that are touched."""
+        return self.of_grains(silver, self.touched(silver), batch)
+
+    def of_grains(self, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
+        """Return the rows of these grains; a query may give rows of a grain that no row touches any more."""
+        chosen = self._chosen(silver, grains)
+        return rows_in_grains(self._rows(chosen, batch).drop(*PROVENANCE), self._touched(chosen), self.grain)
+
+    def _rows(self, rows: DataFrame, batch: int) -> DataFrame:
+        rows.createOrReplaceTempView("silver")
+        return rows.sparkSession.sql(self.gold.query).select("*", *first_provenance(batch, self.grain[0]))
 
 
-def _rows(gold: Gold, rows: DataFrame, batch: int) -> DataFrame:
-    if isinstance(gold, AdditiveGold):
-        return additive_rows(gold, rows, batch)
-    return latest_rows(gold, rows, batch) if isinstance(gold, LatestGold) else query_rows(gold, rows, batch)
+KINDS: dict[type[Gold], type[GoldRows]] = {AdditiveGold: AdditiveRows, LatestGold: LatestRows, QueryGold: QueryRows}
 
 
-def _touched(gold: Gold, rows: DataFrame) -> DataFrame:
-    return rows.where(gold.row_condition).select(*gold.grain_columns).distinct()
+def gold_rows(gold: Gold) -> GoldRows:
+    """Return how Spark computes and merges the rows of a table."""
+    return KINDS[type(gold)](gold)
 
 
-def _counted(gold: Gold, silver: DataFrame) -> DataFrame:
-    """Return the rows that count; a query sees all rows of the grains that its `touched_by` finds."""
-    return silver if gold.counted == "true" else silver.where(gold.counted)
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, frames)

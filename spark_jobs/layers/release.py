@@ -140,7 +140,7 @@ def _gold_tables(
     tables, dataset, silver, scratch = [], writer.dataset, writer.silver, ScratchFolder(writer.queries_folder)
     for gold in dataset.pipeline.gold:
         own = writer.spark.newSession()
-        found = columns.get(gold.name) or gold_rows(gold, no_rows(own, silver.spec.data_schema), 0).schema
+        found = columns.get(gold.name) or gold_rows(gold).computed(no_rows(own, silver.spec.data_schema), 0).schema
         spec = gold_spec(settings, dataset, gold, found)
         plan = embedded_plan(own, gold, spec, silver.spec, inputs, scratch)
         app_id = release_app_id(dataset.name, dataset.release, f"gold/{gold.name}")

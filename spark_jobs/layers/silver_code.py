@@ -22,8 +22,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, StructType, TimestampType
 
 from include.declare.dataset import Dataset
-from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
-from include.declare.measures import OF_NUMBERS, measure_expressions
+from include.declare.gold import Gold
+from include.declare.measures import OF_NUMBERS
 from include.declare.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
 from include.ground.record_coordinates import COORDINATES
 from include.ground.settings import Settings
@@ -216,12 +216,12 @@ def _gold_columns(pipeline: Document, gold: Gold, silver: DataFrame) -> StructTy
         return [_at(pipeline, (*path, "session", "column"), error)]
     if found := list(_expression_problems(pipeline, gold, rows)):
         return found
-    computed = _analysed(lambda: gold_rows(gold, silver, 0))
-    if isinstance(gold, QueryGold):
+    computed = _analysed(lambda: gold_rows(gold).computed(silver, 0))
+    if gold.query:
         found = list(_query_problems(pipeline, gold, computed))
     elif isinstance(computed, AnalysisException):
         found = [_at(pipeline, path, _first_line(computed))]
-    elif isinstance(gold, AdditiveGold):
+    else:
         found = [*_inexact_sums(pipeline, gold, computed), *_not_numbers(pipeline, gold, rows)]
     if found or isinstance(computed, AnalysisException):
         return found
@@ -231,7 +231,7 @@ def _gold_columns(pipeline: Document, gold: Gold, silver: DataFrame) -> StructTy
 
 def _expression_problems(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
     """Yield what is wrong with expressions over silver's rows: each alone only if not all together are right."""
-    named = list(_expressions(gold))
+    named = list(gold.expressions())
     if not _problem(rows, [expression for _, expression in named]):
         return
     for key, expression in named:
@@ -248,7 +248,7 @@ def _problem(rows: DataFrame, expressions: Sequence[str]) -> str:
     return DIFFERS if differs_each_time(selected) else ""
 
 
-def _inexact_sums(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> Iterator[Problem]:
+def _inexact_sums(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
     """Yield the measures that add up doubles: the last digits depend on the order of the rows, so no rebuild agrees."""
     for measure in gold.measures:
         column = {"sum": measure.name, "avg": f"_{measure.name}_sum"}.get(measure.function)
@@ -257,7 +257,7 @@ def _inexact_sums(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> It
             yield _at(pipeline, ("gold", gold.name, "measures", measure.name, measure.function), why)
 
 
-def _not_numbers(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> Iterator[Problem]:
+def _not_numbers(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
     """Yield the quantiles and histograms of what is not a number, and weights that are not integers."""
     for measure in gold.measures:
         key = ("gold", gold.name, "measures", measure.name, measure.function)
@@ -272,19 +272,7 @@ def _not_numbers(pipeline: Document, gold: AdditiveGold, rows: DataFrame) -> Ite
                 yield _at(pipeline, (*key, "weight"), why)
 
 
-def _expressions(gold: Gold) -> Iterator[tuple[Key, str]]:
-    """Yield the key and the SQL of each expression over silver's rows."""
-    yield from ((("keys", n), name) for n, name in enumerate(gold.keys))
-    if isinstance(gold, AdditiveGold):
-        for measure in gold.measures:
-            yield from ((("measures", measure.name, *key), sql) for key, sql in measure_expressions(measure))
-    elif isinstance(gold, LatestGold):
-        yield from ((("order_by", n), name) for n, name in enumerate(gold.order_by))
-        yield from ((("columns", name), expression) for name, expression in gold.columns)
-    yield ("touched_by" if isinstance(gold, QueryGold) else "where",), gold.row_condition
-
-
-def _query_problems(pipeline: Document, gold: QueryGold, found: DataFrame | AnalysisException) -> Iterator[Problem]:
+def _query_problems(pipeline: Document, gold: Gold, found: DataFrame | AnalysisException) -> Iterator[Problem]:
     """Yield what is wrong with a query: its text, or columns that do not begin with those of the grain."""
     file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
     if isinstance(found, AnalysisException):

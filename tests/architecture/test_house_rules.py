@@ -145,3 +145,11 @@ def test_databases_are_opened_with_a_memory_limit() -> None:
         if path.startswith(("include/", "spark_jobs/")) and opening.search((ROOT / path).read_text())
     ]
     assert found == ["include/read/memory_database.py"], "use memory_database(): it has a limit and a place to spill"
+
+
+def test_nobody_asks_for_the_kind_of_a_gold_table() -> None:
+    asking = re.compile(r"isinstance\([^()]*\b(Additive|Latest|Query)?Gold\b")
+    found = [
+        m.path for m in modules() if not m.path.startswith("tests/") and asking.search((ROOT / m.path).read_text())
+    ]
+    assert found == [], "give Gold a property, or the kind's class in gold_rows or embedded_gold a method"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +14,10 @@ from declared_gold import meter_release, reading
 from pyspark.sql import DataFrame, SparkSession
 from small_release import Record, SmallRelease
 
-from include.declare.gold import LatestGold
 from include.read.memory_database import memory_database
-from spark_jobs.layers import gold_layer
+from spark_jobs.layers import embedded_gold, gold_layer
 from spark_jobs.layers.gold_layer import GoldFailed
-from spark_jobs.layers.latest_gold import merged_latest
+from spark_jobs.layers.gold_rows import LatestRows, Source
 from spark_jobs.tables.duckdb_session import SMALL_RUN, DuckSession
 
 GOLD = """
@@ -122,7 +121,7 @@ def test_a_repeated_run_reads_the_inputs_from_silver(
     release = meter_release(spark, tmp_path / "repeated", GOLD)
     first, second, *_ = batches(200, 4)
     release.take(first)
-    monkeypatch.setattr(gold_layer, "EmbeddedMerge", None)
+    monkeypatch.setattr(gold_layer, "MERGES", None)
     release.ingest(second)
     with pytest.raises(TypeError):
         release.refine(1, 1)
@@ -185,13 +184,17 @@ def test_a_merge_for_which_duckdb_lacks_memory_is_made_by_spark(
     first, second = ([reading("d1", minute, 1) for minute in range(low, low + 200)] for low in (0, 200))
     release.take(first)
     made_by_spark = list[int]()
-    monkeypatch.setattr(gold_layer, "session_for", _scarce)
+    monkeypatch.setattr(embedded_gold, "session_for", _scarce)
 
-    def counted(gold: LatestGold, old: DataFrame, silver: DataFrame, batch: int) -> DataFrame:
+    merged = LatestRows.merged
+
+    def counted(
+        rows: LatestRows, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
+    ) -> DataFrame:
         made_by_spark.append(batch)
-        return merged_latest(gold, old, silver, batch)
+        return merged(rows, old, sources, whole, batch)
 
-    monkeypatch.setattr(gold_layer, "merged_latest", counted)
+    monkeypatch.setattr(LatestRows, "merged", counted)
     release.take(second)
     assert made_by_spark == [1]
     assert release.read("gold.meter_now").height == 400

@@ -95,7 +95,7 @@ def tables(spark: SparkSession, folder: Path, policy: PiecePolicy) -> tuple[Tabl
     """Create silver and the gold table."""
     schema = partitioned_schema(no_rows(spark, _parsed(spark)).schema, MONTH)
     silver = Table(TableSpec("silver.bench", folder / "silver", schema, MONTH, ("user_id", "_batch_id")))
-    gold = partitioned_schema(gold_rows(GOLD, no_rows(spark, silver.spec.data_schema), 0).schema, MONTH)
+    gold = partitioned_schema(gold_rows(GOLD).computed(no_rows(spark, silver.spec.data_schema), 0).schema, MONTH)
     table = Table(TableSpec("gold.users", folder / "gold", gold, MONTH, ("user_id", "_last_batch")))
     return silver, GoldTable(GOLD, table, spark, "bench/gold", policy)
 

@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.declare.event_times import FIRST, LAST
-from include.declare.gold import AdditiveGold, LatestGold, QueryGold
 from include.declare.windows import MICROSECOND, Session
 from spark_jobs.backends.backend import Metadata, Transaction
 from spark_jobs.backends.spark.spark_table import STALE, SparkTable
-from spark_jobs.layers.additive_gold import merged_additive
 from spark_jobs.layers.gold_files import (
     GoldTable,
     Spans,
@@ -32,11 +29,9 @@ from spark_jobs.layers.gold_files import (
     window_bounds,
 )
 from spark_jobs.layers.gold_layer import failure_named
-from spark_jobs.layers.gold_rows import gold_rows, touched_grains
+from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.layers.gold_windows import is_before
-from spark_jobs.layers.latest_gold import merged_latest
-from spark_jobs.layers.query_gold import merged_query
 from spark_jobs.layers.row_provenance import rows_in_grains
 from spark_jobs.layers.session_gold import rows_outside
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
@@ -114,23 +109,17 @@ def _changed(target: GoldTable, silver: Table, update: GoldUpdate, batch: int) -
     if update.sessions is not None and update.closed in update.parts:
         earlier, within = sources[-1]
         sources[-1] = rows_outside(update.sessions.session, gold.keys, earlier, old), within
-    columns, session = list(gold.grain_columns), gold.session
-    if isinstance(gold, AdditiveGold):
-        new = _union([gold_rows(gold, rows, batch, within) for rows, within in sources])
-        if session is not None:
-            stale = _near(session, gold.keys, old, new)
-            return _Changed(merged_additive(gold, stale, new), stale, gold.row_columns)
-        stale = rows_in_grains(old, new.select(*columns), columns)
-        return _Changed(merged_additive(gold, stale, new), stale, columns)
-    grains = _union([touched_grains(gold, rows, within) for rows, within in sources])
-    stale = rows_in_grains(old, grains, columns)
-    if isinstance(gold, LatestGold):
-        rows = _union([rows.where(gold.counted) for rows, _ in sources])
-        return _Changed(merged_latest(gold, stale, rows, batch), stale, columns)
-    assert isinstance(gold, QueryGold)
-    spans = _spans(target, [file for part in update.parts for file in part.files])
-    whole = silver.read_batches(spark, silver_within(gold, silver, spans), 0, batch)
-    return _Changed(merged_query(gold, stale, whole, grains, batch), stale, columns)
+    rows = gold_rows(gold)
+    if gold.session is not None:
+        stale = _near(gold.session, gold.keys, old, rows.of_sources(sources, batch))
+    else:
+        stale = rows_in_grains(old, rows.touched_by(sources, batch), rows.grain)
+
+    def whole() -> DataFrame:
+        spans = _spans(target, [file for part in update.parts for file in part.files])
+        return silver.read_batches(spark, silver_within(gold, silver, spans), 0, batch)
+
+    return _Changed(rows.merged(stale, sources, whole, batch), stale, gold.row_columns)
 
 
 def _near(session: Session, keys: Sequence[str], old: DataFrame, new: DataFrame) -> DataFrame:
@@ -202,7 +191,3 @@ def _sql(bound: Bound) -> str:
     if isinstance(bound, datetime):
         return f"timestamp '{bound.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
     return f"date '{bound}'"
-
-
-def _union(frames: Sequence[DataFrame]) -> DataFrame:
-    return reduce(DataFrame.unionByName, frames)
