@@ -24,6 +24,7 @@ from pyarrow import fs
 from include.audit.files import READ_ERRORS, beginning, latest_of
 from include.audit.findings import Finding
 from include.audit.gold import (
+    MERGED,
     GoldCheck,
     Recomputation,
     UncheckedTable,
@@ -31,13 +32,13 @@ from include.audit.gold import (
     gold_check,
     grained_sql,
     latest_candidates_sql,
+    merge_sql,
     newest_sql,
     recompute_sql,
 )
 from include.audit.verified_history import AuditScope, VerifiedGold, is_there, row_digest
 from include.declare.event_times import FIRST, LAST, after, before
 from include.declare.gold import Gold
-from include.declare.measures import Measure
 from include.declare.windows import MICROSECOND, SESSION_NUMBER, Session, Window
 from include.ground.sql_quoting import same_sql, sql_identifier
 from include.ground.table_files import add_actions
@@ -243,10 +244,6 @@ def listed(columns: Iterable[str]) -> str:
     return ", ".join(map(sql_identifier, columns))
 
 
-MERGED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
-"""Measures that a verified value and that of newer rows give together, and how."""
-
-
 @dataclass(frozen=True)
 class ChangedGold:
     """A gold table as published, and how far it was verified `before`; `silver`: the rows that it is computed from."""
@@ -392,12 +389,5 @@ def _merged(database: Any, changed: ChangedGold) -> str:
 def _merged_measures(gold: Gold, newer: str) -> str:
     keys, names = listed(gold.keys), listed(measure.name for measure in gold.measures if measure.function in MERGED)
     both = f"select {keys}, {names} from touched_before union all by name select {keys}, {names} from ({newer})"
-    measures = ", ".join(f"{_merge_sql(measure)} as {sql_identifier(measure.name)}" for measure in gold.measures)
+    measures = ", ".join(f"{merge_sql(measure)} as {sql_identifier(measure.name)}" for measure in gold.measures)
     return f"select {keys}, {measures} from ({both}) group by {keys}"
-
-
-def _merge_sql(measure: Measure) -> str:
-    if measure.function == "ratio":
-        of, to = (f"cast(sum({sql_identifier(name)}) as double)" for name in (measure.of, measure.to))
-        return f"{of} / nullif({to}, 0)"
-    return f"{MERGED[measure.function]}({sql_identifier(measure.name)})"

@@ -17,9 +17,8 @@ from typing import Any
 import duckdb
 
 from include.audit.findings import Finding, FindingKind
-from include.declare.comparable_doubles import SUM_ERROR
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
-from include.declare.measures import EARLIEST, PLACED, QUANTILE_ERROR, Measure, measure_expressions
+from include.declare.measures import QUANTILE_ERROR, SUM_ERROR, Measure, measure_expressions
 from include.declare.windows import SESSION_NUMBER, windowed_sql
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
@@ -27,6 +26,10 @@ from include.read.published_tables import RefreshState
 
 EXACT_BELOW = 200
 RELATIVE_ERROR = 0.05
+
+
+MERGED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
+"""Measures that a verified value and that of newer rows give together, and how."""
 
 
 def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Measure]) -> str:
@@ -43,7 +46,7 @@ def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Me
     if function == "avg":
         # One division after an exact sum: DuckDB's own avg adds up doubles.
         return f"cast(sum({expression}) as double) / nullif(count({expression}), 0)"
-    if function in PLACED:
+    if measure.declared.placed:
         return _in_order(measure, expression, duckdb_expression(measure.by, silver))
     if function == "top_k" and measure.weight:
         return _heaviest(measure, expression, duckdb_expression(measure.weight, silver))
@@ -71,8 +74,16 @@ def is_wrong_sql(measure: Measure, gold: str, expected: str, scale: int | None) 
     return f"({differs}) and not coalesce({near}, false)" if near else differs
 
 
+def merge_sql(measure: Measure) -> str:
+    """Return the aggregate of a verified value and that of newer rows."""
+    if measure.function == "ratio":
+        of, to = (f"cast(sum({sql_identifier(name)}) as double)" for name in (measure.of, measure.to))
+        return f"{of} / nullif({to}, 0)"
+    return f"{MERGED[measure.function]}({sql_identifier(measure.name)})"
+
+
 def _in_order(measure: Measure, expression: str, by: str) -> str:
-    choose = "arg_min" if measure.function in EARLIEST else "arg_max"
+    choose = "arg_min" if measure.declared.earliest else "arg_max"
     order_key = f"struct_pack(a := {by}, b := _partition, c := _offset)"
     # Of a struct, since a value that is null would be passed over.
     return f"({choose}(struct_pack(v := {expression}), {order_key}) filter (where {by} is not null)).v"

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
-from include.declare.comparable_doubles import rounded_sql
 from include.declare.contract_types import COLUMN_TYPES
 from include.declare.dataset import Dataset
+from include.declare.measures import rounded_sql
 from include.ground.record_coordinates import RECORD
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.plans.comparison import ColumnChange, ColumnProfile, Comparison, MeasureChange, Sample, TableComparison

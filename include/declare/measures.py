@@ -7,6 +7,7 @@ Every measure merges: the same rows give the same value, however they were batch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -15,39 +16,57 @@ from pydantic import ConfigDict, Field, StrictInt
 from pydantic.dataclasses import dataclass
 
 from include.declare.yaml_declarations import Finding, InvalidValue, shown
+from include.ground.sql_quoting import sql_identifier
 
 MeasureFunction = (
     Literal["count", "count_if", "sum", "min", "max", "avg", "approx_distinct", "count_distinct", "first", "last"]
     | Literal["min_by", "max_by", "top_k", "approx_quantile", "histogram", "ratio"]
 )
-PARAMETERS: dict[str, tuple[str, ...]] = {
-    "min_by": ("value", "by"),
-    "max_by": ("value", "by"),
-    "top_k": ("value", "k"),
-    "approx_quantile": ("value", "at"),
-    "histogram": ("value", "bounds"),
-    "ratio": ("of", "to"),
-}
-"""Functions with parameters; `value` is the expression."""
-OPTIONAL = {"top_k": ("weight",)}
-"""Parameters that may be left out."""
-EARLIEST = ("first", "min_by")
-"""Functions that take the row with the least `by`."""
-PLACED = (*EARLIEST, "last", "max_by")
-"""Functions that take one row by its `by`, then its partition and offset."""
-MERGED_BY: dict[str, Literal["sum", "min", "max"]] = {
-    "count": "sum",
-    "count_if": "sum",
-    "sum": "sum",
-    "min": "min",
-    "max": "max",
-}
-"""The aggregate that merges values of functions whose state is their value."""
-OF_NUMBERS = ("approx_quantile", "histogram")
-EXACT_NUMBERS = ("count", "count_if", "sum", "count_distinct")
-"""Functions whose values may be divided by each other."""
 QUANTILE_ERROR = 0.01
 """Relative error of an `approx_quantile`, at most."""
+SUM_ERROR = 1e-9
+"""The relative difference up to which two sums of doubles are equal, since the last digits depend on the order of rows.
+
+Only older releases have such sums; newer ones may not declare one.
+"""
+DIGITS = 9
+
+
+@plain_dataclass(frozen=True)
+class Function:
+    """What is declared of a function: `parameters` (`value` is the expression), those that may be left out, and more.
+
+    `merged_by`: the aggregate that merges values of a function whose state is its value. `placed`: it takes one row by
+    its `by`, then its partition and offset, the `earliest` or the last. `exact`: its values may be divided by others.
+    """
+
+    parameters: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    merged_by: Literal["sum", "min", "max", ""] = ""
+    placed: bool = False
+    earliest: bool = False
+    exact: bool = False
+    added_up: bool = False
+
+
+FUNCTIONS: dict[str, Function] = {
+    "count": Function(merged_by="sum", exact=True),
+    "count_if": Function(merged_by="sum", exact=True),
+    "sum": Function(merged_by="sum", exact=True, added_up=True),
+    "min": Function(merged_by="min"),
+    "max": Function(merged_by="max"),
+    "avg": Function(added_up=True),
+    "approx_distinct": Function(),
+    "count_distinct": Function(exact=True),
+    "first": Function(placed=True, earliest=True),
+    "last": Function(placed=True),
+    "min_by": Function(("value", "by"), placed=True, earliest=True),
+    "max_by": Function(("value", "by"), placed=True),
+    "top_k": Function(("value", "k"), ("weight",)),
+    "approx_quantile": Function(("value", "at")),
+    "histogram": Function(("value", "bounds")),
+    "ratio": Function(("of", "to")),
+}
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -71,9 +90,14 @@ class Measure:
     to: str = ""
 
     @property
+    def declared(self) -> Function:
+        """What is declared of its function."""
+        return FUNCTIONS[self.function]
+
+    @property
     def added_up(self) -> tuple[str, ...]:
         """The expressions of which values are added up."""
-        values = (self.expression,) if self.function in ("sum", "avg") else ()
+        values = (self.expression,) if self.declared.added_up else ()
         return (*values, self.weight) if self.weight else values
 
 
@@ -88,11 +112,11 @@ def parsed_measures(value: Any) -> Any:
 
 
 def _parsed(name: str, function: str, given: Any) -> dict[str, Any]:
-    expected = PARAMETERS.get(function)
-    if expected is None:
+    declared = FUNCTIONS.get(function, Function())
+    if not declared.parameters:
         return {"name": name, "function": function, "expression": given}
-    if not isinstance(given, dict) or set(given) - set(OPTIONAL.get(function, ())) != set(expected):
-        raise InvalidValue(f"must have {' and '.join(expected)}, is {shown(given)}", name, function)
+    if not isinstance(given, dict) or set(given) - set(declared.optional) != set(declared.parameters):
+        raise InvalidValue(f"must have {' and '.join(declared.parameters)}, is {shown(given)}", name, function)
     renamed = {"expression" if key == "value" else key: item for key, item in given.items()}
     return {"name": name, "function": function, **renamed}
 
@@ -105,12 +129,12 @@ def ordered_by_time(measures: Sequence[Measure], event_time: str) -> tuple[Measu
 
 def measure_expressions(measure: Measure) -> Iterator[Finding]:
     """Yield each SQL expression of a measure, with its key below the measure."""
-    parameters = PARAMETERS.get(measure.function)
-    if parameters is None and (measure.function, measure.expression) != ("count", "*"):
+    parameters = measure.declared.parameters
+    if not parameters and (measure.function, measure.expression) != ("count", "*"):
         yield (measure.function,), measure.expression
-    if parameters is not None and "value" in parameters:
+    if "value" in parameters:
         yield (measure.function, "value"), measure.expression
-    if parameters is not None and "by" in parameters:
+    if "by" in parameters:
         yield (measure.function, "by"), measure.by
     if measure.weight:
         yield (measure.function, "weight"), measure.weight
@@ -118,10 +142,10 @@ def measure_expressions(measure: Measure) -> Iterator[Finding]:
 
 def measures_findings(measures: Sequence[Measure]) -> Iterator[Finding]:
     """Yield what is wrong with the measures of one table, apart from their SQL."""
-    divisible = {each.name for each in measures if each.function in EXACT_NUMBERS}
+    divisible = {each.name for each in measures if each.declared.exact}
     for measure in measures:
         place = (measure.name, measure.function)
-        for key in PARAMETERS["ratio"] if measure.function == "ratio" else ():
+        for key in ("of", "to") if measure.function == "ratio" else ():
             if (other := getattr(measure, key)) not in divisible:
                 listed = ", ".join(sorted(divisible)) or "none is declared"
                 yield (*place, key), f"must be a count or sum of this table ({listed}), is {shown(other)}"
@@ -129,3 +153,8 @@ def measures_findings(measures: Sequence[Measure]) -> Iterator[Finding]:
             yield (*place, "bounds"), "must have at least one number"
         if any(low >= high for low, high in pairwise(measure.bounds)):
             yield (*place, "bounds"), f"must ascend, are {', '.join(f'{each:g}' for each in measure.bounds)}"
+
+
+def rounded_sql(column: str) -> str:
+    """Return DuckDB's SQL of a column of doubles as the text of its first digits; -0.0 is 0.0."""
+    return f"format('{{:.{DIGITS - 1}e}}', {sql_identifier(column)} + 0.0)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.declare.comparable_doubles import SUM_ERROR
+from include.declare.measures import SUM_ERROR
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_identifier
 from spark_jobs.tables.delta_table import Table

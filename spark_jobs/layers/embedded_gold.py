@@ -11,28 +11,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
-from include.declare.measures import Measure
 from include.declare.windows import windowed_sql
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from spark_jobs.layers.distinct_sketches import extended_sketch
-from spark_jobs.layers.embedded_measures import (
-    VALUED_BY_STATE,
-    merged_state_sql,
-    new_state_sql,
-    new_values,
-    state_columns,
-    value_sql,
-)
 from spark_jobs.layers.embedded_plan import EmbeddedPlan, replaced_grains_sql, same_grain
 from spark_jobs.layers.gold_files import MOST_GRAINS, GoldTable, Grain, Grains, silver_within
 from spark_jobs.layers.gold_inputs import names_in_sql
-from spark_jobs.layers.gold_measures import kept_columns
+from spark_jobs.layers.gold_measures import GoldMeasure, gold_measures
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile
 from spark_jobs.tables.delta_table import Table
@@ -145,23 +136,25 @@ class EmbeddedMerge(ABC):
 class AdditiveMerge(EmbeddedMerge):
     """States of measures, added up."""
 
+    @cached_property
+    def _measures(self) -> list[GoldMeasure]:
+        return gold_measures(self.gold.measures)
+
     def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
         """Return the merged rows; distinct counts are merged in this process."""
-        sketched = [each for each in self.gold.measures if each.function == "approx_distinct"]
+        sketched = [each for each in self._measures if each.new_values]
         if not sketched:
             return super().finish(old, sources)
         self._view_old(old)
         schema = to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
-        merged = self._typed(self._merged(sources), schema, [new_values(each) for each in sketched])
+        merged = self._typed(self._merged(sources), schema, [each.new_values for each in sketched])
         for measure in sketched:
-            merged = _with_sketches(merged, measure.name, kept_columns(measure)[0], new_values(measure))
+            merged = _with_sketches(merged, measure.name, measure.kept[0], measure.new_values)
         return merged.select(schema.names).cast(schema)
 
     def _new(self, counted: str) -> str:
         values, orders = self.plan.values, self.plan.orders
-        states = [
-            part for each in self.gold.measures for part in new_state_sql(each, values[each.name], orders[each.name])
-        ]
+        states = [part for each in self._measures for part in each.new_sql(values[each.name], orders[each.name])]
         grain = names_in_sql(self.gold.grain_columns)
         selected = _list([grain, *states, self._partition("any_value({})")])
         return f"select {selected} from ({counted}) group by {grain}"
@@ -169,15 +162,16 @@ class AdditiveMerge(EmbeddedMerge):
     def _merged(self, sources: Sequence[DataFile]) -> str:
         gold = self.gold
         grain, month = names_in_sql(gold.grain_columns), sql_identifier(self.target.table.spec.partition)
-        old = _list([grain, *state_columns(gold.measures), *PROVENANCE, month])
+        old = _list([grain, *(name for each in self._measures for name in each.state_columns), *PROVENANCE, month])
         same, new = same_grain(gold, "old", "new"), self._provenance(1)
         both = f"select {old} from old semi join new on {same} union all by name select {new} from new"
-        states = [part for each in gold.measures for part in merged_state_sql(each)]
+        states = [part for each in self._measures for part in each.merged_sql()]
         merged = _list([grain, *states, *HISTORY, f"any_value({month}) as {month}"])
         grouped = f"select {merged} from ({both}) group by {grain}"
-        valued = f"select *{_values(gold.measures, VALUED_BY_STATE)} from ({grouped})"
+        valued = [each for each in self._measures if not each.is_state and not each.of_values]
         # A ratio is of the values of other measures.
-        merged = f"select *{_values(gold.measures, ['ratio'])} from ({valued})"
+        ratios = [each for each in self._measures if each.of_values]
+        merged = f"select *{_values(ratios)} from (select *{_values(valued)} from ({grouped}))"
         return f"{merged} union all by name select * from old anti join new on {same}"
 
 
@@ -246,10 +240,9 @@ def _sql_types(schema: pa.Schema) -> dict[str, str]:
         return dict(duck.column_types("typed"))
 
 
-def _values(measures: Sequence[Measure], functions: Iterable[str]) -> str:
-    """Return the values of the measures with one of the functions, as the end of a list of columns."""
-    chosen = [each for each in measures if each.function in functions]
-    return "".join(f", {value_sql(each)} as {sql_identifier(each.name)}" for each in chosen)
+def _values(measures: Iterable[GoldMeasure]) -> str:
+    """Return the values of measures as the end of a list of columns."""
+    return "".join(f", {each.value_sql()} as {each.quoted}" for each in measures)
 
 
 def _list(parts: Iterable[str]) -> str:

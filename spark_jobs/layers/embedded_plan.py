@@ -19,8 +19,8 @@ from include.declare.gold import EVERY_RUN, Gold
 from include.declare.windows import windowed_sql
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql, sql_identifier
-from spark_jobs.layers.embedded_measures import CARRIED, COMPARED, is_embedded, order_input, value_input
 from spark_jobs.layers.gold_inputs import GoldInputs, names_in_sql
+from spark_jobs.layers.gold_measures import CARRIED, COMPARED, gold_measures
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table, no_rows
@@ -155,7 +155,8 @@ def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, silver: Table
     plan, types = _registered(gold, trial), trial.merge_rows(no_rows(spark, silver.data_schema)).schema
     carried = all(isinstance(types[plan.values[name]].dataType, CARRIED) for name, _ in gold.columns)
     ordered = all(isinstance(types[name].dataType, COMPARED) for name in gold.order_by)
-    measured = (is_embedded(each, types, plan.values[each.name], plan.orders[each.name]) for each in gold.measures)
+    measures = gold_measures(gold.measures)
+    measured = (each.is_embedded(types, plan.values[each.name], plan.orders[each.name]) for each in measures)
     return carried and ordered and all(measured)
 
 
@@ -179,8 +180,9 @@ def _registered(gold: Gold, inputs: GoldInputs) -> EmbeddedPlan:
     for name in gold.order_by:
         inputs.column(name)
     values = {name: inputs.of(sql, where) for name, sql in gold.columns}
-    values |= {each.name: value_input(each, inputs, where) for each in gold.measures}
-    orders = {each.name: order_input(each, inputs, where) for each in gold.measures}
+    measures = gold_measures(gold.measures)
+    values |= {each.name: each.value_input(inputs, where) for each in measures}
+    orders = {each.name: each.order_input(inputs, where) for each in measures}
     return EmbeddedPlan(counted, partition, values, orders)
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import Window as RowWindow
 from pyspark.sql import functions as F
 
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
-from spark_jobs.layers.gold_measures import kept_columns, merged_state, state_of_rows, value_of_state
+from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_windows import windowed
 from spark_jobs.layers.row_provenance import (
     PROVENANCE,
@@ -106,6 +106,10 @@ class GoldRows(ABC):
 class AdditiveRows(GoldRows):
     """One row per grain or session, each measure from its state."""
 
+    def __init__(self, gold: Gold) -> None:
+        super().__init__(gold)
+        self.measures = gold_measures(gold.measures)
+
     def merged(
         self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
     ) -> DataFrame:
@@ -119,7 +123,7 @@ class AdditiveRows(GoldRows):
     def added(self, old: DataFrame, new: DataFrame) -> DataFrame:
         """Return `old` and `new` rows of the same columns as one row per grain or session."""
         session = self.gold.session
-        parts = [part for measure in self.gold.measures for part in merged_state(measure)]
+        parts = [part for measure in self.measures for part in measure.merged()]
         start, end = (session.start, session.end) if session else ("", "")
         merged = self._aggregated(old.unionByName(new), start, end, [*parts, *merged_provenance()])
         # Summing decimals widens their type; the table's must stay, and a sum that outgrows it is an error (ANSI).
@@ -127,7 +131,7 @@ class AdditiveRows(GoldRows):
         return self._final(merged.select(*typed))
 
     def _rows(self, rows: DataFrame, batch: int) -> DataFrame:
-        parts = [part for measure in self.gold.measures for part in state_of_rows(measure)]
+        parts = [part for measure in self.measures for part in measure.state()]
         column = self.gold.session.column if self.gold.session else ""
         grouped = self._aggregated(rows, column, column, parts)
         return self._final(grouped.select("*", *first_provenance(batch, self.grain[0])))
@@ -142,10 +146,10 @@ class AdditiveRows(GoldRows):
         return numbered.groupBy(*keys, NUMBER).agg(*bounds, *parts).drop(NUMBER)
 
     def _final(self, rows: DataFrame) -> DataFrame:
-        measures, named = self.gold.measures, self.gold.row_columns
-        kept = [name for measure in measures for name in kept_columns(measure)]
-        ratios = {measure.name: value_of_state(measure) for measure in measures if measure.function == "ratio"}
-        values = [value_of_state(each).alias(each.name) for each in measures if each.name not in ratios]
+        measures, named = self.measures, self.gold.row_columns
+        kept = [name for measure in measures for name in measure.kept]
+        ratios = {measure.name: measure.value() for measure in measures if measure.of_values}
+        values = [measure.value().alias(measure.name) for measure in measures if not measure.of_values]
         valued = rows.select(*named, *values, *PROVENANCE, *kept).withColumns(ratios)
         names = [measure.name for measure in measures]
         return valued.select(*named, *names, *PROVENANCE, *kept) if ratios else valued

@@ -23,10 +23,10 @@ from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, S
 
 from include.declare.dataset import Dataset
 from include.declare.gold import Gold
-from include.declare.measures import OF_NUMBERS
 from include.declare.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
 from include.ground.record_coordinates import COORDINATES
 from include.ground.settings import Settings
+from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import windowed
 from spark_jobs.tables.delta_table import no_rows, nullable_columns
@@ -250,18 +250,19 @@ def _problem(rows: DataFrame, expressions: Sequence[str]) -> str:
 
 def _inexact_sums(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
     """Yield the measures that add up doubles: the last digits depend on the order of the rows, so no rebuild agrees."""
-    for measure in gold.measures:
-        column = {"sum": measure.name, "avg": f"_{measure.name}_sum"}.get(measure.function)
-        if column is not None and isinstance(rows.schema[column].dataType, DoubleType):
+    for each in gold_measures(gold.measures):
+        if each.added_up and isinstance(rows.schema[each.added_up].dataType, DoubleType):
+            measure = each.measure
             why = f"adds up doubles; write cast({measure.expression} as decimal(p, s)), whose sum is exact in any order"
             yield _at(pipeline, ("gold", gold.name, "measures", measure.name, measure.function), why)
 
 
 def _not_numbers(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
     """Yield the quantiles and histograms of what is not a number, and weights that are not integers."""
-    for measure in gold.measures:
+    for each in gold_measures(gold.measures):
+        measure = each.measure
         key = ("gold", gold.name, "measures", measure.name, measure.function)
-        if measure.function in OF_NUMBERS:
+        if each.of_numbers:
             kind = rows.select(F.expr(measure.expression)).schema[0].dataType
             if not isinstance(kind, NumericType):
                 yield _at(pipeline, (*key, "value"), f"must be a number, is {kind.simpleString()}")

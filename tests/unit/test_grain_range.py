@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pyarrow as pa
 import pytest
 
-from include.declare.comparable_doubles import rounded_sql
 from include.declare.derived_dataset import DerivedGold
 from include.declare.grain_range import GrainRange, grain_range, timed_query
+from include.declare.measures import rounded_sql
 from include.read.memory_database import memory_database
 
 TIME = pa.timestamp("us", tz="UTC")
