@@ -103,7 +103,7 @@ class GoldRows(ABC):
         return rows_in_grains(self._windowed(silver), grains, self.grain)
 
 
-class AdditiveRows(GoldRows):
+class AdditiveGoldRows(GoldRows):
     """One row per grain or session, each measure from its state."""
 
     def __init__(self, gold: Gold) -> None:
@@ -155,7 +155,7 @@ class AdditiveRows(GoldRows):
         return valued.select(*named, *names, *PROVENANCE, *kept) if ratios else valued
 
 
-class LatestRows(GoldRows):
+class LatestGoldRows(GoldRows):
     """The newest row per key."""
 
     def merged(
@@ -193,7 +193,7 @@ class LatestRows(GoldRows):
         return ranked.where("_place = 1").select(*rows.columns)
 
 
-class QueryRows(GoldRows):
+class QueryGoldRows(GoldRows):
     """The result of the dataset's SQL over whole grains."""
 
     def merged(
@@ -218,7 +218,11 @@ class QueryRows(GoldRows):
         return rows.sparkSession.sql(self.gold.query).select("*", *first_provenance(batch, self.grain[0]))
 
 
-KINDS: dict[type[Gold], type[GoldRows]] = {AdditiveGold: AdditiveRows, LatestGold: LatestRows, QueryGold: QueryRows}
+KINDS: dict[type[Gold], type[GoldRows]] = {
+    AdditiveGold: AdditiveGoldRows,
+    LatestGold: LatestGoldRows,
+    QueryGold: QueryGoldRows,
+}
 
 
 def gold_rows(gold: Gold) -> GoldRows:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.declare.gold import AdditiveGold
 from include.declare.measures import Measure
 from include.declare.windows import Window, parsed_size
-from spark_jobs.layers.gold_rows import AdditiveRows, gold_rows
+from spark_jobs.layers.gold_rows import AdditiveGoldRows, gold_rows
 
 # Below, at and above the sizes at which a sketch changes its form.
 SIZES = (1, 7, 150, 383, 390, 1_000, 12_000)
@@ -30,10 +30,10 @@ def test_distinct_count_does_not_depend_on_the_batches(spark: SparkSession) -> N
     batches = [gold_rows(USERS).computed(silver.where(f"batch = {batch}"), batch) for batch in range(BATCHES)]
     merged = batches[0]
     for batch in batches[1:]:
-        merged = AdditiveRows(USERS).added(merged, batch)
+        merged = AdditiveGoldRows(USERS).added(merged, batch)
     backwards = batches[-1]
     for batch in batches[-2::-1]:
-        backwards = AdditiveRows(USERS).added(backwards, batch)
+        backwards = AdditiveGoldRows(USERS).added(backwards, batch)
     fresh = counts(gold_rows(USERS).computed(silver, 0))
     assert counts(merged) == counts(backwards) == fresh
     assert all(abs(fresh[size] - size) <= 0.05 * size for size in SIZES)

@@ -17,7 +17,7 @@ from small_release import Record, SmallRelease
 from include.read.memory_database import memory_database
 from spark_jobs.layers import embedded_gold, gold_layer
 from spark_jobs.layers.gold_layer import GoldFailed
-from spark_jobs.layers.gold_rows import LatestRows, Source
+from spark_jobs.layers.gold_rows import LatestGoldRows, Source
 from spark_jobs.tables.duckdb_session import SMALL_RUN, DuckSession
 
 GOLD = """
@@ -186,15 +186,15 @@ def test_a_merge_for_which_duckdb_lacks_memory_is_made_by_spark(
     made_by_spark = list[int]()
     monkeypatch.setattr(embedded_gold, "session_for", _scarce)
 
-    merged = LatestRows.merged
+    merged = LatestGoldRows.merged
 
     def counted(
-        rows: LatestRows, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
+        rows: LatestGoldRows, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
     ) -> DataFrame:
         made_by_spark.append(batch)
         return merged(rows, old, sources, whole, batch)
 
-    monkeypatch.setattr(LatestRows, "merged", counted)
+    monkeypatch.setattr(LatestGoldRows, "merged", counted)
     release.take(second)
     assert made_by_spark == [1]
     assert release.read("gold.meter_now").height == 400

@@ -19,7 +19,7 @@ from small_release import SmallRelease
 from include.declare.gold import AdditiveGold
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.declare.measures import QUANTILE_ERROR, Measure
-from spark_jobs.layers.gold_rows import AdditiveRows
+from spark_jobs.layers.gold_rows import AdditiveGoldRows
 
 MEASURES = (
     Measure("first_kind", "first", "kind", by="at"),
@@ -102,8 +102,8 @@ def found(spark: SparkSession) -> dict[tuple[int, str], dict[str, Any]]:
         rows += [(arrival, numbers.randrange(BATCHES), *vars(event).values()) for event in shuffled]
     types = "arrival int, batch int, shop string, kind string, amount double, at int, _partition int, _offset long"
     silver = spark.createDataFrame(rows, types).coalesce(1)
-    parts = [AdditiveRows(GOLD).computed(silver.where(f"batch = {batch}"), batch) for batch in range(BATCHES)]
-    merged = reduce(lambda old, new: AdditiveRows(GOLD).added(old, new), parts)
+    parts = [AdditiveGoldRows(GOLD).computed(silver.where(f"batch = {batch}"), batch) for batch in range(BATCHES)]
+    merged = reduce(lambda old, new: AdditiveGoldRows(GOLD).added(old, new), parts)
     return {(row.arrival, row.shop): row.asDict(recursive=False) for row in merged.collect()}
 
 
