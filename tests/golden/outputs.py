@@ -184,7 +184,8 @@ def _slices(made: Platform) -> None:
 
 def workload_outputs(names: tuple[str, ...]) -> Outputs:
     """Return the outputs of workloads and of the ones that they are derived from."""
-    [datasets] = ROOT.glob("*/workloads/datasets")
+    # A file, since a folder that was moved stays where Python left its caches.
+    [datasets] = [path.parent.parent for path in ROOT.glob("*/workloads/datasets/posts/pipeline.yaml")]
     with platform(datasets) as made:
         result = made.state.parent / "workloads.json"
         arguments = (*names, "--events", str(EVENTS), "--json", str(result))
