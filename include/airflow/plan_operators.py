@@ -84,10 +84,10 @@ class PlanRelease(CreatePlan):
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a release."""
         from include.airflow.run_parameters import ReleaseRun, validated_params
-        from include.change.derived_release_plan import plan_any_release
+        from include.change.release import ReleasePlan
 
         params = validated_params(ReleaseRun, run_params(context))
-        return plan_any_release(settings, self.dataset, params.plan, *_author(context)), params.dry_run
+        return ReleasePlan().plan(settings, self.dataset, params.plan, *_author(context)), params.dry_run
 
 
 class PlanReplay(CreatePlan):
@@ -96,10 +96,11 @@ class PlanReplay(CreatePlan):
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a replay."""
         from include.airflow.run_parameters import validated_params
-        from include.change.replay import ReplayParameters, plan_replay
+        from include.change.plan_parameters import ReplayParameters
+        from include.change.replay import ReplayPlan
 
         params = validated_params(ReplayParameters, run_params(context))
-        return plan_replay(settings, self.dataset, params, *_author(context)), params.dry_run
+        return ReplayPlan().plan(settings, self.dataset, params, *_author(context)), params.dry_run
 
 
 class PlanBackfill(CreatePlan):
@@ -111,7 +112,7 @@ class PlanBackfill(CreatePlan):
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a backfill of the params' range, else of the run's partition; skip where nothing is published."""
         from include.airflow.run_parameters import BackfillRun, validated_params
-        from include.change.backfill import plan_any_backfill, published_windows
+        from include.change.backfill import BackfillPlan, published_windows
         from include.change.kind import PlanConflict
         from include.change.slices import RangeEmpty
         from include.declare.windows import day_range
@@ -120,7 +121,7 @@ class PlanBackfill(CreatePlan):
         given = (params.start, params.end) if params.start and params.end else None
         since, until = given or day_range(published_windows(settings, self.dataset), day_of(context))
         try:
-            plan = plan_any_backfill(settings, self.dataset, params.plan(since, until), *_author(context))
+            plan = BackfillPlan().plan(settings, self.dataset, params.plan(since, until), *_author(context))
         except PlanConflict as error:
             self.log.info("%s: waiting until it is closed", error.what)
             raise TaskDeferred(trigger=PlanClosed(error.plan), method_name="execute", timeout=PATIENCE) from error

@@ -12,9 +12,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from include.change.backfill import BackfillParameters
-from include.change.plan_parameters import DatasetName, MemberNames, Parameters, PlanParameters, SliceParameters
-from include.change.release import ReleaseParameters
+from include.change.plan_parameters import (
+    BackfillParameters,
+    DatasetName,
+    MemberNames,
+    Parameters,
+    PlanParameters,
+    ReleaseParameters,
+    SliceParameters,
+)
 from include.ground.errors import Terminal
 from include.ground.strict_values import LONGEST_LAG
 from include.plans.plan import PLAN_ID_OR_EMPTY

@@ -7,34 +7,39 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from include.change.compare import Side
-from include.change.confirm_applied import confirm_backfill, confirm_derived_backfill
-from include.change.derived_release_plan import predicted_of_sources
 from include.change.jobs import project_now
-from include.change.kind import AlreadyPublished, PlanKind, refuse_conflict, refuse_small_disk, write_new_plan
-from include.change.plan_parameters import AS_OF, SliceParameters, UtcTime
+from include.change.kind import (
+    TRANSACTION,
+    AlreadyPublished,
+    Confirmation,
+    NotConfirmed,
+    confirmation,
+    refuse_conflict,
+    refuse_small_disk,
+    write_new_plan,
+)
+from include.change.plan_parameters import AS_OF, BackfillParameters, format_range
+from include.change.release import predicted_of_sources
 from include.change.sides import slice_sides
 from include.change.slices import (
     PlanRequest,
     PublishedView,
     RangeEmpty,
     RangeRefused,
-    apply_slice,
+    SliceKind,
     create_slice_plan,
-    format_range,
     is_whole_history,
     published_view,
-    revert_slice,
-    slice_kind,
     span_of,
 )
 from include.declare.dataset import released_dataset
-from include.declare.derived_dataset import DerivedDataset, as_dataset, derived_names, released_derived
+from include.declare.derived_dataset import as_dataset, derived_names, released_derived
 from include.declare.event_times import before
 from include.declare.grain_range import GrainRange, grain_range
 from include.declare.history_slice import Slice, joined_spans
 from include.declare.windows import Window
 from include.ground.app_ids import plan_app_id
-from include.ground.delta_log import transaction_version
+from include.ground.delta_log import commits_descending, transaction_version
 from include.ground.errors import Terminal
 from include.ground.paths import verified_path, warehouse
 from include.ground.settings import Settings
@@ -42,7 +47,7 @@ from include.plans.comparison import EQUAL, Comparison
 from include.plans.journal import planning_lock
 from include.plans.lookup import find_plan
 from include.plans.plan import BACKFILL, DERIVED_BACKFILL, DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.stage_results import Applied, RolledBack, SliceBuilt
+from include.plans.stage_results import Applied, Published, RolledBack, SliceBuilt, Stage
 from include.read.publication import Publication, find_publication, read_publication, tables_of
 from include.read.published_tables import first_unexpired_batch, open_dataset
 from include.state.release_files import VerifiedRange, patch_in_progress_file, verified_file
@@ -61,37 +66,6 @@ def write_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) 
     verified_file(path).write(VerifiedRange(plan.id, batch, since, until, read_at_ms))
 
 
-class BackfillParameters(SliceParameters):
-    """A range of event time [start, end)."""
-
-    start: UtcTime
-    end: UtcTime
-
-
-def plan_backfill(
-    settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
-) -> PlanRecord:
-    """Plan to recompute the events of a range. A second call with the same `origin` returns the first call's plan.
-
-    Raises NothingPublished, RangeRefused, RangeEmpty, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
-    """
-    since, until = parameters.start, parameters.end
-    requested = f"events {format_range(since, until)}"
-    with planning_lock(settings):
-        if known := find_plan(settings, origin):
-            return known
-        view = published_view(settings, dataset)
-        _refuse_expired_events(view, since)
-        batches = view.history.batches_with_events(view.declared.pipeline.time_columns, since, until)
-        parts = [part for part in view.history.batch_offsets if part.batch in batches]
-        if not parts:
-            raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
-        spans = view.from_bronze(joined_spans(map(span_of, parts)))
-        slice_ = Slice(spans, since, until, view.reference(parameters.reference))
-        request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
-        return create_slice_plan(view, BACKFILL, slice_, request)
-
-
 def _refuse_expired_events(view: PublishedView, since: datetime) -> None:
     """Raise RangeRefused when silver may have lost events of `since` or later: none lies further ahead of its arrival
     than the contract allows."""
@@ -101,28 +75,161 @@ def _refuse_expired_events(view: PublishedView, since: datetime) -> None:
     view.refuse_expired_times(before(since, ahead), first_unexpired_batch(silver))
 
 
-def record_verified(settings: Settings, record: PlanRecord, found: Comparison) -> None:
-    """Record the range as verified when it is equal with each batch's own reference tables."""
-    if found.verdict == EQUAL and record.plan.records.reference is None:
-        built = record.last(SliceBuilt)
-        write_verified(settings, record.plan, built.batch, built.read_at_ms)
+class BackfillPlan(SliceKind[BackfillParameters]):
+    """Recomputes the events of a range of time from bronze; an equal result verifies the range."""
+
+    name = BACKFILL
+
+    def plan(
+        self, settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
+    ) -> PlanRecord:
+        """Plan to recompute the events of a range. A second call with the same `origin` returns the first call's plan.
+
+        Raises NothingPublished, RangeRefused, RangeEmpty, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
+        """
+        if dataset in derived_names(settings):
+            return DerivedBackfillPlan().plan(settings, dataset, parameters, by, now, origin)
+        since, until = parameters.start, parameters.end
+        requested = f"events {format_range(since, until)}"
+        with planning_lock(settings):
+            if known := find_plan(settings, origin):
+                return known
+            view = published_view(settings, dataset)
+            _refuse_expired_events(view, since)
+            batches = view.history.batches_with_events(view.declared.pipeline.time_columns, since, until)
+            parts = [part for part in view.history.batch_offsets if part.batch in batches]
+            if not parts:
+                raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
+            spans = view.from_bronze(joined_spans(map(span_of, parts)))
+            slice_ = Slice(spans, since, until, view.reference(parameters.reference))
+            request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
+            return create_slice_plan(view, BACKFILL, slice_, request)
+
+    def record_comparison(self, settings: Settings, record: PlanRecord, found: Comparison) -> None:
+        """Record the range as verified when it is equal with each batch's own reference tables."""
+        if found.verdict == EQUAL and record.plan.records.reference is None:
+            built = record.last(SliceBuilt)
+            write_verified(settings, record.plan, built.batch, built.read_at_ms)
+            project_now(settings, record.plan.dataset)
+
+    def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+        """Confirm a backfill like any slice; an equal one by the file that verifies its range. Raises NotConfirmed.
+
+        With other reference tables than each batch's own, an equal range is not verified and has no such file.
+        """
+        plan = record.plan
+        if record.last(Published).changed == 0:
+            if plan.records.reference is not None:
+                return confirmation(record, published, "equal with the current reference tables")
+            if not verified_path(settings, plan.dataset, plan.release, plan.id).is_file():
+                raise NotConfirmed(plan.id, record.stage, "its range was not recorded as verified")
+            return confirmation(record, published, "verified")
+        return super().confirm(settings, record, published)
+
+
+class DerivedBackfillPlan(BackfillPlan):
+    """Recomputes the grains of a range of a derived dataset from the published sources.
+
+    Equal rows verify the range; others become a patch. A table without a time in its grain is recomputed whole.
+    """
+
+    name = DERIVED_BACKFILL
+
+    def plan(
+        self, settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
+    ) -> PlanRecord:
+        """Plan to recompute the grains of a range from the versions of the sources that the publication names.
+
+        A second call with the same `origin` returns the first call's plan. Raises NothingPublished, RangeRefused,
+        PlanConflict, PlanBusy, DiskTooSmall.
+        """
+        since, until = parameters.start, parameters.end
+        requested = f"grains {format_range(since, until)}"
+        with planning_lock(settings):
+            if known := find_plan(settings, origin):
+                return known
+            if parameters.reference != AS_OF:
+                why = "it is derived and joins no reference tables"
+                raise RangeRefused(dataset, requested, why, f"--reference {AS_OF}")
+            publication = read_publication(settings, dataset)
+            if not parameters.dry_run:
+                refuse_conflict(settings, dataset)
+            ranges = dict(_ranges(settings, publication, Slice((), since, until)))
+            predicted = _predicted(settings, publication, ranges)
+            refuse_small_disk(settings, dataset, predicted)
+            whole = [name for name, inside in ranges.items() if inside is None]
+            draft = Plan(
+                id=DRY_RUN,
+                kind=DERIVED_BACKFILL,
+                dataset=dataset,
+                base=publication.release,
+                release=publication.release,
+                planned_at=now,
+                planned_by=by,
+                threshold=parameters.threshold,
+                changes=(),
+                predicted=predicted,
+                slice=Slice((), since, until),
+                requested=requested + (f", and all of {', '.join(whole)}" if whole else ""),
+                origin=origin,
+            )
+            return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+
+    def explain_build(self, plan: Plan) -> str:
+        """Say what is built from what."""
+        return f"recompute {plan.requested} from its sources with release {plan.release}, in a separate folder"
+
+    def refuse_applied(self, settings: Settings, plan: Plan) -> None:
+        """Raise AlreadyPublished when a table has a commit of the plan, or its patch was begun."""
+        patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
+        app_id = plan_app_id(plan.dataset, plan.release, plan.id)
+        paths = [table.path for table in read_publication(settings, plan.dataset).tables.values()]
+        committed = [transaction_version(warehouse(settings) / path, app_id) is not None for path in paths]
+        if (patch is not None and patch.plan == plan.id) or any(committed):
+            raise AlreadyPublished(plan.id)
+
+    def build_job(self, plan: Plan) -> tuple[str, ...]:
+        """Return the job and the names of what it builds."""
+        return "spark_jobs.jobs.derived_slice_job", plan.dataset, plan.id
+
+    def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+        """Return both sides at the build's batch."""
+        return slice_sides(
+            settings, record.plan, as_dataset(released_derived(settings, record.plan.dataset, record.plan.release))
+        )
+
+    def apply(self, settings: Settings, record: PlanRecord) -> Applied:
+        """Publish, and show it in the ledger at once."""
+        done = super().apply(settings, record)
         project_now(settings, record.plan.dataset)
+        return done
 
+    def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+        """Confirm an equal backfill by the file that verifies its range, a patch by its commit in each table.
 
-KIND = slice_kind(
-    BACKFILL,
-    BackfillParameters,
-    record_comparison=record_verified,
-    confirm=confirm_backfill,
-)
+        Raises NotConfirmed.
+        """
+        plan, root = record.plan, warehouse(settings)
+        if record.last(Published).changed == 0:
+            return super().confirm(settings, record, published)
+        app_id, transaction = plan_app_id(plan.dataset, plan.release, plan.id), TRANSACTION[record.stage]
+        for name, table in published.tables.items() if published.release == plan.release else ():
+            if (transaction_version(root / table.path, app_id) or 0) < transaction:
+                raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
+            newest = next((c.version for c in commits_descending(root / table.path) if c.app_id == app_id), None)
+            if newest is not None and table.version < newest:
+                raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {table.version}, before it")
+        return confirmation(record, published, "corrected" if record.stage is Stage.APPLIED else "rolled back")
 
+    def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
+        """Refuse what another plan or reader needs."""
+        refuse_conflict(settings, record.plan.dataset)
 
-def plan_any_backfill(
-    settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
-) -> PlanRecord:
-    """Plan to recompute a range of event time of a dataset, derived or not; raises what its planner does."""
-    planner = plan_derived_backfill if dataset in derived_names(settings) else plan_backfill
-    return planner(settings, dataset, parameters, by, now, origin)
+    def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:
+        """Publish the state of before."""
+        done = super().revert(settings, record)
+        project_now(settings, record.plan.dataset)
+        return done
 
 
 def published_windows(settings: Settings, dataset: str) -> tuple[Window, ...]:
@@ -131,47 +238,6 @@ def published_windows(settings: Settings, dataset: str) -> tuple[Window, ...]:
     if publication is None or publication.is_derived:
         return ()
     return released_dataset(settings, dataset, publication.release).pipeline.windows
-
-
-def plan_derived_backfill(
-    settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
-) -> PlanRecord:
-    """Plan to recompute the grains of a range from the versions of the sources that the publication names.
-
-    A second call with the same `origin` returns the first call's plan. Raises NothingPublished, RangeRefused,
-    PlanConflict, PlanBusy, DiskTooSmall.
-    """
-    since, until = parameters.start, parameters.end
-    requested = f"grains {format_range(since, until)}"
-    with planning_lock(settings):
-        if known := find_plan(settings, origin):
-            return known
-        if parameters.reference != AS_OF:
-            why = "it is derived and joins no reference tables"
-            raise RangeRefused(dataset, requested, why, f"--reference {AS_OF}")
-        publication = read_publication(settings, dataset)
-        if not parameters.dry_run:
-            refuse_conflict(settings, dataset)
-        ranges = dict(_ranges(settings, publication, Slice((), since, until)))
-        predicted = _predicted(settings, publication, ranges)
-        refuse_small_disk(settings, dataset, predicted)
-        whole = [name for name, inside in ranges.items() if inside is None]
-        draft = Plan(
-            id=DRY_RUN,
-            kind=DERIVED_BACKFILL,
-            dataset=dataset,
-            base=publication.release,
-            release=publication.release,
-            planned_at=now,
-            planned_by=by,
-            threshold=parameters.threshold,
-            changes=(),
-            predicted=predicted,
-            slice=Slice((), since, until),
-            requested=requested + (f", and all of {', '.join(whole)}" if whole else ""),
-            origin=origin,
-        )
-        return write_new_plan(settings, draft, dry_run=parameters.dry_run)
 
 
 def recomputes_everything(settings: Settings, plan: Plan) -> bool:
@@ -213,50 +279,3 @@ def _predicted(settings: Settings, publication: Publication, ranges: Mapping[str
     every = sum(_rows(tables[name], None) for name in ranges)
     derived = released_derived(settings, publication.dataset, publication.release)
     return predicted_of_sources(settings, derived, gold, gold / every if every else 1.0)
-
-
-def _derived(settings: Settings, plan: Plan) -> DerivedDataset:
-    return released_derived(settings, plan.dataset, plan.release)
-
-
-def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-    return slice_sides(settings, record.plan, as_dataset(_derived(settings, record.plan)))
-
-
-def _refuse_applied(settings: Settings, plan: Plan) -> None:
-    """Raise AlreadyPublished when a table has a commit of the plan, or its patch was begun."""
-    patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
-    app_id = plan_app_id(plan.dataset, plan.release, plan.id)
-    paths = [table.path for table in read_publication(settings, plan.dataset).tables.values()]
-    committed = [transaction_version(warehouse(settings) / path, app_id) is not None for path in paths]
-    if (patch is not None and patch.plan == plan.id) or any(committed):
-        raise AlreadyPublished(plan.id)
-
-
-def _apply(settings: Settings, record: PlanRecord) -> Applied:
-    done = apply_slice(settings, record)
-    project_now(settings, record.plan.dataset)
-    return done
-
-
-def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
-    done = revert_slice(settings, record)
-    project_now(settings, record.plan.dataset)
-    return done
-
-
-DERIVED_KIND: PlanKind = slice_kind(
-    DERIVED_BACKFILL,
-    BackfillParameters,
-    describe_build=lambda plan: (
-        f"recompute {plan.requested} from its sources with release {plan.release}, in a separate folder"
-    ),
-    refuse_applied=_refuse_applied,
-    build_job=lambda plan: ("spark_jobs.jobs.derived_slice_job", plan.dataset, plan.id),
-    sides=_sides,
-    record_comparison=record_verified,
-    apply=_apply,
-    confirm=confirm_derived_backfill,
-    refuse_revert=lambda settings, record: refuse_conflict(settings, record.plan.dataset),
-    revert=_revert,
-)

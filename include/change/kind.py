@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from include.change.compare import Side
 from include.change.plan_parameters import PlanParameters
@@ -19,10 +21,12 @@ from include.plans.comparison import Comparison
 from include.plans.journal import save_plan
 from include.plans.lookup import next_plan_id, open_plans, refuse_ended_run
 from include.plans.plan import Plan, PlanRecord, Prediction
-from include.plans.stage_results import Applied, Built, RolledBack
+from include.plans.stage_results import Applied, Built, RolledBack, Stage
 from include.read.publication import Publication, stream_publications, tables_of
 from include.read.published_tables import PinnedTables
 from include.state.streams import stream_status
+
+Given = TypeVar("Given", bound=PlanParameters)
 
 
 @dataclass(frozen=True)
@@ -37,37 +41,88 @@ class Confirmation:
     silver_version: int | None = None
 
 
-@dataclass(frozen=True)
-class PlanKind:
-    """One kind of plan. The functions are called by `plan_stages`, in the order of the fields."""
+class NotConfirmed(Terminal):
+    """A plan's events record an outcome that the tables do not have; `why` names what is missing."""
 
-    name: str
-    parameters: type[PlanParameters]
-    describe_build: Callable[[Plan], str]
-    describe_apply: Callable[[Plan], str]
-    refuse_applied: Callable[[Settings, Plan], None]
-    """Raises AlreadyPublished when the tables have the plan's outcome although its events do not record it."""
-    build_job: Callable[[Plan], tuple[str, ...]]
-    """The job's module and arguments."""
-    read_build: Callable[[Mapping[str, Any], float], Built]
-    """Turns the job's last output and its seconds into a result."""
-    sides: Callable[[Settings, PlanRecord], tuple[Side, Side]]
-    builds_whole_tables: bool
+    def __init__(self, plan: str, stage: Stage, why: str) -> None:
+        super().__init__(f"plan {plan} is recorded as {stage}, but {why}", "headrace audit")
+        self.plan, self.stage, self.why = plan, stage, why
+
+
+def confirmation(record: PlanRecord, publication: Publication, result: str, version: int | None = None) -> Confirmation:
+    """Return that the tables have the outcome of a plan."""
+    return Confirmation(record.plan.id, str(record.stage), publication.release, publication.batch, result, version)
+
+
+# The version of the plan's transaction in each table that it changed.
+TRANSACTION = {Stage.APPLIED: 1, Stage.ROLLED_BACK: 2}
+
+
+class PlanKind(ABC, Generic[Given]):
+    """One kind of plan: its own steps, which `stages.py` takes in the order of these methods."""
+
+    name: ClassVar[str]
+    builds_whole_tables: ClassVar[bool] = False
     """Whether the build is whole tables: then the contract's rules are evaluated on them even if they are equal."""
-    record_comparison: Callable[[Settings, PlanRecord, Comparison], None]
-    apply: Callable[[Settings, PlanRecord], Applied]
-    confirm: Callable[[Settings, PlanRecord, Publication], Confirmation]
-    refuse_apply: Callable[[Settings, PlanRecord], None]
-    """Raises why the outcome must not be published now, before it is approved and before it is applied."""
-    refuse_revert: Callable[[Settings, PlanRecord], None]
-    revert: Callable[[Settings, PlanRecord], RolledBack]
-    drop_build: Callable[[Settings, Plan], None]
-    undo_decisions: Callable[[Settings, Plan, str], None]
-    """Called with the author when the plan is cancelled, rejected or rolled back."""
 
+    @abstractmethod
+    def plan(
+        self, settings: Settings, dataset: str, parameters: Given, by: str, now: datetime, origin: str = ""
+    ) -> PlanRecord:
+        """Write a plan, unless it is a dry run. A second call with the same `origin` returns the first call's plan."""
 
-def nothing(*_: object) -> None:
-    """Do nothing: for kinds that have no such step."""
+    @abstractmethod
+    def explain_build(self, plan: Plan) -> str:
+        """Return in words what the build does."""
+
+    @abstractmethod
+    def explain_apply(self, plan: Plan) -> str:
+        """Return in words what applying the plan does."""
+
+    @abstractmethod
+    def refuse_applied(self, settings: Settings, plan: Plan) -> None:
+        """Raise AlreadyPublished when the tables have the plan's outcome although its events do not record it."""
+
+    @abstractmethod
+    def build_job(self, plan: Plan) -> tuple[str, ...]:
+        """Return the build job's module and arguments."""
+
+    @abstractmethod
+    def read_build(self, output: Mapping[str, Any], seconds: float) -> Built:
+        """Turn the job's last output and its seconds into a result."""
+
+    @abstractmethod
+    def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+        """Return what is compared: what is published and what was built."""
+
+    def record_comparison(self, settings: Settings, record: PlanRecord, found: Comparison) -> None:
+        """Note what the comparison proves."""
+
+    def refuse_apply(self, settings: Settings, record: PlanRecord) -> None:
+        """Raise why the outcome must not be published now, before it is approved and before it is applied."""
+
+    @abstractmethod
+    def apply(self, settings: Settings, record: PlanRecord) -> Applied:
+        """Have the owner of the tables publish the outcome."""
+
+    @abstractmethod
+    def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+        """Return what the tables have of the applied or rolled back plan. Raises NotConfirmed."""
+
+    @abstractmethod
+    def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
+        """Raise why the plan cannot be rolled back."""
+
+    @abstractmethod
+    def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:
+        """Have the owner of the tables publish the state from before the plan."""
+
+    @abstractmethod
+    def drop_build(self, settings: Settings, plan: Plan) -> None:
+        """Remove what a cancelled plan has built, where nothing else uses it."""
+
+    def undo_decisions(self, settings: Settings, plan: Plan, by: str) -> None:
+        """Take back decisions that the plan has made, when it is cancelled, rejected or rolled back."""
 
 
 # Rows per second on 2 slow cores; used until a stream has reported its own rate.

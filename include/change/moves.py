@@ -6,17 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from include.change.confirm_applied import confirm_release
 from include.change.jobs import request_owner
-from include.change.kind import AlreadyPublished, PlanKind, nothing
-from include.change.plan_parameters import PlanParameters
+from include.change.kind import AlreadyPublished, Confirmation, Given, NotConfirmed, PlanKind, confirmation
 from include.change.readers import refuse_broken_readers, refuse_rollback
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import Settings
 from include.plans.plan import Plan, PlanRecord
 from include.plans.sources import drop_obsolete
-from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack
-from include.read.publication import find_publication, read_publication
+from include.plans.stage_results import Applied, ReleaseBuilt, RolledBack, Stage
+from include.read.publication import Publication, find_publication, read_publication
 from include.state.owner_requests import (
     OwnerRequest,
     RequestKind,
@@ -50,22 +48,63 @@ class HalfMoved(Terminal):
         self.plan, self.part = plan, part
 
 
-def release_kind(name: str, parameters: type[PlanParameters], **functions: Any) -> PlanKind:
-    """Return a kind of plan that publishes a release; `functions` are those that differ, and may replace `apply`."""
-    common: dict[str, Callable[..., Any]] = {
-        "describe_apply": _described_apply,
-        "refuse_applied": refuse_published,
-        "read_build": read_release_build,
-        "record_comparison": nothing,
-        "apply": apply_release,
-        "confirm": confirm_release,
-        "refuse_apply": refuse_broken_readers,
-        "refuse_revert": refuse_rollback,
-        "revert": _revert,
-        "drop_build": _move_back,
-        "undo_decisions": nothing,
-    }
-    return PlanKind(name=name, parameters=parameters, builds_whole_tables=True, **{**common, **functions})
+class ReleaseKind(PlanKind[Given]):
+    """A kind that publishes another release, of datasets with a topic and of derived ones."""
+
+    builds_whole_tables = True
+
+    def explain_apply(self, plan: Plan) -> str:
+        """Say what replaces what."""
+        own = f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
+        return own + "".join(f", then {m.dataset} {m.release} in place of {m.base}" for m in plan.members)
+
+    def refuse_applied(self, settings: Settings, plan: Plan) -> None:
+        """Raise AlreadyPublished when the releases of all datasets of the plan are published."""
+        if all(_published(settings, part) == part.release for part in plan.parts):
+            raise AlreadyPublished(plan.id)
+
+    def read_build(self, output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
+        """Return the job's figures."""
+        return read_release_build(output, seconds)
+
+    def refuse_apply(self, settings: Settings, record: PlanRecord) -> None:
+        """Refuse while a running reader would stand still."""
+        refuse_broken_readers(settings, record)
+
+    def apply(self, settings: Settings, record: PlanRecord) -> Applied:
+        """Have the plan's release published."""
+        began = time.monotonic()
+        return Applied(batch=_move(settings, record.plan, _released, "apply"), seconds=_since(began))
+
+    def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+        """Confirm that the plan's release is published, or its base after a rollback. Raises NotConfirmed."""
+        is_applied = record.stage is Stage.APPLIED
+        expected = record.plan.release if is_applied else record.plan.base
+        if published.release != expected:
+            raise NotConfirmed(
+                record.plan.id, record.stage, f"release {published.release} is published, not {expected}"
+            )
+        return confirmation(record, published, "published" if is_applied else "rolled back")
+
+    def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
+        """Refuse what another plan or reader needs."""
+        refuse_rollback(settings, record)
+
+    def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:
+        """Publish the state of before."""
+        began = time.monotonic()
+        return RolledBack(batch=_move(settings, record.plan, _base, "rollback"), seconds=_since(began))
+
+    def drop_build(self, settings: Settings, plan: Plan) -> None:
+        """Publish the bases of a plan that is cancelled between the moves of its datasets.
+
+        Its release is maintained no longer: as a shadow without a plan it could be neither released again nor retired.
+        """
+        if any(_published(settings, part) == part.release for part in plan.parts):
+            _move(settings, plan, _base, "cancel")
+        if plan.release in (active_releases_file(settings, plan.dataset).read() or ()):
+            retire = OwnerRequest(plan.id, RequestKind.RETIRE, plan.release, again=_command(plan, "cancel"))
+            request_owner(settings, plan.dataset, retire)
 
 
 def read_release_build(output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
@@ -74,29 +113,6 @@ def read_release_build(output: Mapping[str, Any], seconds: float) -> ReleaseBuil
     members = {name: read_release_build(each, 0.0) for name, each in output.get("members", {}).items()}
     batch = output["built"]["batch"]
     return ReleaseBuilt.model_validate({**parts, "members": members, "batch": batch, "seconds": seconds})
-
-
-def apply_release(settings: Settings, record: PlanRecord) -> Applied:
-    """Have the plan's release published."""
-    began = time.monotonic()
-    return Applied(batch=_move(settings, record.plan, _released, "apply"), seconds=_since(began))
-
-
-def _revert(settings: Settings, record: PlanRecord) -> RolledBack:
-    began = time.monotonic()
-    return RolledBack(batch=_move(settings, record.plan, _base, "rollback"), seconds=_since(began))
-
-
-def _move_back(settings: Settings, plan: Plan) -> None:
-    """Publish the bases of a plan that is cancelled between the moves of its datasets.
-
-    Its release is maintained no longer: as a shadow without a plan it could be neither released again nor retired.
-    """
-    if any(_published(settings, part) == part.release for part in plan.parts):
-        _move(settings, plan, _base, "cancel")
-    if plan.release in (active_releases_file(settings, plan.dataset).read() or ()):
-        retire = OwnerRequest(plan.id, RequestKind.RETIRE, plan.release, again=_command(plan, "cancel"))
-        request_owner(settings, plan.dataset, retire)
 
 
 def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str], decision: str) -> int:
@@ -162,12 +178,6 @@ def _refuse_other_releases(settings: Settings, plan: Plan) -> None:
             raise OtherReleasePublished(part, published)
 
 
-def refuse_published(settings: Settings, plan: Plan) -> None:
-    """Raise AlreadyPublished when the releases of all datasets of the plan are published."""
-    if all(_published(settings, part) == part.release for part in plan.parts):
-        raise AlreadyPublished(plan.id)
-
-
 def _has_to_move(settings: Settings, part: Plan, target: Callable[[Plan], str]) -> bool:
     return _published(settings, part) != target(part)
 
@@ -189,11 +199,6 @@ def _released(part: Plan) -> str:
 
 def _base(part: Plan) -> str:
     return part.base
-
-
-def _described_apply(plan: Plan) -> str:
-    own = f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
-    return own + "".join(f", then {m.dataset} {m.release} in place of {m.base}" for m in plan.members)
 
 
 def _since(began: float) -> float:

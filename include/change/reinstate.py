@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from include.change.plan_parameters import AS_OF, PlanParameters
-from include.change.slices import (
-    PlanRequest,
-    create_slice_plan,
-    published_view,
-    refuse_not_ingested,
-    slice_kind,
-)
+from include.change.slices import PlanRequest, SliceKind, create_slice_plan, published_view, refuse_not_ingested
 from include.declare.history_slice import BRONZE, Slice, Span, joined_spans
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
@@ -151,37 +145,6 @@ def decision(act: str, position: Position, batch: int, who: Author, payload: byt
     return Decision(act, *position, batch=batch, at=who.at, by=who.by, why=who.why, payload=payload)
 
 
-class ReinstateParameters(PlanParameters):
-    """Which rejected records to validate again.
-
-    Discarded records are included only when the filter names their status or their offsets.
-    """
-
-    records: RejectedFilter
-
-
-def plan_reinstate(settings: Settings, dataset: str, parameters: ReinstateParameters, who: Author) -> PlanRecord:
-    """Plan to recompute exactly these records from bronze; those that are still invalid stay rejected.
-
-    Raises NothingSelected, NothingPublished, RangeRefused, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
-    """
-    named = parameters.records.offsets is not None or parameters.records.status == DISCARDED
-    statuses = (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED)
-    records = selected_records(settings, dataset, parameters.records, statuses)
-    spans, requested = record_spans(records), f"{len(records):,} rejected records, again ({who.why})"
-    with planning_lock(settings):
-        view = published_view(settings, dataset)
-        refuse_not_ingested(view, spans, requested)
-        slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
-        request = PlanRequest(requested, who.by, who.at, parameters.threshold)
-        record = create_slice_plan(view, REINSTATE, slice_, request)
-    # After the plan exists and before it is built: without a plan, discarded records stay discarded.
-    append_decisions(
-        settings, dataset, [decision(REINSTATED, position, batch, who) for position, batch in records.items()]
-    )
-    return record
-
-
 def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> int:
     """Discard again what the plan had reinstated; return how many records that are.
 
@@ -196,8 +159,51 @@ def restore_discards(settings: Settings, plan: Plan, by: str, at: datetime) -> i
     return append_decisions(settings, plan.dataset, restored) if restored else 0
 
 
-def _undo_decisions(settings: Settings, plan: Plan, by: str) -> None:
-    restore_discards(settings, plan, by, datetime.now(UTC))
+class ReinstateParameters(PlanParameters):
+    """Which rejected records to validate again.
+
+    Discarded records are included only when the filter names their status or their offsets.
+    """
+
+    records: RejectedFilter
+    why: str = ""
 
 
-KIND = slice_kind(REINSTATE, ReinstateParameters, undo_decisions=_undo_decisions)
+class ReinstatePlan(SliceKind[ReinstateParameters]):
+    """Validates rejected records again."""
+
+    name = REINSTATE
+
+    def plan(
+        self,
+        settings: Settings,
+        dataset: str,
+        parameters: ReinstateParameters,
+        by: str,
+        now: datetime,
+        origin: str = "",
+    ) -> PlanRecord:
+        """Plan to recompute exactly these records from bronze; those that are still invalid stay rejected.
+
+        Raises NothingSelected, NothingPublished, RangeRefused, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
+        """
+        who = Author(by, now, parameters.why)
+        named = parameters.records.offsets is not None or parameters.records.status == DISCARDED
+        statuses = (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED)
+        records = selected_records(settings, dataset, parameters.records, statuses)
+        spans, requested = record_spans(records), f"{len(records):,} rejected records, again ({who.why})"
+        with planning_lock(settings):
+            view = published_view(settings, dataset)
+            refuse_not_ingested(view, spans, requested)
+            slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
+            request = PlanRequest(requested, who.by, who.at, parameters.threshold)
+            record = create_slice_plan(view, REINSTATE, slice_, request)
+        # After the plan exists and before it is built: without a plan, discarded records stay discarded.
+        append_decisions(
+            settings, dataset, [decision(REINSTATED, position, batch, who) for position, batch in records.items()]
+        )
+        return record
+
+    def undo_decisions(self, settings: Settings, plan: Plan, by: str) -> None:
+        """Discard again what the plan has reinstated."""
+        restore_discards(settings, plan, by, datetime.now(UTC))

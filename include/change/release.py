@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Self
-
-from pydantic import model_validator
 
 from include.change.compare import Side
 from include.change.contract_check import refuse_invalid_folder
 from include.change.jobs import JobFailed, request_owner, run_job
-from include.change.kind import predict, refuse_conflict, refuse_small_disk, write_new_plan
-from include.change.moves import apply_release, release_kind
-from include.change.plan_parameters import MemberNames, Number, PlanParameters, UtcTime
-from include.change.readers import lost_columns, plan_members, release_tables
+from include.change.kind import predict, refuse_conflict, refuse_small_disk, reported_rate, write_new_plan
+from include.change.moves import ReleaseKind
+from include.change.plan_parameters import ReleaseParameters
+from include.change.readers import derived_changes, derived_tables, lost_columns, plan_members, release_tables
 from include.change.sides import release_sides
 from include.declare.dataset import Dataset, ReleaseStart, released_dataset, snapshot_dataset
-from include.declare.dataset_checks import checked_dataset
+from include.declare.dataset_checks import checked_dataset, validate_datasets
+from include.declare.derived_dataset import (
+    DerivedDataset,
+    as_dataset,
+    declared_derived,
+    derived_names,
+    released_derived,
+    snapshot_derived,
+)
 from include.declare.event_times import utc_text
 from include.declare.reference_tables import validate_reference_tables
 from include.declare.release_diff import release_changes
@@ -28,10 +34,11 @@ from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
 from include.plans.journal import planning_lock
 from include.plans.lookup import find_plan, plans_of_data
-from include.plans.plan import DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord
+from include.plans.plan import DERIVED_RELEASE, DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord, Prediction
+from include.plans.sources import published_versions, readable_versions
 from include.plans.stage_results import Applied, ReleaseBuilt, Retired, Stage
 from include.read.publication import Publication, read_publication, tables_of
-from include.read.published_tables import first_batch_since, first_unexpired_batch
+from include.read.published_tables import first_batch_since, first_unexpired_batch, open_dataset, pinned
 from include.state.owner_requests import OwnerRequest, RequestKind
 from include.state.release_files import active_releases_file
 
@@ -86,70 +93,163 @@ class StreamNotRunning(Terminal):
         self.plan = plan
 
 
-class ReleaseParameters(PlanParameters):
-    """Where the release starts: a bronze batch, or the first batch of a Kafka time; neither: the first batch.
+class ReleasePlan(ReleaseKind[ReleaseParameters]):
+    """Ships a dataset's changed folder as a new release, built as a shadow of production."""
 
-    `members`, given as `with`: derived datasets that are released together with the dataset.
-    """
+    name = RELEASE
 
-    from_batch: Number | None = None
-    from_timestamp: UtcTime | None = None
-    members: MemberNames = ()
+    def plan(
+        self, settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
+    ) -> PlanRecord:
+        """Plan to publish the dataset as its folder declares it now. Touches no table, reads no data file.
 
-    @model_validator(mode="after")
-    def _require_at_most_one_start(self) -> Self:
-        if self.from_batch is not None and self.from_timestamp is not None:
-            raise ValueError("give one of from_batch and from_timestamp")
-        return self
+        With a later start, silver and rejected rows of earlier batches are inherited as they are. Raises
+        DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, StartPointRefused, ReleaseIncompatible,
+        ReleaseAlreadyActive, PlanConflict, PlanBusy, DiskTooSmall, ReferenceLost.
+        """
+        if dataset in derived_names(settings):
+            return DerivedReleasePlan().plan(settings, dataset, parameters, by, now, origin)
+        with planning_lock(settings):
+            if known := find_plan(settings, origin):
+                return known
+            declared, publication = checked_dataset(settings, dataset), read_publication(settings, dataset)
+            base = released_dataset(settings, dataset, publication.release)
+            start = _release_start(settings, publication, parameters)
+            if _same_code(declared, base) and start is None and base.release_start is None:
+                raise NothingToRelease(dataset, publication.release)
+            if declared.pipeline.topic != base.pipeline.topic:
+                raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
+            if not parameters.dry_run:
+                refuse_conflict(settings, dataset)
+            validate_reference_tables(settings, declared)
+            if start is not None:
+                _refuse_other_shape(base, declared)
+            _refuse_active(settings, declared, start)
+            refuse_invalid_folder(settings, declared, base.contract)
+            members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
+            predicted = predict(settings, publication)
+            refuse_small_disk(settings, dataset, predicted)
+            fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
+            draft = Plan(
+                id=DRY_RUN,
+                kind=RELEASE,
+                dataset=dataset,
+                base=base.release,
+                release=fresh.release,
+                planned_at=now,
+                planned_by=by,
+                threshold=parameters.threshold,
+                changes=[
+                    *release_changes(base, fresh),
+                    *members.changes,
+                    *lost_columns(settings, base, fresh, members),
+                ],
+                predicted=predicted,
+                requested=_requested(settings, publication, start),
+                origin=origin,
+                members=members.plans,
+            )
+            return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+
+    def explain_build(self, plan: Plan) -> str:
+        """Say what is built from what."""
+        return f"build release {plan.release} from bronze in tables of its own"
+
+    def build_job(self, plan: Plan) -> tuple[str, ...]:
+        """Return the job and the names of what it builds."""
+        return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release, *(member.dataset for member in plan.members)
+
+    def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+        """Return both sides at the build's batch."""
+        found = record.last(ReleaseBuilt).of(record.plan.dataset)
+        return release_sides(settings, found.published, found.built)
+
+    def apply(self, settings: Settings, record: PlanRecord) -> Applied:
+        """Publish, and show it in the ledger at once."""
+        began = time.monotonic()
+        self._catch_up(settings, record)
+        applied = super().apply(settings, record)
+        return applied.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
+
+    def _catch_up(self, settings: Settings, record: PlanRecord) -> None:
+        """Advance a release that was built long ago, so that the stream has at most one run left."""
+        plan, publication = record.plan, read_publication(settings, record.plan.dataset)
+        behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
+        if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:
+            done = run_job(settings, plan.id, plan.dataset, self.build_job(plan.parts[0]), lambda _: None)
+            if "built" not in done:
+                raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
 
 
-def plan_release(
-    settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
-) -> PlanRecord:
-    """Plan to publish the dataset as its folder declares it now. Touches no table, reads no data file.
+class DerivedReleasePlan(ReleaseKind[ReleaseParameters]):
+    """Ships a derived dataset's changed folder, built over the sources that the published release has used."""
 
-    With a later start, silver and rejected rows of earlier batches are inherited as they are. A second call with the
-    same `origin` returns the first call's plan.
-    Raises DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, StartPointRefused,
-    ReleaseIncompatible, ReleaseAlreadyActive, PlanConflict, PlanBusy, DiskTooSmall, ReferenceLost.
-    """
-    with planning_lock(settings):
-        if known := find_plan(settings, origin):
-            return known
-        declared, publication = checked_dataset(settings, dataset), read_publication(settings, dataset)
-        base = released_dataset(settings, dataset, publication.release)
-        start = _release_start(settings, publication, parameters)
-        if _same_code(declared, base) and start is None and base.release_start is None:
-            raise NothingToRelease(dataset, publication.release)
-        if declared.pipeline.topic != base.pipeline.topic:
-            raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
-        if not parameters.dry_run:
-            refuse_conflict(settings, dataset)
-        validate_reference_tables(settings, declared)
-        if start is not None:
-            _refuse_other_shape(base, declared)
-        _refuse_active(settings, declared, start)
-        refuse_invalid_folder(settings, declared, base.contract)
-        members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
-        predicted = predict(settings, publication)
-        refuse_small_disk(settings, dataset, predicted)
-        fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
-        draft = Plan(
-            id=DRY_RUN,
-            kind=RELEASE,
-            dataset=dataset,
-            base=base.release,
-            release=fresh.release,
-            planned_at=now,
-            planned_by=by,
-            threshold=parameters.threshold,
-            changes=[*release_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)],
-            predicted=predicted,
-            requested=_requested(settings, publication, start),
-            origin=origin,
-            members=members.plans,
-        )
-        return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+    name = DERIVED_RELEASE
+
+    def plan(
+        self, settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
+    ) -> PlanRecord:
+        """Plan to publish the derived dataset as its folder declares it now. Touches no table, reads no data file.
+
+        Raises DerivedUnknown, StartPointRefused, and what a release of a dataset with a topic raises.
+        """
+        if parameters.from_batch is not None or parameters.from_timestamp is not None:
+            why = "it is derived and has no batches; its release computes everything"
+            raise StartPointRefused(dataset, why, f"headrace release plan --dataset {dataset}")
+        with planning_lock(settings):
+            if known := find_plan(settings, origin):
+                return known
+            validate_datasets(settings, [dataset])
+            declared, publication = declared_derived(settings, dataset), read_publication(settings, dataset)
+            base = released_derived(settings, dataset, publication.release)
+            if declared.release == base.release:
+                raise NothingToRelease(dataset, base.release)
+            if not parameters.dry_run:
+                refuse_conflict(settings, dataset)
+            members = plan_members(settings, dataset, derived_tables(declared), parameters.members, parameters.dry_run)
+            over = _chosen_sources(settings, declared, publication)
+            predicted = predicted_of_sources(settings, declared, _gold_rows(settings, publication))
+            refuse_small_disk(settings, dataset, predicted)
+            fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
+            draft = Plan(
+                id=DRY_RUN,
+                kind=DERIVED_RELEASE,
+                dataset=dataset,
+                base=base.release,
+                release=fresh.release,
+                planned_at=now,
+                planned_by=by,
+                threshold=parameters.threshold,
+                changes=[
+                    *derived_changes(base, fresh),
+                    *members.changes,
+                    *lost_columns(settings, base, fresh, members),
+                ],
+                predicted=predicted,
+                requested=over,
+                origin=origin,
+                members=members.plans,
+            )
+            return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+
+    def explain_build(self, plan: Plan) -> str:
+        """Say what is built from what."""
+        return f"compute release {plan.release} from its sources in tables of its own"
+
+    def build_job(self, plan: Plan) -> tuple[str, ...]:
+        """Return the job and the names of what it builds."""
+        members = json.dumps({"members": [member.dataset for member in plan.members]})
+        return "spark_jobs.jobs.derived_build_job", plan.dataset, plan.release, members
+
+    def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+        """Return both sides at the build's batch."""
+        found = record.last(ReleaseBuilt).of(record.plan.dataset)
+
+        def side(publication: Publication) -> Side:
+            tables = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
+            return Side(as_dataset(released_derived(settings, publication.dataset, publication.release)), tables)
+
+        return side(found.published), side(found.built)
 
 
 def _release_start(settings: Settings, publication: Publication, parameters: ReleaseParameters) -> ReleaseStart | None:
@@ -223,6 +323,18 @@ def _start(start: ReleaseStart | None) -> tuple[str, int] | None:
     return (start.base, start.batch) if start else None
 
 
+def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterator[str]:
+    """Yield the releases of plans that may still be applied or rolled back: newer ones, and of the published release.
+
+    An older plan of other releases could be rolled back only after this one, which is no longer possible.
+    """
+    records = plans_of_data(settings, plan.dataset)
+    for other in (record.of(plan.dataset).plan for record in records if record.stage not in ENDED):
+        is_other = other.kind in RELEASES and other.id != plan.id
+        if is_other and (other.planned_at > plan.planned_at or published in (other.base, other.release)):
+            yield from (other.base, other.release)
+
+
 def retire_release(settings: Settings, record: PlanRecord) -> Retired:
     """Have the stream stop maintaining the plan's unpublished releases, except those that another plan needs.
 
@@ -239,49 +351,27 @@ def retire_release(settings: Settings, record: PlanRecord) -> Retired:
     return Retired(releases=others, batch=max(batches, default=publication.batch))
 
 
-def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterator[str]:
-    """Yield the releases of plans that may still be applied or rolled back: newer ones, and of the published release.
+def _chosen_sources(settings: Settings, declared: DerivedDataset, publication: Publication) -> str:
+    """Return over which versions the release is built, in words: "" for those of the published release.
 
-    An older plan of other releases could be rolled back only after this one, which is no longer possible.
+    Raises SourcesLackColumns.
     """
-    records = plans_of_data(settings, plan.dataset)
-    for other in (record.of(plan.dataset).plan for record in records if record.stage not in ENDED):
-        is_other = other.kind in RELEASES and other.id != plan.id
-        if is_other and (other.planned_at > plan.planned_at or published in (other.base, other.release)):
-            yield from (other.base, other.release)
+    current = published_versions(settings, declared.pipeline.sources.values())
+    used = {name: publication.sources.get(name, each) for name, each in current.items()}
+    if readable_versions(settings, declared, used, current) is used:
+        return ""
+    return "over the published versions of its sources, which have the columns that it reads"
 
 
-def _build_job(plan: Plan) -> tuple[str, ...]:
-    return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release, *(member.dataset for member in plan.members)
+def _gold_rows(settings: Settings, publication: Publication) -> int:
+    tables = pinned(settings)
+    return sum(tables.facts(name).rows or 0 for name in publication.tables)
 
 
-def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-    found = record.last(ReleaseBuilt).of(record.plan.dataset)
-    return release_sides(settings, found.published, found.built)
-
-
-def _apply(settings: Settings, record: PlanRecord) -> Applied:
-    began = time.monotonic()
-    _catch_up(settings, record)
-    applied = apply_release(settings, record)
-    return applied.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
-
-
-def _catch_up(settings: Settings, record: PlanRecord) -> None:
-    """Advance a release that was built long ago, so that the stream has at most one run left."""
-    plan, publication = record.plan, read_publication(settings, record.plan.dataset)
-    behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
-    if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:
-        done = run_job(settings, plan.id, plan.dataset, _build_job(plan.parts[0]), lambda _: None)
-        if "built" not in done:
-            raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
-
-
-KIND = release_kind(
-    RELEASE,
-    ReleaseParameters,
-    describe_build=lambda plan: f"build release {plan.release} from bronze in tables of its own",
-    build_job=_build_job,
-    sides=_sides,
-    apply=_apply,
-)
+def predicted_of_sources(settings: Settings, derived: DerivedDataset, gold_rows: int, share: float = 1.0) -> Prediction:
+    """Return the cost of computing gold rows of a derived dataset from a share of its sources."""
+    tables = pinned(settings)
+    sources = [tables.facts(name) for name in set(derived.pipeline.sources.values()) if name in tables.tables]
+    rows, rate = round(share * sum(each.rows or 0 for each in sources)), reported_rate(settings, derived.name)
+    size, files = round(share * sum(each.size for each in sources)), sum(each.files for each in sources)
+    return Prediction(rows, size, files, gold_rows, round(rows / rate, 1), rate)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
-
-from include.change.plan_parameters import Number, SliceParameters
+from include.change.plan_parameters import ReplayParameters
 from include.change.slices import (
     PlanRequest,
     PublishedView,
     RangeEmpty,
     RangeRefused,
     RecordsMissing,
+    SliceKind,
     create_slice_plan,
-    format_range,
     overlap,
     published_view,
     refuse_not_ingested,
-    slice_kind,
     span_of,
 )
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span, joined_spans
 from include.ground.kafka import log_start_offsets, topic_id
 from include.ground.settings import Settings
-from include.ground.strict_values import offset_range, partition_number
 from include.plans.journal import planning_lock
 from include.plans.lookup import find_plan
 from include.plans.plan import REPLAY, PlanRecord
@@ -34,77 +29,34 @@ from include.read.published_tables import open_dataset
 from include.state.run_files import bootstrap_servers
 
 
-def _offset_ranges(given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        return given
-    if not given:
-        raise ValueError("offsets name no partition")
-    return {partition_number(str(p)): offset_range(str(p), span) for p, span in given.items()}
+class ReplayPlan(SliceKind[ReplayParameters]):
+    """Recomputes Kafka records with the published release, and fills what bronze lacks of them."""
 
+    name = REPLAY
 
-Offsets = Annotated[dict[int, tuple[int, int]], BeforeValidator(_offset_ranges)]
+    def plan(
+        self, settings: Settings, dataset: str, parameters: ReplayParameters, by: str, now: datetime, origin: str = ""
+    ) -> PlanRecord:
+        """Plan to recompute records. A second call with the same `origin` returns the first call's plan.
 
-
-class ReplayParameters(SliceParameters):
-    """Records by Kafka's time [start, end), by batches (both included), or by offsets [start, end) of partitions.
-
-    `source`: `kafka` or `bronze` reads only there, `auto` reads bronze for what Kafka has deleted.
-    """
-
-    by: Literal["time", "batches", "offsets"]
-    first_batch: Number | None = None
-    last_batch: Number | None = None
-    offsets: Offsets | None = None
-    source: Literal["auto", "kafka", "bronze"] = "auto"
-
-    @model_validator(mode="after")
-    def _require_one_range(self) -> Self:
-        given = {
-            "time": self.start is not None,
-            "batches": self.first_batch is not None or self.last_batch is not None,
-            "offsets": self.offsets is not None,
-        }
-        if [name for name, is_given in given.items() if is_given] != [self.by]:
-            raise ValueError(f"by is {self.by!r}: give what that needs, and nothing else")
-        if (self.first_batch is None) != (self.last_batch is None):
-            raise ValueError("first_batch and last_batch belong together")
-        if self.first_batch is not None and self.last_batch is not None and self.first_batch > self.last_batch:
-            raise ValueError("first_batch is after last_batch")
-        return self
-
-    @property
-    def requested(self) -> str:
-        """The range in words."""
-        if self.offsets is not None:
-            return "offsets " + ", ".join(f"{p}: {start} to {end - 1}" for p, (start, end) in self.offsets.items())
-        if self.start is not None and self.end is not None:
-            return f"records of Kafka time {format_range(self.start, self.end)}"
-        return f"batches {self.first_batch} to {self.last_batch}"
-
-
-def plan_replay(
-    settings: Settings, dataset: str, parameters: ReplayParameters, by: str, now: datetime, origin: str = ""
-) -> PlanRecord:
-    """Plan to recompute records. A second call with the same `origin` returns the first call's plan.
-
-    Raises NothingPublished, RangeRefused, RangeEmpty, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall,
-    BrokerUnreachable.
-    """
-    with planning_lock(settings):
-        if known := find_plan(settings, origin):
-            return known
-        view, requested = published_view(settings, dataset), parameters.requested
-        spans = _requested_spans(view, parameters)
-        if not spans:
-            raise RangeEmpty(
-                dataset, requested, "no record is published there", f"headrace ledger show --dataset {dataset}"
-            )
-        refuse_not_ingested(view, spans, requested)
-        source = parameters.source
-        parts = view.from_bronze(spans) if source == BRONZE else _split_by_retention(settings, view, spans, source)
-        slice_ = Slice(parts, reference=view.reference(parameters.reference))
-        request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
-        return create_slice_plan(view, REPLAY, slice_, request)
+        Raises NothingPublished, RangeRefused, RangeEmpty, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall,
+        BrokerUnreachable.
+        """
+        with planning_lock(settings):
+            if known := find_plan(settings, origin):
+                return known
+            view, requested = published_view(settings, dataset), parameters.requested
+            spans = _requested_spans(view, parameters)
+            if not spans:
+                raise RangeEmpty(
+                    dataset, requested, "no record is published there", f"headrace ledger show --dataset {dataset}"
+                )
+            refuse_not_ingested(view, spans, requested)
+            source = parameters.source
+            parts = view.from_bronze(spans) if source == BRONZE else _split_by_retention(settings, view, spans, source)
+            slice_ = Slice(parts, reference=view.reference(parameters.reference))
+            request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
+            return create_slice_plan(view, REPLAY, slice_, request)
 
 
 def _requested_spans(view: PublishedView, parameters: ReplayParameters) -> list[Span]:
@@ -150,6 +102,3 @@ def _split_by_retention(settings: Settings, view: PublishedView, spans: Sequence
     return sorted(
         [*kept, *(Span(s.partition, s.start, s.end, KAFKA) for s in fresh)], key=lambda s: (s.partition, s.start)
     )
-
-
-KIND = slice_kind(REPLAY, ReplayParameters)

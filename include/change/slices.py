@@ -11,39 +11,41 @@ import shutil
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from include.change.compare import Side
-from include.change.confirm_applied import confirm_slice
 from include.change.history import PublishedHistory
 from include.change.jobs import request_owner
 from include.change.kind import (
+    TRANSACTION,
     AlreadyPublished,
+    Confirmation,
+    Given,
+    NotConfirmed,
     PlanKind,
-    nothing,
+    confirmation,
     refuse_conflict,
     refuse_small_disk,
     refuse_unknown_dataset,
     reported_rate,
     write_new_plan,
 )
-from include.change.plan_parameters import AS_OF, PlanParameters
+from include.change.plan_parameters import AS_OF
 from include.change.sides import slice_sides
 from include.declare.dataset import Dataset, released_dataset
-from include.declare.event_times import utc_text
 from include.declare.history_slice import BRONZE, Slice, Span, SpanIndex, joined_spans
 from include.declare.reference_tables import current_versions
 from include.ground.app_ids import plan_app_id
-from include.ground.delta_log import transaction_version
+from include.ground.delta_log import commits_descending, transaction_version
 from include.ground.errors import Terminal
 from include.ground.paths import patch_path, silver_path
 from include.ground.settings import Settings
 from include.plans.plan import DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.stage_results import Applied, RolledBack, SliceBuilt
+from include.plans.stage_results import Applied, Published, RolledBack, SliceBuilt, Stage
 from include.read.publication import Publication, read_publication, tables_of
 from include.read.published_tables import BatchOffsets, PinnedTables, first_complete_batch
 from include.state.owner_requests import OwnerRequest, RequestKind
@@ -264,11 +266,6 @@ def _lies_in(part: BatchOffsets, spans: Sequence[Span]) -> bool:
     return part.start == part.end or (following > 0 and part.end <= spans[following - 1].end)
 
 
-def format_range(since: datetime, until: datetime) -> str:
-    """Return the range [since, until) in words."""
-    return f"from {utc_text(since, 'minutes')} to before {utc_text(until, 'minutes')} UTC"
-
-
 def refuse_not_ingested(view: PublishedView, spans: Iterable[Span], requested: str) -> None:
     """Raise RangeRefused when a span names offsets that are not published yet."""
     name, ends = view.publication.dataset, view.history.ends
@@ -297,54 +294,84 @@ def as_argument(ranges: Mapping[int, Sequence[int]]) -> str:
     return json.dumps({str(partition): list(span) for partition, span in ranges.items()})
 
 
-def slice_kind(name: str, parameters: type[PlanParameters], **overrides: Any) -> PlanKind:
-    """Return a kind of plan that recomputes a slice; `overrides` replace functions of it."""
-    functions: dict[str, Callable[..., Any]] = {
-        "describe_build": lambda plan: f"recompute {plan.requested} with release {plan.release}, in a separate folder",
-        "describe_apply": lambda _: "replace the rows that differ, all tables in one publication",
-        "refuse_applied": _refuse_applied,
-        "build_job": lambda plan: ("spark_jobs.jobs.slice_job", plan.dataset, plan.id),
-        "read_build": _read_build,
-        "sides": _sides,
-        "record_comparison": nothing,
-        "apply": apply_slice,
-        "confirm": confirm_slice,
-        "refuse_apply": nothing,
-        "refuse_revert": refuse_revert,
-        "revert": revert_slice,
-        "drop_build": drop_rows,
-        "undo_decisions": nothing,
-    }
-    return PlanKind(name=name, parameters=parameters, builds_whole_tables=False, **{**functions, **overrides})
+class SliceKind(PlanKind[Given]):
+    """A kind that recomputes a slice of history with the published release."""
 
+    def explain_build(self, plan: Plan) -> str:
+        """Say what is built from what."""
+        return f"recompute {plan.requested} with release {plan.release}, in a separate folder"
 
-def apply_slice(settings: Settings, record: PlanRecord) -> Applied:
-    """Have the owner apply the patch; return how many rows changed. An equal slice needs no request."""
-    if record.last(SliceBuilt).is_equal:
-        drop_rows(settings, record.plan)
-        return Applied(batch=record.last(SliceBuilt).batch, changed=0)
-    batch, seconds = _patch(settings, record, RequestKind.APPLY_PATCH)
-    return Applied(batch=batch, seconds=seconds)
+    def explain_apply(self, plan: Plan) -> str:
+        """Say what replaces what."""
+        return "replace the rows that differ, all tables in one publication"
 
+    def refuse_applied(self, settings: Settings, plan: Plan) -> None:
+        """Refuse when the owner has begun or committed the patch."""
+        patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
+        app_id = plan_app_id(plan.dataset, plan.release, plan.id)
+        committed = transaction_version(silver_path(settings, plan.dataset, plan.release), app_id)
+        if (patch is not None and patch.plan == plan.id) or committed is not None:
+            raise AlreadyPublished(plan.id)
 
-def refuse_revert(settings: Settings, record: PlanRecord) -> None:
-    """Raise GapFilled when bronze would lose records, RangeRefused when the records have expired since, PlanConflict
-    when an open plan has the same records.
-    """
-    if record.last(SliceBuilt).filled:
-        raise GapFilled(record.plan.id)
-    published_view(settings, record.plan.dataset).refuse_expired(record.plan.records.spans)
-    refuse_conflict(settings, record.plan.dataset, record.plan.records)
+    def build_job(self, plan: Plan) -> tuple[str, ...]:
+        """Return the job and the names of what it builds."""
+        return "spark_jobs.jobs.slice_job", plan.dataset, plan.id
 
+    def read_build(self, output: Mapping[str, Any], seconds: float) -> SliceBuilt:
+        """Return the job's figures."""
+        return SliceBuilt.model_validate({"built": output["built"], "seconds": seconds})
 
-def revert_slice(settings: Settings, record: PlanRecord) -> RolledBack:
-    """Have the owner revert the patch; return at which batch, and how long it took."""
-    built = record.last(SliceBuilt)
-    if built.is_equal:
-        drop_rows(settings, record.plan)
-        return RolledBack(batch=built.batch, changed=0)
-    batch, seconds = _patch(settings, record, RequestKind.REVERT_PATCH)
-    return RolledBack(batch=batch, seconds=seconds)
+    def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+        """Return both sides at the build's batch."""
+        return slice_sides(settings, record.plan, released_dataset(settings, record.plan.dataset, record.plan.release))
+
+    def apply(self, settings: Settings, record: PlanRecord) -> Applied:
+        """Have the owner apply the patch; return how many rows changed. An equal slice needs no request."""
+        if record.last(SliceBuilt).is_equal:
+            drop_rows(settings, record.plan)
+            return Applied(batch=record.last(SliceBuilt).batch, changed=0)
+        batch, seconds = _patch(settings, record, RequestKind.APPLY_PATCH)
+        return Applied(batch=batch, seconds=seconds)
+
+    def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+        """Confirm that the patch is committed and published. Raises NotConfirmed.
+
+        Every patch commits to silver, also when no row of silver differs, and is published after that.
+        """
+        plan, name = record.plan, f"silver.{record.plan.dataset}"
+        if record.last(Published).changed == 0:
+            return confirmation(record, published, "verified")
+        app_id = plan_app_id(plan.dataset, plan.release, plan.id)
+        transaction, silver = TRANSACTION[record.stage], silver_path(settings, plan.dataset, plan.release)
+        if (transaction_version(silver, app_id) or 0) < transaction:
+            raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
+        own = (c.version for c in commits_descending(silver) if (c.app_id, c.app_version) == (app_id, transaction))
+        version = next(own)
+        shown = published.tables[name].version if published.release == plan.release else version
+        if shown < version:
+            raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {shown}, before it ({version})")
+        result = "corrected" if record.stage is Stage.APPLIED else "rolled back"
+        return confirmation(record, published, result, version)
+
+    def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
+        """Raise GapFilled when bronze would lose records, RangeRefused when records have expired, PlanConflict."""
+        if record.last(SliceBuilt).filled:
+            raise GapFilled(record.plan.id)
+        published_view(settings, record.plan.dataset).refuse_expired(record.plan.records.spans)
+        refuse_conflict(settings, record.plan.dataset, record.plan.records)
+
+    def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:
+        """Have the owner revert the patch; return at which batch, and how long it took."""
+        built = record.last(SliceBuilt)
+        if built.is_equal:
+            drop_rows(settings, record.plan)
+            return RolledBack(batch=built.batch, changed=0)
+        batch, seconds = _patch(settings, record, RequestKind.REVERT_PATCH)
+        return RolledBack(batch=batch, seconds=seconds)
+
+    def drop_build(self, settings: Settings, plan: Plan) -> None:
+        """Remove the slice's rows."""
+        drop_rows(settings, plan)
 
 
 def drop_rows(settings: Settings, plan: Plan) -> None:
@@ -356,19 +383,3 @@ def _patch(settings: Settings, record: PlanRecord, kind: RequestKind) -> tuple[i
     plan, began = record.plan, time.monotonic()
     request = OwnerRequest(plan.id, kind, plan.release, record.last(SliceBuilt).attempt)
     return request_owner(settings, plan.dataset, request).batch, round(time.monotonic() - began, 2)
-
-
-def _refuse_applied(settings: Settings, plan: Plan) -> None:
-    patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
-    app_id = plan_app_id(plan.dataset, plan.release, plan.id)
-    committed = transaction_version(silver_path(settings, plan.dataset, plan.release), app_id)
-    if (patch is not None and patch.plan == plan.id) or committed is not None:
-        raise AlreadyPublished(plan.id)
-
-
-def _read_build(output: Mapping[str, Any], seconds: float) -> SliceBuilt:
-    return SliceBuilt.model_validate({"built": output["built"], "seconds": seconds})
-
-
-def _sides(settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-    return slice_sides(settings, record.plan, released_dataset(settings, record.plan.dataset, record.plan.release))

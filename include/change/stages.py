@@ -13,13 +13,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from include.change import backfill, derived_release_plan, reinstate, release, replay
+from include.change.backfill import BackfillPlan, DerivedBackfillPlan
 from include.change.compare import Side, compare
 from include.change.comparison_view import comparison_page
 from include.change.jobs import FactsReporter, JobDied, JobFailed, JobTimedOut, end_plan_job, run_job
 from include.change.kind import Confirmation, PlanKind
 from include.change.quality import blocking_rules, refuse_held, run_checks
 from include.change.readers import effects_of_plan
+from include.change.reinstate import ReinstatePlan
+from include.change.release import DerivedReleasePlan, ReleasePlan, retire_release
+from include.change.replay import ReplayPlan
 from include.ground.errors import Terminal
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
@@ -40,7 +43,7 @@ from include.read.publication import read_publication
 from include.state.lease import shared_lock
 from include.state.owner_requests import withdraw_own_request
 
-KindOf = Callable[[Plan], PlanKind]
+KindOf = Callable[[Plan], PlanKind[Any]]
 
 
 def build_parts(settings: Settings, plan: Plan, kind_of: KindOf, report: FactsReporter) -> Mapping[str, Any]:
@@ -73,15 +76,15 @@ def _output(
     return output
 
 
-KINDS: Mapping[str, PlanKind] = {
+KINDS: Mapping[str, PlanKind[Any]] = {
     kind.name: kind
     for kind in (
-        release.KIND,
-        derived_release_plan.KIND,
-        backfill.KIND,
-        backfill.DERIVED_KIND,
-        replay.KIND,
-        reinstate.KIND,
+        ReleasePlan(),
+        DerivedReleasePlan(),
+        BackfillPlan(),
+        DerivedBackfillPlan(),
+        ReplayPlan(),
+        ReinstatePlan(),
     )
 }
 POLICY = "policy"
@@ -150,7 +153,7 @@ class PlanStage:
         return reached in ORDER and ORDER.index(reached) >= ORDER.index(self.reaches)
 
 
-def kind_of(plan: Plan) -> PlanKind:
+def kind_of(plan: Plan) -> PlanKind[Any]:
     """Return the kind of a plan."""
     return KINDS[plan.kind]
 
@@ -161,7 +164,7 @@ def stages_of(plan: Plan) -> tuple[PlanStage, ...]:
     threshold = f"more than {plan.threshold:.2%} of a table's keys" if plan.threshold else "any key"
     return (
         PlanStage(
-            Stage.BUILT, "build", kind.describe_build(plan),
+            Stage.BUILT, "build", kind.explain_build(plan),
             lambda run, record: build(run.settings, record, run.by, run.reporter.progress),
         ),
         PlanStage(
@@ -172,7 +175,7 @@ def stages_of(plan: Plan) -> tuple[PlanStage, ...]:
             Stage.APPROVED, "approve", f"request approval if {threshold} differs", _approve_stage,
         ),
         PlanStage(
-            Stage.APPLIED, "apply", kind.describe_apply(plan),
+            Stage.APPLIED, "apply", kind.explain_apply(plan),
             lambda run, record: apply(run.settings, record, run.by),
         ),
     )  # fmt: skip
@@ -353,7 +356,7 @@ def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Stop maintaining the release that is not published; its tables stay. Raises StreamNotRunning."""
     validate_stage(record, Stage.RETIRED)
-    retired = [release.retire_release(settings, part) for part in record.parts]
+    retired = [retire_release(settings, part) for part in record.parts]
     releases = [release for each in retired for release in each.releases]
     return record_result(settings, record.plan.id, Retired(releases=releases, batch=retired[0].batch), by)
 

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from include.change import stages as plan_stages
-from include.change.backfill import BackfillParameters, plan_any_backfill, recomputes_everything
-from include.change.derived_release_plan import plan_any_release
-from include.change.reinstate import Author, ReinstateParameters, discard, fix, plan_reinstate
-from include.change.release import ReleaseParameters
-from include.change.replay import ReplayParameters, plan_replay
+from include.change.backfill import BackfillPlan, recomputes_everything
+from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
+from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
+from include.change.release import ReleasePlan
+from include.change.replay import ReplayPlan
 from include.cli.main import FAILED
 from include.cli.plan import (
     THRESHOLD,
@@ -89,7 +89,7 @@ def _release(
     parameters = validated(
         ReleaseParameters, members=members, from_batch=batch, from_timestamp=since, threshold=threshold
     )
-    return lambda settings: plan_any_release(settings, dataset, parameters, current_user(), datetime.now(UTC))
+    return lambda settings: ReleasePlan().plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
 
 
 backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
@@ -210,7 +210,7 @@ def _unconfirmed(confirmed: bool) -> Refusal:
 
 def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
     parameters = validated(BackfillParameters, start=since, end=until, reference=reference, threshold=threshold)
-    return lambda settings: plan_any_backfill(settings, dataset, parameters, current_user(), datetime.now(UTC))
+    return lambda settings: BackfillPlan().plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
 
 
 def _replay(
@@ -228,7 +228,7 @@ def _replay(
     if batches is not None:
         ranges |= {"first_batch": batches.first, "last_batch": batches.last}
     parameters = validated(ReplayParameters, by=by[0], **ranges, **options)
-    return lambda settings: plan_replay(settings, dataset, parameters, current_user(), datetime.now(UTC))
+    return lambda settings: ReplayPlan().plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
 
 
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
@@ -307,8 +307,12 @@ def reinstate_rejected(
     """
 
     selection = _record_filter(reason, column, status, since, until, offsets)
-    parameters = validated(ReinstateParameters, records=selection, threshold=threshold)
-    plan_and_run(lambda settings: plan_reinstate(settings, dataset, parameters, _author(why)), yes, json_)
+    parameters = validated(ReinstateParameters, records=selection, threshold=threshold, why=why)
+    plan_and_run(
+        lambda settings: ReinstatePlan().plan(settings, dataset, parameters, current_user(), datetime.now(UTC)),
+        yes,
+        json_,
+    )
 
 
 def _record_filter(

@@ -26,8 +26,9 @@ from rich.markup import escape
 from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset
 from include.change import stages as plan_stages
-from include.change.release import ReleaseParameters, plan_release
-from include.change.replay import ReplayParameters, plan_replay
+from include.change.plan_parameters import ReleaseParameters, ReplayParameters
+from include.change.release import ReleasePlan
+from include.change.replay import ReplayPlan
 from include.change.stages import PlanStage, run_plan
 from include.cli.audit import print_audits
 from include.cli.main import FAILED
@@ -162,7 +163,7 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
     _chapter(console, "1  A change of include/datasets/flights/silver.py is shipped, while new flights arrive")
     console.print(f"  [green]+ {escape(RULE)}[/]", highlight=False, soft_wrap=True)
     _print_answer(console, settings)
-    record = plan_release(
+    record = ReleasePlan().plan(
         settings_with_wrong_rule(settings), DATASET, ReleaseParameters(), current_user(), datetime.now(UTC)
     )
     show_plan(console, record)
@@ -235,7 +236,7 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
     days = three_days(pinned(settings))
     # As retention would: the first half of the days, and all before them.
     delete_records_before(bootstrap_servers(settings), DATASET, days.middle)
-    record = plan_replay(
+    record = ReplayPlan().plan(
         settings, DATASET, ReplayParameters(by="offsets", offsets=days.offsets), current_user(), datetime.now(UTC)
     )
     show_plan(console, record)

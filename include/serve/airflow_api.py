@@ -22,14 +22,19 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from include.audit.kafka import open_topic
 from include.audit.run import counts, record_outcomes, requested_audits
-from include.change.backfill import BackfillParameters, plan_any_backfill
+from include.change.backfill import BackfillPlan
 from include.change.comparison_view import comparison_markdown
-from include.change.derived_release_plan import plan_any_release
 from include.change.jobs import recompute_derived
 from include.change.kind import PlanConflict
-from include.change.plan_parameters import DatasetName, PlanParameters
-from include.change.release import ReleaseParameters
-from include.change.replay import ReplayParameters, plan_replay
+from include.change.plan_parameters import (
+    BackfillParameters,
+    DatasetName,
+    PlanParameters,
+    ReleaseParameters,
+    ReplayParameters,
+)
+from include.change.release import ReleasePlan
+from include.change.replay import ReplayPlan
 from include.change.slices import RangeEmpty
 from include.change.stages import PlanStage, explanation, needs_approval, run_plan
 from include.ground.errors import Terminal
@@ -176,19 +181,19 @@ def get_stream(request: Request, dataset: DatasetName, lag_seconds: float) -> Ma
 @routes.post("/backfills")
 def post_backfill(request: Request, body: PlanBody[BackfillParameters]) -> Mapping[str, Any]:
     """Plan a backfill; 409 with the plan in the way, or when no event is published in the range."""
-    return _planned(request, "backfill", body, plan_any_backfill)
+    return _planned(request, "backfill", body, BackfillPlan().plan)
 
 
 @routes.post("/replays")
 def post_replay(request: Request, body: PlanBody[ReplayParameters]) -> Mapping[str, Any]:
     """Plan a replay; 409 with the plan in the way."""
-    return _planned(request, "replay", body, plan_replay)
+    return _planned(request, "replay", body, ReplayPlan().plan)
 
 
 @routes.post("/releases")
 def post_release(request: Request, body: PlanBody[ReleaseParameters]) -> Mapping[str, Any]:
     """Plan a release of the dataset's folder here; 409 when it has not changed, or with the plan in the way."""
-    return _planned(request, "release plan", body, plan_any_release)
+    return _planned(request, "release plan", body, ReleasePlan().plan)
 
 
 def _planned(

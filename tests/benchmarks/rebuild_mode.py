@@ -19,7 +19,8 @@ from benchmarks.latency_mode import measure_latency, sending
 from benchmarks.result import Figures
 from benchmarks.session import BenchSession
 from include.change import stages as plan_stages
-from include.change.release import ReleaseParameters, plan_release
+from include.change.plan_parameters import ReleaseParameters
+from include.change.release import ReleasePlan
 from include.change.stages import SilentReporter
 from include.ground.settings import Settings
 from include.plans.plan import PlanRecord
@@ -39,7 +40,7 @@ def measure_rebuild(session: BenchSession, rate: float, seconds: float) -> Figur
     began, rows = time.monotonic(), session.sent.accepted
     with sending(session, session.supply.frames(round(rate * LONGEST_STREAM)), rate) as phase:
         changed = changed_folder(session)
-        record = plan_release(changed, session.dataset, ReleaseParameters(), getpass.getuser(), datetime.now(UTC))
+        record = ReleasePlan().plan(changed, session.dataset, ReleaseParameters(), getpass.getuser(), datetime.now(UTC))
         planned = time.monotonic() - began
         record = run_release(changed, record)
         built = time.monotonic() - began

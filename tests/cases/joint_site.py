@@ -18,9 +18,9 @@ from small_release import Record, SmallRelease, small_release
 
 from include.change import moves as release_kind
 from include.change import stages as build_parts
-from include.change.derived_release_plan import plan_any_release
 from include.change.jobs import RequestRefused
-from include.change.release import ReleaseParameters
+from include.change.plan_parameters import ReleaseParameters
+from include.change.release import ReleasePlan
 from include.change.stages import SilentReporter, run_plan
 from include.declare.dataset import snapshot_dataset
 from include.declare.derived_dataset import released_derived
@@ -145,7 +145,7 @@ class JointSite:
     def plan(self, dataset: str, *members: str) -> PlanRecord:
         """Plan the release of a folder, with those of members."""
         parameters = ReleaseParameters(members=members, threshold=1.0)
-        return plan_any_release(self.settings, dataset, parameters, "ann", NOON)
+        return ReleasePlan().plan(self.settings, dataset, parameters, "ann", NOON)
 
     def run(self, record: PlanRecord, upto: Stage = Stage.APPLIED) -> PlanRecord:
         """Run the remaining stages of a plan; it is approved."""

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 
-from include.change.backfill import BackfillParameters, plan_any_backfill, recomputes_everything
-from include.change.confirm_applied import NotConfirmed
-from include.change.kind import AlreadyPublished, PlanConflict
+from include.change.backfill import BackfillPlan, recomputes_everything
+from include.change.kind import AlreadyPublished, NotConfirmed, PlanConflict
+from include.change.plan_parameters import BackfillParameters
 from include.change.slices import RangeRefused
 from include.change.stages import KINDS, approve, cancel, compare_built, confirm, stage_lines
 from include.ground.paths import warehouse
@@ -128,7 +128,7 @@ def planted(site: DerivedSite, table: str, where: str, **values: str) -> None:
 
 def planned(site: DerivedSite, since: datetime, until: datetime, **given: Any) -> PlanRecord:
     parameters = BackfillParameters(start=since, end=until, **given)
-    return plan_any_backfill(site.settings, NAME, parameters, "ann", datetime.now(UTC))
+    return BackfillPlan().plan(site.settings, NAME, parameters, "ann", datetime.now(UTC))
 
 
 def compared(site: DerivedSite, record: PlanRecord) -> tuple[PlanRecord, dict[str, int]]:

@@ -22,10 +22,10 @@ from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 
 from include.audit.origin import OriginRefused, derived_origin
-from include.change.derived_release_plan import plan_derived_release
 from include.change.moves import read_release_build
+from include.change.plan_parameters import ReleaseParameters
 from include.change.quality import PlanHeld, validate_published
-from include.change.release import ReleaseParameters
+from include.change.release import DerivedReleasePlan
 from include.change.stages import approve, compare_built
 from include.declare.derived_dataset import snapshot_derived
 from include.declare.yaml_declarations import DeclarationRefused
@@ -311,7 +311,7 @@ def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_ta
     query = tmp_path / "datasets" / NAME / "gold" / f"{NAME}.sql"
     query.write_text(query.read_text().replace("as delayed,", "+ 7 as delayed,"))
     changed = Settings(state=state, datasets=tmp_path / "datasets")
-    record = plan_derived_release(changed, NAME, ReleaseParameters(threshold=1), "ann", now)
+    record = DerivedReleasePlan().plan(changed, NAME, ReleaseParameters(threshold=1), "ann", now)
     published = find_publication(changed, NAME)
     assert published is not None
     fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, 1, is_published=False)

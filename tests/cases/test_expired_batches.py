@@ -18,9 +18,10 @@ from small_release import ARRIVED, SmallRelease, small_release
 
 from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
 from include.audit.kafka import Topic
-from include.change.backfill import BackfillParameters, plan_backfill
-from include.change.release import ReleaseParameters, StartPointRefused, plan_release
-from include.change.replay import ReplayParameters, plan_replay
+from include.change.backfill import BackfillPlan
+from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
+from include.change.release import ReleasePlan, StartPointRefused
+from include.change.replay import ReplayPlan
 from include.change.slices import RangeRefused
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.paths import snapshot_path
@@ -221,17 +222,17 @@ def test_plans_over_expired_records_are_refused_by_name(release: SmallRelease) -
         ReplayParameters(by="time", start=ARRIVED - timedelta(days=1), end=LATER + timedelta(days=1), source="bronze"),
     ):
         with pytest.raises(RangeRefused, match=r"batches before 3: they have expired, as retention of pipeline\.yaml"):
-            plan_replay(release.settings, "meter", refused, "me", now)
+            ReplayPlan().plan(release.settings, "meter", refused, "me", now)
     old = BackfillParameters(start=datetime(2024, 2, 10, tzinfo=UTC), end=datetime(2033, 1, 1, tzinfo=UTC))
     with pytest.raises(RangeRefused, match="batches before 3: they have expired"):
-        plan_backfill(release.settings, "meter", old, "me", now)
+        BackfillPlan().plan(release.settings, "meter", old, "me", now)
     kept = ReplayParameters(by="batches", first_batch=3, last_batch=4, source="bronze")
-    assert plan_replay(release.settings, "meter", kept, "me", now).plan.predicted.records == 8
+    assert ReplayPlan().plan(release.settings, "meter", kept, "me", now).plan.predicted.records == 8
 
 
 def test_open_plan_stops_expiry(release: SmallRelease) -> None:
     parameters = ReplayParameters(by="batches", first_batch=0, last_batch=5, source="bronze")
-    plan_replay(release.settings, "meter", parameters, "me", datetime.now(UTC))
+    ReplayPlan().plan(release.settings, "meter", parameters, "me", datetime.now(UTC))
     assert expire(release) == []
     assert release.silver().height == 18
 
@@ -329,10 +330,10 @@ def test_release_plan_names_the_expired_batches_that_it_lacks(release: SmallRele
     shutil.copytree(release.dataset.folder, folder)
     (folder / "silver.py").write_text((folder / "silver.py").read_text() + "\n# Changed.\n")
     settings = release.settings.model_copy(update={"datasets": folder.parent})
-    plan = plan_release(settings, "meter", ReleaseParameters(), "me", datetime.now(UTC)).plan
+    plan = ReleasePlan().plan(settings, "meter", ReleaseParameters(), "me", datetime.now(UTC)).plan
     assert plan.requested == "without batches before 3, which have expired from bronze"
     with pytest.raises(StartPointRefused, match="batches before 3 have expired from bronze"):
-        plan_release(settings, "meter", ReleaseParameters(from_batch=2), "me", datetime.now(UTC))
+        ReleasePlan().plan(settings, "meter", ReleaseParameters(from_batch=2), "me", datetime.now(UTC))
 
 
 @pytest.mark.parametrize("absurd", [datetime(9999, 12, 29, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC)])

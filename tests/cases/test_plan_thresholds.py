@@ -11,10 +11,11 @@ import pytest
 from slice_patcher import copy_release
 from small_release import SmallRelease
 
-from include.change.backfill import BackfillParameters, plan_backfill
-from include.change.reinstate import Author, ReinstateParameters, plan_reinstate
-from include.change.release import ReleaseParameters, plan_release
-from include.change.replay import ReplayParameters, plan_replay
+from include.change.backfill import BackfillPlan
+from include.change.plan_parameters import BackfillParameters, ReinstateParameters, ReleaseParameters, ReplayParameters
+from include.change.reinstate import ReinstatePlan
+from include.change.release import ReleasePlan
+from include.change.replay import ReplayPlan
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
@@ -27,23 +28,25 @@ SINCE, UNTIL = datetime(2024, 2, 1, tzinfo=UTC), datetime(2024, 3, 1, tzinfo=UTC
 
 
 def backfill(settings: Settings) -> PlanRecord:
-    return plan_backfill(settings, "meter", BackfillParameters(start=SINCE, end=UNTIL, threshold=THRESHOLD), "me", NOON)
+    return BackfillPlan().plan(
+        settings, "meter", BackfillParameters(start=SINCE, end=UNTIL, threshold=THRESHOLD), "me", NOON
+    )
 
 
 def replay(settings: Settings) -> PlanRecord:
     parameters = ReplayParameters(by="batches", first_batch=0, last_batch=1, source="bronze", threshold=THRESHOLD)
-    return plan_replay(settings, "meter", parameters, "me", NOON)
+    return ReplayPlan().plan(settings, "meter", parameters, "me", NOON)
 
 
 def reinstatement(settings: Settings) -> PlanRecord:
-    parameters = ReinstateParameters(records=RejectedFilter(reason="type"), threshold=THRESHOLD)
-    return plan_reinstate(settings, "meter", parameters, Author("me", NOON, "a test"))
+    parameters = ReinstateParameters(records=RejectedFilter(reason="type"), threshold=THRESHOLD, why="a test")
+    return ReinstatePlan().plan(settings, "meter", parameters, "me", NOON)
 
 
 def release(settings: Settings) -> PlanRecord:
     path = settings.datasets / "meter" / "silver.py"
     path.write_text(path.read_text("utf-8") + "\n# Changed.\n", "utf-8")
-    return plan_release(settings, "meter", ReleaseParameters(threshold=THRESHOLD), "me", NOON)
+    return ReleasePlan().plan(settings, "meter", ReleaseParameters(threshold=THRESHOLD), "me", NOON)
 
 
 @pytest.mark.parametrize("create", [backfill, replay, reinstatement, release])

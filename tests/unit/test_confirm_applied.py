@@ -10,7 +10,7 @@ from plan_samples import advanced
 from small_warehouse import RELEASE, SmallWarehouse, silver_row
 
 from include.change.backfill import write_verified
-from include.change.confirm_applied import NotConfirmed
+from include.change.kind import NotConfirmed
 from include.change.stages import confirm
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings

@@ -10,9 +10,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from include.change.backfill import BackfillParameters, plan_derived_backfill
-from include.change.derived_release_plan import plan_any_release
-from include.change.release import ReleaseParameters
+from include.change.backfill import DerivedBackfillPlan
+from include.change.plan_parameters import BackfillParameters, ReleaseParameters
+from include.change.release import ReleasePlan
 from include.change.stages import compare_built, needs_approval
 from include.declare.derived_dataset import released_derived, snapshot_derived
 from include.ground.paths import warehouse
@@ -64,7 +64,7 @@ def built(settings: Settings, release: str, differing: int) -> Publication:
 
 @pytest.mark.parametrize(("differing", "verdict"), [(1, WITHIN_POLICY), (2, NEEDS_APPROVAL)])
 def test_release_needs_approval_beyond_the_requested_share(settings: Settings, differing: int, verdict: str) -> None:
-    record = plan_any_release(settings, NAME, ReleaseParameters(threshold=0.25), "ann", NOON)
+    record = ReleasePlan().plan(settings, NAME, ReleaseParameters(threshold=0.25), "ann", NOON)
     assert load_plan(settings, record.plan.id).plan.threshold == 0.25
     tables = built(settings, released_derived(settings, NAME, record.plan.release).release, differing)
     result = ReleaseBuilt(batch=3, built=tables, published=read_publication(settings, NAME))
@@ -75,5 +75,5 @@ def test_release_needs_approval_beyond_the_requested_share(settings: Settings, d
 
 def test_backfill_keeps_the_requested_share(settings: Settings) -> None:
     parameters = BackfillParameters(start=NOON, end=NOON + timedelta(hours=1), threshold=0.25)
-    record = plan_derived_backfill(settings, NAME, parameters, "ann", NOON)
+    record = DerivedBackfillPlan().plan(settings, NAME, parameters, "ann", NOON)
     assert (record.plan.threshold, load_plan(settings, record.plan.id).plan.threshold) == (0.25, 0.25)

@@ -17,7 +17,8 @@ from test_airflow_api import BEARER, TOKEN
 from test_derived_plan_thresholds import NAME, NOON
 
 from include.airflow import run_listener
-from include.change.backfill import BackfillParameters, plan_any_backfill
+from include.change.backfill import BackfillPlan
+from include.change.plan_parameters import BackfillParameters
 from include.ground.paths import ended_runs_path
 from include.ground.settings import Settings
 from include.plans.journal import planning_lock
@@ -80,16 +81,16 @@ def test_run_that_is_marked_as_failed_gets_no_plan_that_it_requested_before(
     run_listener.cancel_plan_of(RUN)
     hour = BackfillParameters(start=NOON, end=NOON + timedelta(hours=1))
     with pytest.raises(RunEnded, match=f"run {RUN} has ended"):
-        plan_any_backfill(settings, NAME, hour, "ann", before, RUN)
+        BackfillPlan().plan(settings, NAME, hour, "ann", before, RUN)
     assert (open_plans(settings), find_plan(settings, RUN)) == ([], None)
-    assert plan_any_backfill(settings, NAME, hour, "ann", datetime.now(UTC), RUN).is_open, "the run was cleared"
+    assert BackfillPlan().plan(settings, NAME, hour, "ann", datetime.now(UTC), RUN).is_open, "the run was cleared"
     run_listener.cancel_plan_of(RUN)
     assert open_plans(settings) == []
 
 
 def test_visible_plan_of_an_ended_run_is_found_while_another_plan_is_created(settings: Settings) -> None:
     hour = BackfillParameters(start=NOON, end=NOON + timedelta(hours=1))
-    record = plan_any_backfill(settings, NAME, hour, "ann", datetime.now(UTC), RUN)
+    record = BackfillPlan().plan(settings, NAME, hour, "ann", datetime.now(UTC), RUN)
     with planning_lock(settings):
         found = plan_of_ended_run(settings, RUN, datetime.now(UTC))
     assert found is not None

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from include.airflow.day_completion import complete_days
-from include.change.slices import format_range
+from include.change.plan_parameters import format_range
 from include.declare.dataset import declared_dataset
 from include.declare.event_times import FIRST, LAST, after, before, utc_text, watermarks
 from include.declare.windows import Window, parsed_size

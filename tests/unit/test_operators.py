@@ -27,15 +27,15 @@ from include.airflow.day_completion import ReportCompleteDays, complete_days, la
 from include.airflow.plan_operators import PartitionNotADay, PlanBackfill, PlanReplay, RangeMissing, day_of
 from include.airflow.quality_operator import ValidateTables
 from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
-from include.change import backfill as derived_backfill_plan
 from include.change import quality as published_quality
 from include.change import replay as replay_plan
 from include.change import slices as slice_plan
 from include.change import stages as plan_stages
-from include.change.confirm_applied import NotConfirmed
-from include.change.kind import Confirmation, PlanConflict
+from include.change.backfill import BackfillPlan
+from include.change.kind import Confirmation, NotConfirmed, PlanConflict
+from include.change.plan_parameters import ReplayParameters
 from include.change.quality import PublishedChecks
-from include.change.replay import ReplayParameters
+from include.change.replay import ReplayPlan
 from include.change.slices import RangeEmpty
 from include.declare.contract_rules import RuleResult
 from include.ground.errors import Terminal, Transient
@@ -109,7 +109,7 @@ def test_task_failure_is_logged_in_the_state_folder(own_settings: Settings) -> N
 
 
 def test_invalid_run_is_refused_before_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_plan, "plan_replay", lambda *args: pytest.fail("the planner was called"))
+    monkeypatch.setattr(ReplayPlan, "plan", lambda *args: pytest.fail("the planner was called"))
     operator = PlanReplay(task_id="plan", dataset="flights")
     with pytest.raises(AirflowFailException, match="surprise"):
         operator.execute(context(FORM, conf={"surprise": "{{ 7*7 }}"}))
@@ -123,7 +123,7 @@ def test_planner_gets_parameters_author_and_origin(own_settings: Settings, monke
         arguments.extend(args)
         return record
 
-    monkeypatch.setattr(replay_plan, "plan_replay", plan_replay)
+    monkeypatch.setattr(ReplayPlan, "plan", staticmethod(plan_replay))
     result = PlanReplay(task_id="plan", dataset="flights").execute(context(FORM))
     assert result["plan"] == record.plan.id
     settings, dataset, parameters, by, _, run = arguments
@@ -194,11 +194,11 @@ def test_backfill_waits_for_a_conflicting_plan_and_skips_an_empty_day(monkeypatc
     def nothing(*args: Any) -> PlanRecord:
         raise RangeEmpty("flights", "events", "no published event lies there", "-")
 
-    monkeypatch.setattr(derived_backfill_plan, "plan_backfill", in_the_way)
+    monkeypatch.setattr(BackfillPlan, "plan", in_the_way)
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(day)
     assert deferred.value.trigger.serialize()[1] == {"plan": "replay-flights-1"}
-    monkeypatch.setattr(derived_backfill_plan, "plan_backfill", nothing)
+    monkeypatch.setattr(BackfillPlan, "plan", nothing)
     with pytest.raises(AirflowSkipException, match="no published event"):
         operator.execute(day)
     arguments = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}

@@ -14,9 +14,7 @@ from pydantic import BaseModel
 
 from include.airflow import run_parameters
 from include.airflow.run_parameters import ParamsRefused, validated_params
-from include.change import backfill as backfill_plan
-from include.change import release as release_plan
-from include.change import replay as replay_plan
+from include.change import plan_parameters
 from include.ground import paths
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
@@ -74,7 +72,7 @@ def test_params_of_a_run_name_no_dataset_elsewhere(name: str) -> None:
 
 
 def models() -> Iterator[type[BaseModel]]:
-    for module in (airflow_api, run_parameters, backfill_plan, release_plan, replay_plan):
+    for module in (airflow_api, run_parameters, plan_parameters):
         for _, found in inspect.getmembers(module, inspect.isclass):
             if issubclass(found, BaseModel) and found.__module__ == module.__name__:
                 yield found

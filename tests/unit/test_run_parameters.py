@@ -18,8 +18,7 @@ from include.airflow.run_parameters import (
     StreamParameters,
     validated_params,
 )
-from include.change.plan_parameters import Parameters
-from include.change.replay import ReplayParameters
+from include.change.plan_parameters import Parameters, ReplayParameters
 
 FORMS: dict[type[Parameters], dag_forms.Form] = {
     StreamParameters: dag_forms.stream_form(),

@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from ledgered_stream import Stream
 
-from include.change.backfill import BackfillParameters, plan_backfill
+from include.change.backfill import BackfillPlan
 from include.change.history import holes
-from include.change.replay import ReplayParameters
-from include.change.slices import format_range
+from include.change.plan_parameters import BackfillParameters, ReplayParameters, format_range
 from include.declare.dataset import DatasetUnknown
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.ground.paths import bronze_path
@@ -55,7 +54,7 @@ def test_range_that_ends_before_it_begins_is_refused(until: datetime) -> None:
 
 def test_unknown_dataset_lists_the_known_ones(settings: Settings) -> None:
     with pytest.raises(DatasetUnknown, match="flights, weather"):
-        plan_backfill(settings, "nope", BackfillParameters(start=NOON, end=NOON + timedelta(days=1)), "ann", NOON)
+        BackfillPlan().plan(settings, "nope", BackfillParameters(start=NOON, end=NOON + timedelta(days=1)), "ann", NOON)
 
 
 def test_requested_range_is_described_in_words() -> None:

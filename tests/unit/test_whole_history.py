@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,6 +13,9 @@ from plan_samples import NOON, SLICE, plan_at, publication, sample_plan
 from typer.testing import CliRunner
 
 from include.change import slices as slice_plan
+from include.change.backfill import BackfillPlan
+from include.change.kind import PlanKind
+from include.change.replay import ReplayPlan
 from include.cli import changes as slice_commands
 from include.cli import plan as plan_command
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
@@ -91,8 +95,8 @@ def run(
     monkeypatch.setattr(slice_commands, "recomputes_everything", lambda *_: is_whole)
     monkeypatch.setattr(plan_command, "load_settings", lambda: settings)
     monkeypatch.setattr(plan_command, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: answer != "")))
-    planner = "plan_any_backfill" if kind == BACKFILL else "plan_replay"
-    monkeypatch.setattr(slice_commands, planner, lambda *_: plan_at(settings, kind=kind, slice=SLICE))
+    planner: type[PlanKind[Any]] = BackfillPlan if kind == BACKFILL else ReplayPlan
+    monkeypatch.setattr(planner, "plan", lambda *_: plan_at(settings, kind=kind, slice=SLICE))
     command = slice_commands.backfill if kind == BACKFILL else slice_commands.replay
     arguments = ["run", "--dataset", "flights", *COMMANDS[kind], *options]
     Stream(settings, release="aaa").silver(0, 3)

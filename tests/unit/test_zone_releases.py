@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from include.change.backfill import published_windows
-from include.change.release import NothingToRelease, ReleaseParameters, plan_release
+from include.change.plan_parameters import ReleaseParameters
+from include.change.release import NothingToRelease, ReleasePlan
 from include.declare.dataset import content_hash, declared_dataset, load_dataset, released_dataset, snapshot_dataset
 from include.declare.release_diff import release_changes
 from include.declare.time_zones import ZONES_FILE, database_version, installed_zone
@@ -83,10 +84,10 @@ def test_other_rules_are_a_release_and_are_named(settings: Settings) -> None:
 def test_plan_refuses_the_same_rules_and_takes_others(settings: Settings) -> None:
     warehouse = write_sales(settings)
     with pytest.raises(NothingToRelease):
-        plan_release(settings, "sales", ReleaseParameters(dry_run=True), "ann", LATE)
+        ReleasePlan().plan(settings, "sales", ReleaseParameters(dry_run=True), "ann", LATE)
     published = earlier_rules(settings, warehouse.release)
     replace(warehouse, release=published).move(batch=1, offsets={0: 4, 1: 1})
-    plan = plan_release(settings, "sales", ReleaseParameters(dry_run=True), "ann", LATE).plan
+    plan = ReleasePlan().plan(settings, "sales", ReleaseParameters(dry_run=True), "ann", LATE).plan
     assert [change.table for change in plan.changes] == ["gold.shop_days"]
 
 

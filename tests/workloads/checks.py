@@ -11,8 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from include.change.backfill import BackfillParameters, plan_backfill
-from include.change.replay import ReplayParameters, plan_replay
+from include.change.backfill import BackfillPlan
+from include.change.plan_parameters import BackfillParameters, ReplayParameters
+from include.change.replay import ReplayPlan
 from include.change.stages import SilentReporter, cancel, run_plan
 from include.ground.delta_log import commits
 from include.ground.settings import Settings
@@ -85,7 +86,8 @@ def rebuilt(settings: Settings, dataset: str, frame: pl.DataFrame) -> int:
     """Recompute all events from bronze by a backfill plan, without applying it; return how many rows differ."""
     first, last = frame["occurred_at"][0] - YEAR, frame["occurred_at"][-1] + YEAR
     return _differing(
-        settings, plan_backfill(settings, dataset, BackfillParameters(start=first, end=last), BY, datetime.now(UTC))
+        settings,
+        BackfillPlan().plan(settings, dataset, BackfillParameters(start=first, end=last), BY, datetime.now(UTC)),
     )
 
 
@@ -93,7 +95,7 @@ def replayed(settings: Settings, dataset: str) -> int:
     """Recompute all records from Kafka by a replay plan, without applying it; return how many rows differ."""
     last = read_publication(settings, dataset).batch
     parameters = ReplayParameters(by="batches", first_batch=0, last_batch=last)
-    return _differing(settings, plan_replay(settings, dataset, parameters, BY, datetime.now(UTC)))
+    return _differing(settings, ReplayPlan().plan(settings, dataset, parameters, BY, datetime.now(UTC)))
 
 
 def _differing(settings: Settings, record: PlanRecord) -> int:
