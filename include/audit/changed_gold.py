@@ -40,8 +40,8 @@ from include.audit.verified_history import AuditScope, VerifiedGold, is_there, r
 from include.declare.event_times import FIRST, LAST, after, before
 from include.declare.gold import Gold
 from include.declare.windows import MICROSECOND, SESSION_NUMBER, Session, Window
+from include.ground.delta_log import add_actions
 from include.ground.sql_quoting import same_sql, sql_identifier
-from include.ground.table_files import add_actions
 from include.read.memory_database import view_rows
 from include.read.published_tables import PinnedTables, RefreshState, open_table
 

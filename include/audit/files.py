@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 from include.audit.findings import Finding, FindingKind
 from include.declare.event_times import after
 from include.ground.commit_history import HistoryDamaged
-from include.ground.delta_log import LogDamaged, LogIncomplete
-from include.ground.file_checksum import file_checksum, named_checksum
-from include.ground.table_files import add_actions
+from include.ground.delta_log import LogDamaged, LogIncomplete, add_actions
+from include.ground.durable_files import file_checksum, named_checksum
 from include.read.publication import PublishedTable
 from include.read.published_tables import PublishedVersionGone, open_table
 

@@ -28,10 +28,10 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from include.ground.errors import Transient
-from include.ground.java_runtime import find_java
+from include.ground.java import find_java
 from include.ground.kafka import log_end_offsets, log_start_offsets, topic_id
 from include.ground.kafka_address import source_options
-from include.ground.process_end import ended_how
+from include.ground.processes import ended_how
 
 SOURCE = Path(__file__).with_name("KafkaRecords.java")
 CLASS = "headrace.KafkaRecords"

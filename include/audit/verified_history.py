@@ -20,10 +20,10 @@ import duckdb
 from include.audit.bronze import CommittedRange
 from include.audit.files import READ_ERRORS, first_line
 from include.audit.kafka import Topic
+from include.ground.delta_log import add_actions
 from include.ground.paths import verified_history_path
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
-from include.ground.table_files import add_actions
 from include.read.memory_database import memory_database
 from include.read.publication import Publication
 from include.read.published_tables import RECORD_LAYERS, PinnedTables, open_table

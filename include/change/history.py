@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
+from include.ground.delta_log import add_actions
 from include.ground.sql_quoting import sql_identifier, sql_literal
-from include.ground.table_files import add_actions
 from include.read.memory_database import memory_database
 from include.read.publication import PublishedTable
 from include.read.published_tables import BatchOffsets, open_dataset, open_table

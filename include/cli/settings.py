@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli.terminal import AsJson, wide_console
-from include.ground.setting_list import SettingInfo, list_settings
-from include.ground.settings import PREFIX, InvalidSetting, load_settings
+from include.ground.settings import PREFIX, InvalidSetting, SettingInfo, list_settings, load_settings
 from include.ground.settings_profiles import KNOBS, PURPOSES
 
 

@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from include.ground.errors import Terminal
-from include.ground.kafka import log_start_offsets
-from include.ground.kafka_record import record_reader
-from include.ground.readable_offsets import readable_end_offsets
+from include.ground.kafka import log_start_offsets, readable_end_offsets, record_reader
 
 ZONED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
 LOCAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?( ?(Z|UTC|[+-]\d\d:?\d\d))?")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import orjson
 
@@ -307,3 +309,78 @@ def _refuse_cut(path: str, metadata: dict[str, Any] | None, app_id: str | None) 
     """The transaction is the last action written, so its absence betrays a file cut at the end of a line."""
     if metadata and metadata["app_id"] != app_id:
         raise LogDamaged(path, f"is cut short: it names transaction {metadata['app_id']} and holds {app_id}")
+
+
+@dataclass(frozen=True)
+class FileChanges:
+    """Paths below the table's folder: files of the later version only, and files of the earlier one only."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def file_changes(table: Path, after: int, upto: int, *, rows_only: bool = False) -> FileChanges:
+    """Return the files in which versions `after` and `upto` differ; O(commits between them).
+
+    With `rows_only` commits that move rows between files (`dataChange=false`) are left out: the rows of `added` without
+    those of `removed` are the new rows, also when a file is not of version `upto`. Raises FileNotFoundError when the
+    log and its history lack one of the commits, HistoryDamaged.
+    """
+    added, removed = dict[str, None](), dict[str, None]()
+    for version in range(after + 1, upto + 1):
+        for line in commit_content(table, version).splitlines():
+            action: dict[str, Any] = orjson.loads(line) if line.strip() else {}
+            if rows_only and not (action.get("add") or action.get("remove") or {}).get("dataChange", True):
+                continue
+            # A removed file may be added again, by a rollback of the table.
+            if "add" in action and removed.pop(path := unquote(action["add"]["path"]), path) is not None:
+                added[path] = None
+            if "remove" in action and added.pop(path := unquote(action["remove"]["path"]), path) is not None:
+                removed[path] = None
+    return FileChanges(tuple(added), tuple(removed))
+
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+def add_actions(table: DeltaTable) -> Any:
+    """Return an open table's add actions as an Arrow table: `path`, `num_records`, `size_bytes`, `min.<column>`, …"""
+    import pyarrow as pa
+
+    # pa.table would import pandas (two seconds) to check whether its argument is a pandas frame.
+    return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+
+
+def current_files(table: Path) -> dict[str, int]:
+    """Return path below the table's folder → bytes of the newest version's files. Raises deltalake's DeltaError."""
+    from deltalake import DeltaTable
+
+    rows = add_actions(DeltaTable(str(table)))
+    sizes = zip(rows["path"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True)
+    return {unquote(path): size for path, size in sizes}
+
+
+def obsolete_files(
+    table: Path | str,
+    keep_versions: Iterable[int],
+    retention: timedelta,
+    *,
+    sweep: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return the files, below the table's folder, that no version needs: neither `keep_versions`, nor the newest, nor
+    one that was the newest within `retention` (whole hours). `sweep`: also uncommitted files that are older. `options`:
+    of the store that an address names.
+    """
+    from deltalake import DeltaTable
+
+    delta = DeltaTable(str(table), storage_options=dict(options) if options else None)
+    found = delta.vacuum(
+        retention_hours=int(retention / timedelta(hours=1)),
+        dry_run=True,
+        full=sweep,
+        enforce_retention_duration=False,
+        keep_versions=sorted({delta.version(), *keep_versions}),
+    )
+    return [unquote(path) for path in found]

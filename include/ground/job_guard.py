@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from include.ground.process_session import end_session
 from include.ground.process_tether import PARENT_GONE, signal_with_parent
+from include.ground.processes import end_session
 
 TIMED_OUT = 124
 SIGN_EVERY = 1.0

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from include.ground.durable_files import unique_suffix
-from include.ground.errors import Transient
-from include.ground.password_file import read_password
-from include.ground.secret_masking import mask_secrets
-from include.ground.settings import Settings
+from include.ground.errors import Transient, mask_secrets
+from include.ground.settings import Settings, read_password
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

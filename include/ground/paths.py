@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from include.ground.errors import Terminal
-from include.ground.password_file import with_password
-from include.ground.settings import Settings
+from include.ground.settings import Settings, with_password
 
 LONGEST_NAME = 200
 

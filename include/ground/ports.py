@@ -1,4 +1,4 @@
-"""TCP ports on the loopback address."""
+"""TCP ports on the loopback address, and whether the master of a Spark cluster answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import psutil
 
-from include.ground.errors import Terminal
+from include.ground.errors import Terminal, Transient
+from include.ground.settings import Settings
 
 LOOPBACK = "127.0.0.1"
 
@@ -101,3 +102,33 @@ def holder_of(port: int) -> str:
 def is_listener(connection: Any, port: int) -> bool:
     """Return whether a connection that psutil lists is a server on the port."""
     return bool(connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port)
+
+
+STANDALONE = "spark://"
+ANSWER_SECONDS = 5.0
+EXECUTOR_SECONDS = 120.0
+"""How long a driver waits for its first executor."""
+
+
+class MasterUnreachable(Transient):
+    """No host of HEADRACE_SPARK_MASTER answers."""
+
+    def __init__(self, master: str, why: str) -> None:
+        super().__init__(f"the Spark master {master} does not answer ({why}); nothing was read", "headrace doctor")
+        self.master = master
+
+
+def require_master(settings: Settings) -> None:
+    """Raise MasterUnreachable unless a host of a standalone master accepts connections. Other masters are not tried."""
+    if not settings.spark_master.startswith(STANDALONE):
+        return
+    why = ""
+    for address in settings.spark_master.removeprefix(STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            why = str(error)
+        else:
+            return
+    raise MasterUnreachable(settings.spark_master, why)

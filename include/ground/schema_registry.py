@@ -16,8 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from include.ground.errors import Terminal, Transient
-from include.ground.password_file import read_password
-from include.ground.settings import Settings
+from include.ground.settings import Settings, read_password
 
 CONTENT = "application/vnd.schemaregistry.v1+json"
 SUBJECT_UNKNOWN, VERSION_UNKNOWN, SCHEMA_UNKNOWN, LEVEL_UNKNOWN = 40401, 40402, 40403, 40408

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict, SettingsError
 
-from include.ground.allowed_options import UNSAFE_VALUES, breaks_guarantee, reason_refused
-from include.ground.errors import Terminal
-from include.ground.secret_masking import MASK, mask_secrets, mask_value
-from include.ground.settings_profiles import DEFAULT_PROFILE, Profile, ProfiledSettings
+from include.ground.errors import MASK, Terminal, mask_secrets, mask_value
+from include.ground.settings_profiles import (
+    DEFAULT_PROFILE,
+    UNSAFE_VALUES,
+    Profile,
+    ProfiledSettings,
+    breaks_guarantee,
+    profile_values,
+    reason_refused,
+)
 
 CLONE = Path(__file__).resolve().parents[2]
 PREFIX = "HEADRACE_"
@@ -402,3 +411,85 @@ def load_settings() -> Settings:
         raise InvalidSetting(key, "is not a JSON object (value: not shown, it may hold secrets)") from None
     require_folders(settings)
     return settings
+
+
+BY_ENVIRONMENT, BY_DEFAULT = "environment", "default"
+
+
+@dataclass(frozen=True)
+class SettingInfo:
+    """A setting for display: variable, value and default as text, where the value comes from, its meaning."""
+
+    name: str
+    value: str
+    default: str
+    origin: str
+    meaning: str
+
+    @property
+    def is_default(self) -> bool:
+        """Whether neither the environment nor a profile sets it."""
+        return self.origin == BY_DEFAULT
+
+
+def list_settings(environ: Mapping[str, str] = os.environ) -> list[SettingInfo]:
+    """Return every setting in the order of declaration, also invalid values. Secrets are masked."""
+    infos, profile = [], environ.get(f"{PREFIX}PROFILE", DEFAULT_PROFILE)
+    chosen = profile_values(profile)
+    for field, declared in Settings.model_fields.items():
+        name = f"{PREFIX}{field.upper()}"
+        default = _text(declared.get_default(call_default_factory=True))
+        if name in environ:
+            value, origin = environ[name], BY_ENVIRONMENT
+        elif field in chosen:
+            value, origin = _text(chosen[field]), f"profile {profile}"
+        else:
+            value, origin = default, BY_DEFAULT
+        infos.append(SettingInfo(name, _shown(field, value), default, origin, declared.description or ""))
+    outside = (
+        SettingInfo(name, environ.get(name, ""), "", BY_ENVIRONMENT if name in environ else BY_DEFAULT, why)
+        for name, why in OUTSIDE_SETTINGS.items()
+    )
+    return [*infos, *outside]
+
+
+def _shown(field: str, text: str) -> str:
+    """Return the value with secrets masked; an object that is not JSON as a whole, because its keys are not known."""
+    if field not in ("spark_conf", "kafka_options"):
+        return mask_secrets(text)
+    try:
+        return mask_secrets(text) if isinstance(json.loads(text), dict) else MASK
+    except ValueError:
+        return MASK
+
+
+def _text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+class PasswordUnreadable(Terminal):
+    """A file with a password cannot be read; `path` names it, `setting` is the variable that names the file."""
+
+    def __init__(self, setting: str, path: Path, why: str) -> None:
+        super().__init__(
+            f"{setting}: {path} cannot be read: {why}; nothing was started",
+            "write the password into that file, readable for this user alone (chmod 600)",
+        )
+        self.setting, self.path = setting, path
+
+
+def read_password(setting: str, path: Path) -> str:
+    """Return the first line of the file that a setting names. Raises PasswordUnreadable."""
+    try:
+        return path.read_text("utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PasswordUnreadable(setting, path, str(error)) from error
+
+
+def with_password(url: str, setting: str, path: Path | None) -> str:
+    """Return the URL of a database with the password of a file; unchanged without a file, and when it names one."""
+    parts = urlsplit(url)
+    if path is None or parts.username is None or parts.password is not None:
+        return url
+    user, _, server = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(read_password(setting, path), safe='')}@{server}"))

@@ -25,7 +25,7 @@ from prometheus_client.core import Metric
 
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.paths import alerts_path
-from include.ground.process_place import process_label
+from include.ground.processes import process_label
 from include.ground.settings import Settings
 from include.ground.strict_values import LAG_SECONDS
 from include.observe.metrics import HeadraceCollector

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from include.declare.derived_dataset import release_retention
-from include.ground import table_files
+from include.ground import delta_log
 from include.ground.commit_history import HISTORY
 from include.ground.delta_log import LOG
 from include.ground.errors import HeadraceError, Terminal
@@ -161,7 +161,7 @@ def _current(part: StoragePart) -> dict[str, int]:
     from deltalake.exceptions import DeltaError
 
     try:
-        return {} if part.table is None else table_files.current_files(part.table)
+        return {} if part.table is None else delta_log.current_files(part.table)
     except DeltaError:
         return {}
 
@@ -182,7 +182,7 @@ def _deletable(settings: Settings, part: StoragePart) -> int:
     except HeadraceError:
         return 0
     kept = [named[part.table]] if part.table in named else []
-    return sum(_size(part.table / path) for path in table_files.obsolete_files(part.table, kept, retention))
+    return sum(_size(part.table / path) for path in delta_log.obsolete_files(part.table, kept, retention))
 
 
 def _size(path: Path) -> int:

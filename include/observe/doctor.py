@@ -25,13 +25,11 @@ from include.declare.derived_dataset import derived_names
 from include.declare.time_zones import changed_zones, database_version, recorded_version
 from include.ground import ports
 from include.ground.errors import HeadraceError
-from include.ground.jar_lock import installed_jars
-from include.ground.java_runtime import JavaMissing, find_java, java_path
+from include.ground.java import JavaMissing, find_java, installed_jars, java_path
 from include.ground.kafka import TopicMissing, cluster_id, topic_concerns
 from include.ground.object_store import StoreUnavailable, find_store
-from include.ground.password_file import PasswordUnreadable
 from include.ground.paths import runner_lock_path, snapshot_path
-from include.ground.settings import CLONE, Settings, load_settings
+from include.ground.settings import CLONE, PasswordUnreadable, Settings, load_settings
 from include.observe.machine import (
     CheckResult,
     check_disk,

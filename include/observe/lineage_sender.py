@@ -22,13 +22,10 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport, TokenProvider
 from requests.exceptions import HTTPError, RequestException
 
-from include.ground.errors import HeadraceError, Terminal, Transient
-from include.ground.password_file import read_password
+from include.ground.errors import HeadraceError, Terminal, Transient, mask_secrets
 from include.ground.paths import openlineage_path
-from include.ground.process_place import process_label
-from include.ground.secret_masking import mask_secrets
-from include.ground.settings import Settings, load_settings
-from include.ground.stop_signals import stop_on
+from include.ground.processes import process_label, stop_on
+from include.ground.settings import Settings, load_settings, read_password
 from include.observe.ledger_reader import open_reader
 from include.observe.lineage_events import Event, event_naming
 from include.observe.lineage_tables import KnownTables

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from include.ground.jar_lock import Jar, JarMismatch, verify_jar
-from include.ground.java_runtime import Java, JavaMissing
+from include.ground.java import Jar, JarMismatch, Java, JavaMissing, verify_jar
+from include.ground.ports import STANDALONE, MasterUnreachable, require_master
 from include.ground.settings import InvalidSetting, Settings, heap_bytes
-from include.ground.spark_master import STANDALONE, MasterUnreachable, require_master
 from include.state.process_states import ProcessState, ProcessStatus
 
 

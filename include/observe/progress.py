@@ -20,9 +20,8 @@ from include.declare.release_diff import TableChange, folder_changes
 from include.declare.time_zones import changed_zones
 from include.ground.delta_log import LogDamaged, refuse_lost_commits
 from include.ground.errors import HeadraceError
-from include.ground.kafka import TopicMissing, log_end_offsets, log_start_offsets
+from include.ground.kafka import TopicMissing, log_end_offsets, log_start_offsets, readable_end_offsets
 from include.ground.paths import snapshot_path
-from include.ground.readable_offsets import readable_end_offsets
 from include.ground.settings import Settings
 from include.observe.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
 from include.observe.processes import (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from include.ground.kafka_times import arrivals
+from include.ground.record_coordinates import arrivals
 from include.observe.ledger_reader import BatchTimes, LedgerReader, RecordedRun
 
 MINUTE_MS = 60_000

@@ -26,7 +26,7 @@ from include.declare.release_diff import TableChange
 from include.ground.durable_files import write_atomically
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import plan_path, warehouse
-from include.ground.process_place import process_label
+from include.ground.processes import process_label
 from include.ground.settings import Settings
 from include.plans.comparison import Comparison, comparison_from_json
 from include.plans.index import PlanIndexUnavailable, enter, enter_ahead, entry_of, newest_ids

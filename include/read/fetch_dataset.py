@@ -18,10 +18,9 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from include.ground.delta_log import LOG
-from include.ground.durable_files import write_atomically
+from include.ground.delta_log import LOG, current_files
+from include.ground.durable_files import file_checksum, named_checksum, write_atomically
 from include.ground.errors import Terminal, Transient
-from include.ground.file_checksum import file_checksum, named_checksum
 from include.ground.object_store import ObjectStore, find_store, keys_below
 from include.ground.paths import (
     active_releases_path,
@@ -34,7 +33,6 @@ from include.ground.paths import (
     warehouse,
 )
 from include.ground.settings import Settings
-from include.ground.table_files import current_files
 from include.read.publish_to_store import AT_ONCE, SNAPSHOT
 from include.read.stored_publication import (
     StoredPublication,

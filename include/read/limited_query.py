@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from include.ground.errors import HeadraceError, Terminal, Transient
-from include.ground.process_end import ended_how
+from include.ground.processes import ended_how
 from include.ground.settings import CLONE
 from include.read.publication import PublishedTable
 from include.read.published_sql import (

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from include.ground.durable_files import new_process_folder
 from include.ground.paths import spill_path
-from include.ground.process_folder import new_process_folder
 from include.ground.settings import load_settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
 

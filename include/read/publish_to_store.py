@@ -24,15 +24,15 @@ from include.ground.delta_log import (
     checkpoint_file,
     checkpoint_name,
     commit_content,
+    file_changes,
     last_checkpoint,
     latest_version,
+    obsolete_files,
 )
-from include.ground.file_changes import file_changes
-from include.ground.file_checksum import file_checksum
+from include.ground.durable_files import file_checksum
 from include.ground.object_store import ObjectStore, find_store, keys_below
 from include.ground.paths import active_releases_path, decision_log_path, snapshots_path, warehouse, writer_schemas_path
 from include.ground.settings import Settings
-from include.ground.table_files import obsolete_files
 from include.read.stored_publication import (
     NOTHING,
     StoreConflict,

@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from include.ground.app_ids import expiry_app_id
-from include.ground.delta_log import LogDamaged, commits, found_transaction, newest_metadata, refuse_lost_commits
+from include.ground.delta_log import (
+    LogDamaged,
+    add_actions,
+    commits,
+    found_transaction,
+    newest_metadata,
+    refuse_lost_commits,
+)
 from include.ground.errors import Terminal
 from include.ground.paths import warehouse
 from include.ground.settings import Settings, load_settings
-from include.ground.table_files import add_actions
 from include.read.publication import Publication, PublishedTable, published_tables
 
 if TYPE_CHECKING:

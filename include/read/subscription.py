@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from include.ground.delta_log import FileChanges, file_changes
 from include.ground.errors import Terminal
-from include.ground.file_changes import FileChanges, file_changes
 from include.ground.record_coordinates import RECORD
 from include.ground.settings import Settings, load_settings
 from include.ground.sql_quoting import sql_identifier

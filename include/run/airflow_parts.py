@@ -25,10 +25,9 @@ from functools import partial
 import psutil
 
 from include.ground.paths import run_path
-from include.ground.process_session import session_processes
 from include.ground.process_tether import signal_with_parent
+from include.ground.processes import session_processes, stop_on
 from include.ground.settings import load_settings
-from include.ground.stop_signals import stop_on
 from include.state.process_states import AIRFLOW
 from include.state.run_files import beat
 

@@ -24,7 +24,7 @@ from include.declare.derived_dataset import derived_names
 from include.ground.durable_files import write_atomically
 from include.ground.errors import HeadraceError, Transient
 from include.ground.paths import log_path, run_path
-from include.ground.process_place import process_label
+from include.ground.processes import process_label
 from include.ground.settings import CLONE, Settings
 from include.read.publication import find_publication
 from include.state.process_states import JOB, JobEnd, forget_job_end, job_name, note_job_end, stream_name

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from include.ground.durable_files import write_atomically
 from include.ground.errors import Terminal
-from include.ground.jar_lock import LOCK, read_jar_list, require_jars
-from include.ground.java_runtime import Java, find_java
+from include.ground.java import LOCK, Java, find_java, read_jar_list, require_jars
 from include.ground.kafka import BrokerUnreachable, cluster_id
 from include.ground.paths import kafka_path
 from include.ground.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free, is_open

@@ -24,13 +24,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from include.ground.await_progress import NoProgress, Waiting
-from include.ground.errors import HeadraceError, Terminal
+from include.ground.errors import MASK, HeadraceError, Terminal, mask_secrets
 from include.ground.paths import console_path, lease_path, metrics_path, run_path
 from include.ground.ports import LOOPBACK, chosen_port
-from include.ground.secret_masking import MASK, mask_secrets
-from include.ground.setting_list import list_settings
-from include.ground.settings import CLONE, Settings, load_settings
-from include.ground.stop_signals import stop_on
+from include.ground.processes import stop_on
+from include.ground.settings import CLONE, Settings, list_settings, load_settings
 from include.observe.processes import stalled_seconds, started_datasets, unsupervised_status
 from include.run.child_process import (
     driver_environment,

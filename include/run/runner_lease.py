@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import runner_lock_path
-from include.ground.process_place import boot_of, host_name, process_label, this_boot
+from include.ground.processes import boot_of, host_name, process_label, this_boot
 from include.ground.settings import Settings
 from include.observe.processes import started_datasets
 from include.state.json_file import StateFileUnreadable

@@ -20,9 +20,9 @@ from include.declare.derived_dataset import all_dataset_names
 from include.ground.await_progress import IDLE, NoProgress, Waiting, cpu_steps
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import log_path
-from include.ground.process_place import process_label
+from include.ground.ports import EXECUTOR_SECONDS
+from include.ground.processes import process_label
 from include.ground.settings import CLONE, Settings
-from include.ground.spark_master import EXECUTOR_SECONDS
 from include.observe.processes import (
     is_started,
     observe_optional,

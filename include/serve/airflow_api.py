@@ -38,8 +38,7 @@ from include.change.replay import ReplayPlan
 from include.change.slices import RangeEmpty
 from include.change.stages import PlanStage, explanation, needs_approval, run_plan
 from include.ground.errors import Terminal
-from include.ground.password_file import read_password
-from include.ground.settings import Settings
+from include.ground.settings import Settings, read_password
 from include.observe.health import current_breaches, end_of_watch, health_line, stream_health
 from include.observe.processes import standing_sentence
 from include.plans.journal import load_comparison, load_plan, plan_lock

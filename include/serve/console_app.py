@@ -18,9 +18,9 @@ from starlette.exceptions import HTTPException
 
 from include.declare.dataset import DatasetUnknown, IsDerived
 from include.ground.errors import HeadraceError, Transient
+from include.ground.http_server import is_loopback
 from include.ground.paths import NotAFolderName
 from include.ground.settings import Settings
-from include.ground.source_network import is_loopback
 from include.plans.journal import PlanUnknown
 from include.read.published_tables import TableUnknown
 from include.serve import airflow_api, live_stream, plan_pages, quality_routes, session_pages, stream_pages, table_pages

@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 
 from include.ground.errors import Terminal
-from include.ground.http_server import serve_application
+from include.ground.http_server import is_loopback, serve_application
 from include.ground.settings import Settings, load_settings
-from include.ground.source_network import is_loopback
 from include.read.limited_query import QUERIES
 from include.serve.console_app import console_app
 

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from include.ground.durable_files import write_atomically
 from include.ground.errors import Terminal
-from include.ground.source_network import source_network
+from include.ground.http_server import source_network
 from include.serve.guess_limits import GuessLimits
 
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")

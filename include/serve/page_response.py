@@ -12,9 +12,9 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
+from include.ground.http_server import source_network
 from include.ground.render_template import render_html
 from include.ground.settings import Settings
-from include.ground.source_network import source_network
 from include.serve.live_observer import RANGES, LiveObserver, TimeRange
 from include.serve.log_in import Access, UserSession
 

@@ -22,8 +22,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from include.ground.durable_files import write_atomically
-from include.ground.errors import Terminal
-from include.ground.secret_masking import mask_secrets, mask_value
+from include.ground.errors import Terminal, mask_secrets, mask_value
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from include.ground.commit_guard import add_check, remove_check
 from include.ground.durable_files import unique_suffix
 from include.ground.errors import Transient
 from include.ground.paths import lease_domain_path, lease_url
-from include.ground.process_place import host_name, this_place
+from include.ground.processes import host_name, this_place
 from include.ground.settings import Settings
 from include.state.lease_table import LeaseHeld, LeaseLost, LeaseRow, LeaseServerUnavailable, LeaseTable
 from include.state.run_files import identity_of, seconds_since_boot

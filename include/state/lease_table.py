@@ -16,8 +16,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from include.ground.errors import Transient
-from include.ground.secret_masking import mask_secrets
+from include.ground.errors import Transient, mask_secrets
 
 
 class LeaseHeld(Transient):

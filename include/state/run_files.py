@@ -19,13 +19,10 @@ import psutil
 from include.ground.await_progress import cpu_steps
 from include.ground.errors import Terminal, Transient
 from include.ground.kafka_address import KafkaAddress, KafkaSecurity
-from include.ground.password_file import read_password
 from include.ground.paths import run_path
 from include.ground.ports import is_open
-from include.ground.process_end import any_thread_runs
-from include.ground.process_place import boot_of, host_name, this_boot, this_place
-from include.ground.process_session import session_processes
-from include.ground.settings import Settings
+from include.ground.processes import any_thread_runs, boot_of, host_name, session_processes, this_boot, this_place
+from include.ground.settings import Settings, read_password
 from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.process_states import BROKER, ProcessState, job_name, log_size
 

@@ -19,17 +19,17 @@ from pathlib import Path
 from threading import Lock
 
 from include.ground.errors import HeadraceError
-from include.ground.jar_lock import (
+from include.ground.java import (
     FOLDERS,
     LOCK,
     Jar,
     JarMismatch,
+    find_java,
     installed_jars,
     read_jar_list,
     sha256_of,
     verify_jar,
 )
-from include.ground.java_runtime import find_java
 from infra.jars.ivy import download
 
 JARS_IN = LOCK.with_name("jars.in")

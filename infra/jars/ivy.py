@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from include.ground.errors import Terminal, Transient
-from include.ground.jar_lock import Jar
+from include.ground.java import Jar
 
 SETTINGS = Path(__file__).with_name("ivysettings.xml")
 ARRIVED = re.compile(r"\[SUCCESSFUL \] (?P<group>[^#]+)#(?P<artifact>[^;]+);(?P<version>[^!]+)!")

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from include.ground.java_runtime import find_java
+from include.ground.java import find_java
 from include.ground.ports import LOOPBACK, free_ports
 from include.ground.settings import Settings, load_settings
 from infra.kafka.broker_process import PROPERTIES, await_open, format_storage, start_broker

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from include.ground.await_progress import NoProgress, Waiting, cpu_steps, file_size
 from include.ground.errors import HeadraceError, Transient
-from include.ground.jar_lock import JarMismatch, sha256_of
-from include.ground.java_runtime import find_java
+from include.ground.java import JarMismatch, find_java, sha256_of
 from include.ground.ports import LOOPBACK, free_ports
 from include.ground.schema_registry import SchemaRegistry
 from infra.jars.fetch import cache_folder, put

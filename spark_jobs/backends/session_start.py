@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import SparkSession
 
-from include.ground.java_runtime import find_java
+from include.ground.java import find_java
 from include.ground.settings import Settings
 from spark_jobs.backends.spark_session import open_session
 

@@ -14,8 +14,8 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from include.ground.errors import Transient
+from include.ground.ports import EXECUTOR_SECONDS
 from include.ground.settings import CLONE, Settings
-from include.ground.spark_master import EXECUTOR_SECONDS
 from spark_jobs.tables.spark_files import write_files
 
 LOOPBACK = "127.0.0.1"

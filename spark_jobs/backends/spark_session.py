@@ -12,11 +12,10 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from include.ground.errors import Terminal
-from include.ground.process_folder import new_process_folder
-from include.ground.secret_masking import holds_secret
+from include.ground.durable_files import new_process_folder
+from include.ground.errors import Terminal, holds_secret
+from include.ground.ports import require_master
 from include.ground.settings import CLONE, Settings, reject_unsafe
-from include.ground.spark_master import require_master
 from spark_jobs.backends.java_lookups import remember_lookups
 from spark_jobs.backends.spark.delta_session import delta_options, require_delta
 from spark_jobs.backends.spark_cluster import (

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from include.declare.contract import JSON, Column, Contract
 from include.declare.contract_rules import REJECT, Rule
-from include.ground.kafka_times import AFTER, BEFORE
+from include.ground.record_coordinates import AFTER, BEFORE
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
 from spark_jobs.contract.json_record import DETAIL, FAULT, JsonValue, json_value, json_values
 from spark_jobs.contract.literals import literal

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from include.declare.history_slice import Slice
 from include.ground.errors import HeadraceError, Terminal
-from include.ground.java_runtime import find_java
+from include.ground.java import find_java
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings, load_settings
 from include.read.publication import Publication, find_publication

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 
 from include.ground.errors import HeadraceError
 from include.ground.paths import lease_path
+from include.ground.processes import stop_on
 from include.ground.settings import load_settings
-from include.ground.stop_signals import stop_on
 from include.state.lease import LeaseRole, take_lease
 from spark_jobs.backends.session_start import begin_session
 from spark_jobs.jobs.bounded_job import FAILED, REFUSED, use_utc

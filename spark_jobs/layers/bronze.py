@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 from include.declare.event_times import IDLE
 from include.ground.app_ids import quiet_app_id
 from include.ground.kafka_address import source_options
-from include.ground.kafka_times import AFTER, FIRST_DATE, LAST_DATE
 from include.ground.paths import bronze_path
+from include.ground.record_coordinates import AFTER, FIRST_DATE, LAST_DATE
 from include.ground.settings import Settings, reject_unsafe
 from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
 from spark_jobs.layers.row_provenance import batch_number

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.ground.kafka_times import FIRST_DATE, LAST_DATE
+from include.ground.record_coordinates import FIRST_DATE, LAST_DATE
 from spark_jobs.tables.arrow_files import read_arrow
 from spark_jobs.tables.data_files import DataFile, write_parquet
 from spark_jobs.tables.delta_table import Table

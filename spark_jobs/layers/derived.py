@@ -29,12 +29,10 @@ from include.declare.dataset import DERIVED
 from include.declare.derived_dataset import DerivedDataset, DerivedGold, as_query
 from include.declare.yaml_declarations import DeclarationRefused, Document, Problem
 from include.ground.app_ids import release_app_id
-from include.ground.delta_log import commit_content
+from include.ground.delta_log import FileChanges, add_actions, commit_content, file_changes
 from include.ground.errors import Transient
-from include.ground.file_changes import FileChanges, file_changes
 from include.ground.paths import gold_path, warehouse
 from include.ground.settings import Settings
-from include.ground.table_files import add_actions
 from include.read.publication import PublishedTable, SourceVersion
 from include.read.published_tables import open_table
 from spark_jobs.layers.gold_files import GoldTable, grains_in, touched_files

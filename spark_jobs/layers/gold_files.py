@@ -27,7 +27,7 @@ from pyspark.sql.types import AtomicType
 from include.declare.event_times import FIRST, LAST, after, before
 from include.declare.gold import Gold
 from include.declare.windows import Start, Window
-from include.ground.file_checksum import name_by_checksum
+from include.ground.durable_files import name_by_checksum
 from spark_jobs.layers.embedded_plan import EmbeddedPlan
 from spark_jobs.tables.data_files import (
     HIVE_NULL,

@@ -14,9 +14,8 @@ from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, Strin
 
 from include.declare.dataset import Dataset
 from include.ground.app_ids import expiry_app_id, release_app_id
-from include.ground.kafka_times import FIRST_DATE, LAST_DATE
 from include.ground.paths import identities_path, rejected_path, release_path, silver_path
-from include.ground.record_coordinates import POSITION
+from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, POSITION
 from include.ground.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter

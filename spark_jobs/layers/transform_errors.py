@@ -18,8 +18,7 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.ground.errors import Terminal
-from include.ground.secret_masking import mask_secrets
+from include.ground.errors import Terminal, mask_secrets
 from include.ground.sql_quoting import sql_literal
 from spark_jobs.layers.run_inputs import VersionRange
 from spark_jobs.layers.silver_tables import SilverTables

@@ -23,8 +23,8 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
+from include.ground.durable_files import is_whole, named_checksum
 from include.ground.errors import Terminal
-from include.ground.file_checksum import is_whole, named_checksum
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal

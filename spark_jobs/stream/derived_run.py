@@ -20,8 +20,7 @@ from pyspark.sql import SparkSession
 
 from include.declare.derived_dataset import DerivedDataset
 from include.ground.app_ids import release_app_id
-from include.ground.delta_log import LOG, transaction_version
-from include.ground.file_changes import FileChanges
+from include.ground.delta_log import LOG, FileChanges, transaction_version
 from include.ground.paths import derived_run_path, gold_path, release_path, warehouse
 from include.ground.settings import Settings
 from include.plans.sources import Versions, awaited_moves, can_come, readable_versions, refuse_lacking

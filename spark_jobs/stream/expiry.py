@@ -19,10 +19,10 @@ from typing import Any
 from urllib.parse import quote
 
 from include.declare.dataset import load_release_start
-from include.ground import table_files
+from include.ground import delta_log
 from include.ground.delta_log import Commit, commits_descending, commits_following
-from include.ground.kafka_times import arrivals
 from include.ground.paths import reading_lock_path, rejected_path, silver_path, snapshots_path, warehouse
+from include.ground.record_coordinates import arrivals
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier
 from include.plans.lookup import open_plans
@@ -99,7 +99,7 @@ def files_to_delete(retained: RetainedTables, table: Table, *, sweep: bool = Fal
         return []
     path = table.spec.path
     kept = protected.get(path, ())
-    return [path / each for each in table_files.obsolete_files(path, kept, retained.retention, sweep=sweep)]
+    return [path / each for each in delta_log.obsolete_files(path, kept, retained.retention, sweep=sweep)]
 
 
 def delete_obsolete_files(table: Table, files: list[Path], end: float) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.parquet as pq
 
-from include.ground.kafka_record import record_reader
+from include.ground.kafka import record_reader
 from spark_jobs.tables.batches import last_batch
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table

@@ -21,10 +21,9 @@ from include.declare.dataset import Dataset
 from include.ground.app_ids import generation_app_id, release_app_id
 from include.ground.delta_log import LOG, commits_descending, transaction_version
 from include.ground.errors import Terminal
-from include.ground.kafka import is_compacted, log_end_offsets, log_start_offsets, topic_id
-from include.ground.kafka_record import KafkaRecord, record_reader
-from include.ground.kafka_times import FIRST_MS, LAST_MS, kafka_time
+from include.ground.kafka import KafkaRecord, is_compacted, log_end_offsets, log_start_offsets, record_reader, topic_id
 from include.ground.paths import bronze_path, checkpoint_path, silver_path
+from include.ground.record_coordinates import FIRST_MS, LAST_MS, kafka_time
 from include.ground.settings import Settings
 from include.read.publication import fence_publication
 from spark_jobs.layers.bronze import FOLLOWS, IdleSet, read_idle_set

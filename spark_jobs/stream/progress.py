@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from include.ground.errors import HeadraceError
-from include.ground.kafka import log_end_offsets
-from include.ground.kafka_times import arrivals, is_arrival
-from include.ground.readable_offsets import readable_end_offsets
+from include.ground.kafka import log_end_offsets, readable_end_offsets
+from include.ground.record_coordinates import arrivals, is_arrival
 from include.state.json_file import adapter
 from include.state.run_files import bootstrap_servers, identity_of
 from include.state.streams import DriverStatus, LastRun

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import duckdb
 
+from include.ground.durable_files import is_whole
 from include.ground.errors import Transient
-from include.ground.file_checksum import is_whole
 from include.ground.kafka import KafkaRefused, TopicMissing
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings

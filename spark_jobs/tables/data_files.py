@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from include.ground.table_files import add_actions
+from include.ground.delta_log import add_actions
 from spark_jobs.tables.commit_log import Action
 
 # Whoever reads a file holds a row group of it in memory.

@@ -37,9 +37,8 @@ from include.ground.delta_log import (
     found_transaction,
     refuse_lost_commits,
 )
-from include.ground.durable_files import sync_files
+from include.ground.durable_files import name_by_checksum, sync_files
 from include.ground.errors import Terminal
-from include.ground.file_checksum import name_by_checksum
 from spark_jobs.tables.commit_log import Action, SupersededCheckpoints, VersionTaken, put_commit
 from spark_jobs.tables.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.tables.log_lines import error_reason, log_line

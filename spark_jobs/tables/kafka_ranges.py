@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from include.ground.errors import Transient
-from include.ground.kafka_times import FIRST_MS, HEADER, LAST_MS
+from include.ground.record_coordinates import FIRST_MS, HEADER, LAST_MS
 from spark_jobs.contract.java_function import new_instance
 from spark_jobs.tables.arrow_files import SUFFIX, added_files
 

@@ -21,7 +21,7 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from include.ground.errors import HeadraceError, Transient
-from include.ground.process_end import ended_how
+from include.ground.processes import ended_how
 
 END_SECONDS = 5.0
 """The connection breaks before the process is gone: how long its end is waited for."""

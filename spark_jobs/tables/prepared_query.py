@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from include.ground.process_folder import new_process_folder
+from include.ground.durable_files import new_process_folder
 from spark_jobs.contract.java_function import new_instance
 from spark_jobs.tables.arrow_files import SUFFIX, read_arrow
 from spark_jobs.tables.spark_files import write_files, write_stage

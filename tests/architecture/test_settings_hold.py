@@ -11,7 +11,6 @@ from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatE
 from pyspark.sql import SparkSession
 from source_tree import Module, code
 
-from include.ground.allowed_options import UNSAFE_VALUES
 from include.ground.settings import (
     InvalidSetting,
     Settings,
@@ -19,7 +18,7 @@ from include.ground.settings import (
     reject_unknown,
     reject_unsafe,
 )
-from include.ground.settings_profiles import KNOBS
+from include.ground.settings_profiles import KNOBS, UNSAFE_VALUES
 from spark_jobs.backends.spark_session import GUARDED, GuardedSetting, open_session, verify_guarded
 
 READ_WHILE_LOADING = {"profile"}

@@ -9,8 +9,8 @@ import platform
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from include.ground.java_runtime import find_java
-from include.ground.setting_list import list_settings
+from include.ground.java import find_java
+from include.ground.settings import list_settings
 
 PACKAGES = ("headrace", "pyspark", "delta-spark", "deltalake", "polars", "pyarrow", "duckdb", "confluent-kafka")
 """Packages whose versions change the figures."""

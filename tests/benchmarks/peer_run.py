@@ -33,8 +33,7 @@ from benchmarks.sent_records import VIEW_ROWS, SentRecords
 from benchmarks.session import PARTITIONS, BenchSession, warm_session
 from benchmarks.state import SOURCES, LogLine
 from include.ground.errors import Terminal
-from include.ground.kafka import ensure_topic
-from include.ground.readable_offsets import readable_end_offsets
+from include.ground.kafka import ensure_topic, readable_end_offsets
 from include.ground.settings import CLONE
 from include.run.start_stop import down
 

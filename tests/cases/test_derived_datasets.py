@@ -29,7 +29,7 @@ from include.change.release import DerivedReleasePlan
 from include.change.stages import approve, compare_built
 from include.declare.derived_dataset import snapshot_derived
 from include.declare.yaml_declarations import DeclarationRefused
-from include.ground import table_files
+from include.ground import delta_log as table_files
 from include.ground.paths import publication_path
 from include.ground.settings import CLONE, Settings
 from include.plans.journal import record_result

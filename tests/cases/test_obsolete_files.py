@@ -25,7 +25,7 @@ from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
 from include.declare.dataset import RELEASE_START, ReleaseStart
-from include.ground import table_files
+from include.ground import delta_log as table_files
 from include.ground.paths import reading_lock_path, snapshot_path
 from include.observe.disk_use import disk_use
 from include.state.lease import shared_lock

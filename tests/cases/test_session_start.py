@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from include.ground.java_runtime import JavaMissing
+from include.ground.java import JavaMissing
 from include.ground.settings import Settings
 from spark_jobs.backends.session_start import activate, begin_session
 from spark_jobs.backends.spark_session import JarsMissing

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from postgres_server import PostgresServer, postgres_server
 
-from include.ground import process_place
+from include.ground import processes as process_place
 from include.ground.commit_guard import require_ownership
 from include.ground.paths import lease_path
 from include.ground.settings import CLONE, Settings

@@ -12,7 +12,7 @@ import polars as pl
 from any_records import FIRST_MS, LAST_MS, AnyRecord
 from readings import GOLD
 
-from include.ground.kafka_times import HEADER
+from include.ground.record_coordinates import HEADER
 from include.ground.settings import Settings
 from include.read.published_tables import pinned
 

@@ -32,8 +32,7 @@ from include.audit.run import audit_dataset
 from include.audit.verified_history import full_scope
 from include.declare.dataset import snapshot_dataset
 from include.declare.history_slice import KAFKA, Slice, Span
-from include.ground.kafka import log_end_offsets, topic_id
-from include.ground.kafka_record import record_reader
+from include.ground.kafka import log_end_offsets, record_reader, topic_id
 from include.ground.settings import Settings
 from include.read.published_tables import batch_offsets
 from include.state.run_files import bootstrap_servers

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from recovery_site import Site
 
-from include.ground.file_checksum import name_by_checksum
+from include.ground.durable_files import name_by_checksum
 from include.ground.paths import silver_path
 
 pytestmark = pytest.mark.extended

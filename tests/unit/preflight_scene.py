@@ -16,7 +16,7 @@ import pytest
 from small_warehouse import BRONZE as SMALL_BRONZE
 
 from include.declare.dataset import Dataset, declared_dataset
-from include.ground.kafka_record import KafkaRecord, RecordReader
+from include.ground.kafka import KafkaRecord, RecordReader
 from include.ground.paths import checkpoint_path
 from include.ground.settings import Settings
 from spark_jobs.jobs import repair_job

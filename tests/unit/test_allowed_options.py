@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from include.ground.allowed_options import REASONS, reason_refused
 from include.ground.settings import InvalidSetting, Settings
+from include.ground.settings_profiles import REASONS, reason_refused
 from spark_jobs.backends.spark_session import GUARDED, TUNED
 
 REFUSED = [

@@ -18,7 +18,7 @@ from include.audit.gold import ExpressionNotEvaluable
 from include.audit.kafka import RECORD, AuditUnavailable, Chunk, Topic
 from include.audit.run import audit_dataset, audited_datasets
 from include.declare.dataset import DatasetUnknown, ReleaseStart, snapshot_dataset
-from include.ground.file_checksum import name_by_checksum
+from include.ground.durable_files import name_by_checksum
 from include.ground.kafka import BrokerUnreachable, TopicMissing
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings

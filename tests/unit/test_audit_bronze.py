@@ -21,8 +21,8 @@ from include.audit.bronze import (
 )
 from include.audit.findings import Finding, FindingKind, merge_findings
 from include.audit.kafka import RECORD, Chunk, Topic
-from include.ground.kafka_times import AFTER, BEFORE, FIRST_MS
-from include.ground.kafka_times import HEADER as NUMBER
+from include.ground.record_coordinates import AFTER, BEFORE, FIRST_MS
+from include.ground.record_coordinates import HEADER as NUMBER
 
 TABLE = "bronze.sales"
 NOON_MS = int(NOON.timestamp() * 1000)

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from include.ground.jar_lock import JarMissing
-from include.ground.java_runtime import Java, JavaMissing, find_java, major_version
+from include.ground.java import JarMissing, Java, JavaMissing, find_java, major_version
 from include.ground.kafka import (
     BrokerUnreachable,
     KafkaRefused,

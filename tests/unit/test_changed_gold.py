@@ -16,7 +16,7 @@ from kept_gold import KeptSales, sold
 from include.audit import changed_gold
 from include.audit.balance import DatasetAudit
 from include.audit.changed_gold import MOST_SPANS, merged_spans
-from include.ground.table_files import current_files
+from include.ground.delta_log import current_files
 
 FIRST = [sold(1, 1, 9), sold(1, 1, 20, "south", "4.00")]
 SECOND = [sold(2, 1, 9), sold(2, 1, 9.5, "south"), sold(2, 28, 23, "south")]

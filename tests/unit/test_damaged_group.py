@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from include.ground.file_checksum import name_by_checksum
+from include.ground.durable_files import name_by_checksum
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.compaction import AUTOMATIC, MEGABYTE, CompactedTable
 from spark_jobs.stream.upkeep import AutomaticCompaction

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from include.ground.password_file import PasswordUnreadable, with_password
 from include.ground.paths import ledger_url
-from include.ground.settings import Settings
+from include.ground.settings import PasswordUnreadable, Settings, with_password
 from include.run.airflow_process import airflow_environment, load_or_create_keys
 
 URL = "postgresql+psycopg://headrace@postgres:5432/ledger"

@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli import up as doctor_command
-from include.ground.jar_lock import Jar
-from include.ground.java_runtime import Java, JavaMissing
+from include.ground.java import Jar, Java, JavaMissing
 from include.ground.settings import InvalidSetting, Settings
 from include.observe.doctor import Mount, check_file_operations, check_ledger_place, check_mount
 from include.observe.machine import (

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from include.audit.files import contradiction
-from include.ground.table_files import add_actions
+from include.ground.delta_log import add_actions
 
 AT = datetime(2026, 3, 1, 9, 30, 0, 123456, tzinfo=UTC)
 VALUES: dict[str, list[Any]] = {

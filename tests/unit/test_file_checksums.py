@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from include.audit.files import FileCheck, file_check
 from include.ground.delta_log import log_versions
-from include.ground.file_checksum import file_checksum, name_by_checksum, named_checksum
+from include.ground.durable_files import file_checksum, name_by_checksum, named_checksum
 from include.read.publication import PublishedTable
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table

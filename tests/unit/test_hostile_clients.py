@@ -25,9 +25,9 @@ from console_client import PASSWORD, USER, console_client, logged_in, with_passw
 from fastapi.testclient import TestClient
 
 from include.ground import http_server
+from include.ground.http_server import source_network
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE, Settings
-from include.ground.source_network import source_network
 from include.serve import log_in
 from include.serve.guess_limits import BY_SOURCE, BY_USER, TooManyAttempts
 from include.serve.log_in import Access, add_user

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.ground.jar_lock import (
+from include.ground.java import (
     LOCK,
     Jar,
     JarLockUnreadable,

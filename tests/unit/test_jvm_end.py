@@ -14,7 +14,7 @@ from py4j.java_gateway import GatewayParameters
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 
-from include.ground import process_end
+from include.ground import processes as process_end
 from spark_jobs.stream.back_off import attempt
 from spark_jobs.tables import log_lines
 from spark_jobs.tables.log_lines import JvmEnded, error_reason

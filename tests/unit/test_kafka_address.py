@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from include.ground.kafka_address import KafkaAddress, KafkaSecurity, client_options, source_options
-from include.ground.password_file import PasswordUnreadable
 from include.ground.ports import listener
-from include.ground.settings import InvalidSetting, Settings
+from include.ground.settings import InvalidSetting, PasswordUnreadable, Settings
 from include.observe.processes import observe_process, unsupervised_status
 from include.state.process_states import BROKER, ProcessState
 from include.state.run_files import bootstrap_servers

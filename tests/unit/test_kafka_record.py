@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from include.ground.kafka import BrokerUnreachable
-from include.ground.kafka_record import KafkaRecord, record_reader
+from include.ground.kafka import BrokerUnreachable, KafkaRecord, record_reader
 
 SENT = [(b"a", b"first"), (None, b"second"), (b"c", None)]
 

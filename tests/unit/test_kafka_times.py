@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from include.ground.kafka_times import AFTER, BEFORE, FIRST_MS, HEADER, LAST_MS, arrivals, is_replaced, kafka_time
+from include.ground.record_coordinates import (
+    AFTER,
+    BEFORE,
+    FIRST_MS,
+    HEADER,
+    LAST_MS,
+    arrivals,
+    is_replaced,
+    kafka_time,
+)
 
 COMMITTED, NOW = 1_700_000_000_000, 1_700_000_600_000
 HOUR = 3_600_000

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from include.ground.durable_files import LOCK, hold
 from include.ground.paths import spill_path
-from include.ground.process_folder import LOCK, hold
 from include.ground.settings import CLONE, Settings
 from include.read.memory_database import memory_database
 

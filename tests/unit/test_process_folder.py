@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from include.ground.process_folder import LOCK, hold
+from include.ground.durable_files import LOCK, hold
 from spark_jobs.tables.prepared_query import ScratchFolder
 
 

@@ -17,7 +17,7 @@ from stand_ins import StandIns
 
 from include.declare.dataset import DatasetUnknown
 from include.ground.paths import run_path, status_path
-from include.ground.process_session import session_processes
+from include.ground.processes import session_processes
 from include.ground.settings import Settings
 from include.observe import processes as observing
 from include.observe.processes import (

@@ -16,7 +16,7 @@ import pytest
 from stand_ins import report_progress
 
 from include.ground.paths import run_path, runner_lock_path
-from include.ground.process_place import host_name, this_boot, this_place
+from include.ground.processes import host_name, this_boot, this_place
 from include.ground.settings import Settings
 from include.observe.doctor import check_locks_elsewhere
 from include.observe.machine import Verdict

@@ -20,8 +20,7 @@ from include.ground.schema_registry import (
     SchemaRegistry,
     schema_registry,
 )
-from include.ground.setting_list import list_settings
-from include.ground.settings import Settings
+from include.ground.settings import Settings, list_settings
 
 TEXT = '{"type": "record", "name": "r", "fields": []}'
 

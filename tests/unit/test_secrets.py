@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from include.ground.errors import Terminal
-from include.ground.secret_masking import mask_secrets, mask_value
+from include.ground.errors import Terminal, mask_secrets, mask_value
 from include.ground.settings import Settings, load_settings
 from include.run.child_process import launch
 from include.run.runner import environment_settings, settings_fingerprints

@@ -13,9 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.ground.secret_masking import mask_secrets
-from include.ground.setting_list import list_settings
-from include.ground.settings import PREFIX, InvalidSetting, Settings, load_settings, reject_unsafe
+from include.ground.errors import mask_secrets
+from include.ground.settings import PREFIX, InvalidSetting, Settings, list_settings, load_settings, reject_unsafe
 from include.ground.settings_profiles import KNOBS, PURPOSES, profile_values
 
 

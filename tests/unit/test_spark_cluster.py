@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from include.ground.ports import MasterUnreachable, require_master
 from include.ground.settings import InvalidSetting, Settings
-from include.ground.spark_master import MasterUnreachable, require_master
 from include.observe.machine import Verdict, check_spark_master
 from spark_jobs.backends import spark_cluster
 from spark_jobs.backends.spark_cluster import (

@@ -10,7 +10,7 @@ import pytest
 
 STOPPED = """
 import os, signal, threading, time
-from include.ground.stop_signals import stop_on
+from include.ground.processes import stop_on
 stop = stop_on(signal.SIGTERM, signal.SIGINT)
 {meanwhile}
 print(stop.wait(20), flush=True)

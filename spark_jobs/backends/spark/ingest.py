@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from include.ground.kafka_times import AFTER
+from include.ground.record_coordinates import AFTER
 from spark_jobs.backends.backend import Transaction
 from spark_jobs.backends.spark.spark_table import SparkTable
 from spark_jobs.layers.bronze import (
