@@ -28,10 +28,11 @@ from include.ground.paths import gold_path, rejected_path, silver_path
 from include.ground.settings import Settings
 from include.observe.ledger_writer import open_writer, project_dataset
 from include.read.publication import publish
+from spark_jobs.backends.local.backend import LocalBackend
+from spark_jobs.backends.release import Release, next_run, tables_of
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
-from spark_jobs.layers.bronze import _metadata as bronze_metadata
+from spark_jobs.layers.bronze import batch_metadata as bronze_metadata
 from spark_jobs.layers.gold_layer import GoldTable
-from spark_jobs.layers.release import Release, next_run, tables_of
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables
 from spark_jobs.stream.compaction import compactable_tables
 from spark_jobs.stream.progress import lag_seconds
@@ -110,14 +111,13 @@ class GrownHistory:
             nothing,
             nothing,
             *tables,
-            nothing,
             Path(),
             nothing,
             nothing,
             nothing,
         )
         app_id = f"{self.dataset.name}/{self.dataset.release}/gold/{gold.name}"
-        self.release = Release(writer, (GoldTable(gold, Table(gold_is), nothing, app_id),))
+        self.release = Release(writer, (GoldTable(gold, Table(gold_is), nothing, app_id),), LocalBackend())
         self.ledger = open_writer(self.settings)
         self.compaction = AutomaticCompaction()
         # A batch stands for a second; made as fast as it goes, all commits would be of the last five minutes.

@@ -24,21 +24,14 @@ from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.read.publication import find_publication, publish, published_tables
 from include.read.published_tables import PinnedTables
+from spark_jobs.backends.local.bronze import commit_bronze
+from spark_jobs.backends.local.runs import NextRun
+from spark_jobs.backends.release import Release, open_release, refined_batch, unfinished_run
 from spark_jobs.jobs.sample_job import SOURCE
-from spark_jobs.layers.bronze import (
-    BronzeBatch,
-    ClusterRecords,
-    IdleSet,
-    bronze_spec,
-    commit_bronze,
-    commit_quiet_batch,
-)
-from spark_jobs.layers.bronze_files import ArrowRecords
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, IdleSet, KafkaRecords, bronze_spec, commit_quiet_batch
 from spark_jobs.layers.gold_files import PiecePolicy
-from spark_jobs.layers.release import Release, open_release, refined_batch, unfinished_run
-from spark_jobs.layers.validated_run import NextRun
-from spark_jobs.stream.publication import publication_of, refresh_due
-from spark_jobs.stream.refine import RunReport, refine
+from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import RunReport, refine, refresh_due
 from spark_jobs.tables.delta_table import Table
 
 # Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.
@@ -92,7 +85,7 @@ class SmallRelease:
         """Commit the records as the next bronze batch, at the partitions' ends; return its number."""
         return self.commit(*self._next_records(records))
 
-    def commit(self, source: DataFrame | ArrowRecords | ClusterRecords, ends: dict[int, int]) -> int:
+    def commit(self, source: DataFrame | ArrowRecords | KafkaRecords, ends: dict[int, int]) -> int:
         """Commit a source's records, from the partitions' ends up to others, as the next batch; return its number."""
         number, starts = self.batches, self.ends
         ranges = {partition: (starts[partition], ends[partition]) for partition in ends}

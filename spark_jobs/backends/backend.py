@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pyspark.sql import DataFrame
 
 from spark_jobs.contract.warning_counts import Counts
-from spark_jobs.layers.bronze import BronzeBatch, ClusterRecords
-from spark_jobs.layers.bronze_files import ArrowRecords
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables
-from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.tables.data_files import DataFile, TableSpec
-from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+
+if TYPE_CHECKING:
+    from spark_jobs.backends.local.runs import NextRun
 
 Kind = Literal["local", "spark"]
 Metadata = Mapping[str, Any]
@@ -50,7 +51,23 @@ class DecisionCounts:
     latest: Mapping[str, datetime]
     """The greatest event time of the accepted rows by partition."""
     decided_until: int = 0
+    """Length of the list of decisions (bytes) by which the records were validated."""
     schemas_until: int = 0
+    """Length of the list of writers' schemas (bytes) by which they were read."""
+
+    def validate(self, table: str, batches: tuple[int, int]) -> None:
+        """Raise RowsUnaccounted unless each record is accepted or rejected."""
+        if self.rows_in != self.accepted + self.rejected:
+            why = f"{self.rows_in} records came in, {self.accepted} are accepted and {self.rejected} rejected"
+            raise RowsUnaccounted(table, batches, why)
+
+
+class NeedsSpark(Exception):
+    """The local backend cannot do a step. The engine has Spark do it, and counts it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class DecidedRun(Protocol):
@@ -84,7 +101,39 @@ class Replacement:
     expected_removed: int | None = None
 
 
-class Backend(Protocol):
+class Refining(Protocol):
+    """What fills the tables of a release."""
+
+    def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> SilverTables:
+        """Return a release's tables with what the backend keeps of them for `decide` and `merge`."""
+
+    def decide(
+        self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
+    ) -> DecidedRun:
+        """Validate the records of a run and keep each identity once.
+
+        `is_committed`: silver has the run already. Its rows stay, and records are decided as its commit says. Raises
+        RowsUnaccounted unless each record is accepted or rejected. `following`: the next run, validated ahead where
+        the backend can.
+        """
+
+    def merge(
+        self,
+        target: GoldTable,
+        writer: SilverTables,
+        update: GoldUpdate,
+        transaction: Transaction,
+        facts: Metadata,
+        decided: DecidedRun | None = None,
+    ) -> None:
+        """Merge an update into a gold table: additive, latest, query or session. One without rows is committed too.
+
+        `decided`: the run that this process has just committed, if the update is of one. Raises NeedsSpark before
+        anything is committed where the backend cannot.
+        """
+
+
+class Backend(Refining, Protocol):
     """What touches rows. One instance a session; the tables that it opens know their owner's epoch after `claim`."""
 
     kind: Kind
@@ -101,7 +150,7 @@ class Backend(Protocol):
     def ingest(
         self,
         table: Table,
-        records: DataFrame | ArrowRecords | ClusterRecords,
+        records: DataFrame | ArrowRecords | KafkaRecords,
         batch: BronzeBatch,
         validate_source: Callable[[], object] = lambda: None,
     ) -> Sequence[DataFile]:
@@ -109,21 +158,6 @@ class Backend(Protocol):
 
         `validate_source` is called when the records are read; its error prevents the commit. Raises RowsUnaccounted.
         """
-
-    def decide(
-        self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
-    ) -> DecidedRun:
-        """Validate the records of a run and keep each identity once.
-
-        `is_committed`: silver has the run already. Its rows stay, and records are decided as its commit says. Raises
-        RowsUnaccounted unless each record is accepted or rejected. `following`: the next run, validated ahead where
-        the backend can.
-        """
-
-    def merge(
-        self, target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: Transaction, facts: Metadata
-    ) -> None:
-        """Merge the rows of an update into a gold table: additive, latest, query or session. Raises GoldFailed."""
 
     def replace(self, table: Table, replacement: Replacement, transaction: Transaction, metadata: Metadata) -> None:
         """Replace rows in one commit: a patch, its reversal, records that bronze lacked."""

@@ -27,21 +27,24 @@ from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_identifier
 from include.read.rejected_records import Position
 from include.state.release_files import PatchDirection
+from spark_jobs.backends.local.arrow_files import rows_in_folder
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.backends.local.identities import identity_columns
+from spark_jobs.backends.local.tables import LocalTables
+from spark_jobs.backends.local.validation import KAFKA_POSITION, RECORD, ValidatedFiles, validate_files
+from spark_jobs.backends.release import Release
 from spark_jobs.history.rebuild_gold import patched_rows, refuse_expired_grains
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze import fill_gaps
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
-from spark_jobs.layers.identities import identity_columns
-from spark_jobs.layers.release import Release
 from spark_jobs.layers.run_inputs import ReferenceVersions
-from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL, SilverTables, first_unexpired_batch
-from spark_jobs.layers.validate_records import KAFKA_POSITION, RECORD, ValidatedFiles, validate_files
+from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL, first_unexpired_batch
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, read_folder, rows_in_folder
 from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.spark_files import parquet_files, read_folder
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def patched_references(silver: Table) -> list[PatchedReference]:
 
 
 def validate_joined(
-    writer: SilverTables,
+    writer: LocalTables,
     records: Sequence[Path],
     batches: tuple[int, int],
     until: int,
@@ -102,7 +105,7 @@ def validate_joined(
 
 
 def _validated(
-    writer: SilverTables,
+    writer: LocalTables,
     records: Sequence[Path],
     batches: tuple[int, int],
     until: int,
@@ -246,7 +249,7 @@ def _refuse_second_winner(release: Release, patch: Patch) -> None:
     writer, identity = release.writer, identity_columns(release.dataset)
     with duckdb_session() as duck:
         _view_patch_rows(duck, writer.silver, patch)
-        writer.identities.view_candidates(duck, "silver", parquet_files(patch.added(writer.silver)))
+        release.local.identities.view_candidates(duck, "silver", parquet_files(patch.added(writer.silver)))
         if duck.count(SECOND_WINNERS.format(identity=identity)):
             raise PatchOutdated(writer.silver.spec.name, patch.plan, "another record of the same identity has arrived")
 

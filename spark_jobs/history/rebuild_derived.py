@@ -24,12 +24,14 @@ from include.declare.grain_range import GrainRange, Shift
 from include.ground.settings import Settings
 from include.ground.sql_quoting import same_sql, sql_identifier
 from include.read.publication import Publication
+from spark_jobs.backends.local.arrow_files import rows_in_folder
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.contract.literals import literal
 from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.history.row_differences import find_differing_rows
 from spark_jobs.layers.derived import Sources, SourcesGone, SourceTable, known_shifts, open_sources, query_over
-from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, rows_in_folder, write_folder
+from spark_jobs.tables.spark_files import write_folder
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from include.declare.windows import Session
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql
+from spark_jobs.backends.local.arrow_files import rows_in_folder
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
 from spark_jobs.layers.gold_rows import gold_rows
@@ -29,14 +31,7 @@ from spark_jobs.layers.row_provenance import rows_in_grains, rows_of_other_grain
 from spark_jobs.layers.session_gold import FROM, UNTIL, adjacent_to_reach, in_reach, reach_of
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import (
-    DuckSession,
-    duckdb_session,
-    parquet_files,
-    read_folder,
-    rows_in_folder,
-    write_folder,
-)
+from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder
 
 ReadSilver = Callable[[Sequence[DataFile]], DataFrame]
 

@@ -21,15 +21,17 @@ from pyspark.sql.types import StructType
 from include.declare.history_slice import Slice, SpanIndex
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
-from spark_jobs.layers.identities import ORIGINALS, find_duplicates, identity_columns
-from spark_jobs.layers.release import Release
-from spark_jobs.layers.silver import rejected_rows_sql
-from spark_jobs.layers.silver_tables import POSITIONS, REJECTED, SilverTables, first_complete_batch
-from spark_jobs.layers.validate_records import KAFKA_POSITION, ValidatedFiles, validate_files
+from spark_jobs.backends.local.arrow_files import rows_in_files, rows_in_folder
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.backends.local.identities import ORIGINALS, find_duplicates, identity_columns
+from spark_jobs.backends.local.runs import rejected_rows_sql
+from spark_jobs.backends.local.tables import LocalTables
+from spark_jobs.backends.local.validation import KAFKA_POSITION, ValidatedFiles, validate_files
+from spark_jobs.backends.release import Release
+from spark_jobs.layers.silver_tables import POSITIONS, REJECTED, first_complete_batch
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
-from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder
-from spark_jobs.tables.spark_files import rows_in_files
+from spark_jobs.tables.spark_files import parquet_files
 
 POSITIONS_AND_BATCH = StructType([*POSITIONS, REJECTED["_batch_id"]])
 # A condition with a term for each span is evaluated for each row, so it must not have thousands of them.
@@ -82,7 +84,7 @@ def rebuild_slice(release: Release, records: Sequence[Path], slice_: Slice, fold
     `release` is pinned to the publication that the slice is compared with. RowsUnaccounted when a record of the
     closure is not in bronze, or when the rows do not add up.
     """
-    writer = release.writer
+    writer = release.local
     # The whole slice uses the same decisions, also if others are made meanwhile.
     until = writer.decisions.until()
     core = validate_files(writer, records, batches_in(records), folder.staging("core"), until)
@@ -129,7 +131,7 @@ def _may_meet(file: DataFile, index: SpanIndex, partition: str, offset: str) -> 
     return any(index.overlaps(each, start, end + 1) for each in range(first, last + 1))
 
 
-def _write_chosen(writer: SilverTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:
+def _write_chosen(writer: LocalTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:
     """Write the accepted records that the slice is about."""
     silver = writer.silver
     with duckdb_session() as duck:
@@ -147,7 +149,7 @@ def _write_chosen(writer: SilverTables, core: ValidatedFiles, slice_: Slice, fol
 
 
 def _validate_closure(
-    writer: SilverTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder, until: int
+    writer: LocalTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder, until: int
 ) -> ValidatedFiles:
     """Validate the records outside the slice that share an identity with a chosen one."""
     silver, rejected, places = writer.silver, writer.rejected, folder.staging("closure_places")
@@ -189,7 +191,7 @@ def _span_of(duck: DuckSession, folder: Path, schema: StructType) -> tuple[int, 
     return count, first, last
 
 
-def _write_after(writer: SilverTables, core: ValidatedFiles, closure: ValidatedFiles, folder: PlanFolder) -> None:
+def _write_after(writer: LocalTables, core: ValidatedFiles, closure: ValidatedFiles, folder: PlanFolder) -> None:
     """Write the first accepted record of each identity, and all other records with their reasons."""
     silver, rejected = writer.silver.spec, writer.rejected.spec
     with duckdb_session() as duck:
@@ -201,7 +203,7 @@ def _write_after(writer: SilverTables, core: ValidatedFiles, closure: ValidatedF
         duck.save(f"select {columns} from ({rejected_rows_sql(writer.dataset)})", folder.rows("after", rejected.name))
 
 
-def _write_before(writer: SilverTables, table: Table, folder: PlanFolder) -> int:
+def _write_before(writer: LocalTables, table: Table, folder: PlanFolder) -> int:
     """Write a table's published rows of the slice and the rows that differ; return how many records differ."""
     name, schema = table.spec.name, table.spec.data_schema
     with duckdb_session() as duck:

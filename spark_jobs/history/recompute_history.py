@@ -20,6 +20,12 @@ from include.declare.gold import Gold
 from include.ground.record_coordinates import POSITION, RANK
 from include.ground.settings import Settings
 from include.read.rejected_records import DecidedRecord, Position
+from spark_jobs.backends.local.arrow_files import rows_in_files
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.backends.local.identities import ORIGINALS, IdentityLookup, find_duplicates
+from spark_jobs.backends.local.runs import rejected_rows_sql, run_records, view_run
+from spark_jobs.backends.local.tables import LocalTables
+from spark_jobs.backends.release import Release, last_of_run
 from spark_jobs.history.apply_patch import PatchedReference, patched_references, validate_joined
 from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder, save_differences
@@ -27,15 +33,10 @@ from spark_jobs.history.row_differences import Differences, row_differences
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
-from spark_jobs.layers.identities import ORIGINALS, IdentityLookup, find_duplicates
-from spark_jobs.layers.release import Release, last_of_run
 from spark_jobs.layers.run_inputs import RecordDecisions
-from spark_jobs.layers.silver import rejected_rows_sql, view_run
-from spark_jobs.layers.silver_tables import RefineRun, SilverTables, first_complete_batch, first_unexpired_batch
-from spark_jobs.layers.validated_run import run_records
-from spark_jobs.tables.delta_table import Table, read_files
-from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, write_folder
-from spark_jobs.tables.spark_files import rows_in_files
+from spark_jobs.layers.silver_tables import RefineRun, first_complete_batch, first_unexpired_batch
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.spark_files import parquet_files, read_files, write_folder
 
 Progress = Callable[[str, int, int], None]
 
@@ -75,9 +76,9 @@ def recompute_history(
     folder.mkdir(parents=True)
     try:
         start = release.dataset.release_start
-        complete = first_complete_batch(release.writer)
+        complete = first_complete_batch(release.local)
         first = max(start.batch if start else 0, complete)
-        history = _History(_own_writer(release.writer, folder), folder, first, batch)
+        history = _History(_own_writer(release.local, folder), folder, first, batch)
         history.compare_unknown_batches()
         records = 0
         for run in history.runs(2 * settings.refine_records):
@@ -93,7 +94,7 @@ def recompute_history(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _own_writer(writer: SilverTables, folder: Path) -> SilverTables:
+def _own_writer(writer: LocalTables, folder: Path) -> LocalTables:
     """Return the writer with an index of its own, built from the published rows, and temporary folders."""
     identities = IdentityLookup(writer.dataset, writer.silver, folder / "identities", owns=True)
     return replace(writer, staging=folder / "_staging", identities=identities)
@@ -103,7 +104,7 @@ def _own_writer(writer: SilverTables, folder: Path) -> SilverTables:
 class _History:
     """The batches [first, last] of a release, and the rows of them that differ."""
 
-    writer: SilverTables
+    writer: LocalTables
     folder: Path
     first: int
     last: int

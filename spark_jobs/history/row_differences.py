@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from include.declare.measures import SUM_ERROR
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_identifier
+from spark_jobs.backends.local.duckdb_session import DuckSession
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import DuckSession
 
 SAMPLES = 5
 LONGEST = 100

@@ -19,10 +19,10 @@ from include.declare.dataset import released_dataset
 from include.ground.settings import Settings
 from include.read.memory_database import spill_folder
 from include.read.publication import read_publication
+from spark_jobs.backends.release import pinned_release
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.history.recompute_history import recompute_history
 from spark_jobs.jobs.bounded_job import report, run_reading_job
-from spark_jobs.layers.release import pinned_release
 
 
 def audit(settings: Settings, dataset: str) -> None:

@@ -19,10 +19,11 @@ from pyspark.sql import functions as F
 
 from include.declare.dataset import snapshot_dataset
 from include.ground.settings import Settings, load_settings
+from spark_jobs.backends.local.bronze import commit_bronze
+from spark_jobs.backends.release import open_release
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.contract.literals import literal
-from spark_jobs.layers.bronze import BronzeBatch, bronze_spec, commit_bronze
-from spark_jobs.layers.release import open_release
+from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
 from spark_jobs.stream.refine import refine
 from spark_jobs.tables.delta_table import Table
 

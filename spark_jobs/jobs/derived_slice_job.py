@@ -28,11 +28,11 @@ from include.ground.settings import Settings
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import open_dataset
 from include.state.release_files import PlanBuild, plan_build_file
+from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.history.rebuild_derived import DerivedSlice, published_sources, rebuild_derived
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.jobs.bounded_job import planned_slice, report, run_slice_job
 from spark_jobs.layers.derived import open_source
-from spark_jobs.tables.duckdb_session import rows_in_folder
 from spark_jobs.tables.failpoints import Step, pass_step
 
 

@@ -32,10 +32,11 @@ from include.read.memory_database import spill_folder
 from include.read.plain_values import excerpt, json_value
 from include.read.publication import published_tables
 from include.read.published_tables import PinnedTables
+from spark_jobs.backends.local.bronze import commit_bronze
+from spark_jobs.backends.release import open_release
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import report, run_job
-from spark_jobs.layers.bronze import BronzeBatch, bronze_spec, commit_bronze
-from spark_jobs.layers.release import open_release
+from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
 from spark_jobs.stream.refine import refine
 from spark_jobs.tables.delta_table import Table
 

@@ -35,21 +35,21 @@ from include.read.publication import Publication, read_publication
 from include.read.published_tables import BatchOffsets, batch_offsets
 from include.state.release_files import PlanBuild, plan_build_file
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.local.arrow_files import read_arrow, rows_in_folder
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.backends.local.kafka_ranges import KafkaRanges
+from spark_jobs.backends.release import Release, pinned_release
 from spark_jobs.history.rebuild_gold import rebuild_gold
 from spark_jobs.history.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
 from spark_jobs.jobs.bounded_job import planned_slice, report, run_slice_job
-from spark_jobs.layers.bronze import complete_source_options
-from spark_jobs.layers.bronze_files import RENAMED
+from spark_jobs.layers.bronze import RENAMED, complete_source_options
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
-from spark_jobs.layers.release import Release, pinned_release
 from spark_jobs.layers.silver_tables import first_unexpired_batch
 from spark_jobs.stream.pacing import BatchLimit, newest_files, size_in_bronze
-from spark_jobs.tables.arrow_files import read_arrow
 from spark_jobs.tables.data_files import write_parquet
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, parquet_files, rows_in_folder
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.kafka_ranges import KafkaRanges
+from spark_jobs.tables.spark_files import parquet_files
 
 ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
 DIFFERING = f"""

@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -33,17 +30,12 @@ from include.declare.event_times import IDLE
 from include.ground.app_ids import quiet_app_id
 from include.ground.kafka_address import source_options
 from include.ground.paths import bronze_path
-from include.ground.record_coordinates import AFTER, FIRST_DATE, LAST_DATE
+from include.ground.record_coordinates import FIRST_DATE, LAST_DATE
 from include.ground.settings import Settings, reject_unsafe
-from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords, write_bronze
-from spark_jobs.layers.row_provenance import batch_number
-from spark_jobs.tables.arrow_files import write_arrow
 from spark_jobs.tables.batches import batch_commit, metadata_of
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.prepared_query import ScratchFolder
-from spark_jobs.tables.spark_files import computes_here
 
 WOKEN = "woken"
 
@@ -126,9 +118,17 @@ OVERFLOW = "long overflow"
 """What Spark's Kafka source says about a time that has no microseconds."""
 
 
+ArrowRecords = Callable[[Path], list[Path]]
+"""Adds records to a folder as Arrow files with the columns of Spark's Kafka source; returns these files."""
+
+
+RENAMED = {"timestampType": "timestamp_type"}
+"""Columns of the Kafka source that have another name in bronze."""
+
+
 @dataclass(frozen=True)
-class ClusterRecords:
-    """A batch that executors read with Spark's Kafka source; `here` reads its records in this process.
+class KafkaRecords:
+    """The records of a batch: `rows` are read by executors with Spark's source, or `here` in this process.
 
     Spark's source fails on a time that is not in milliseconds, and gives times before 1582 another number.
     """
@@ -169,13 +169,10 @@ def bronze_spec(settings: Settings, dataset: str) -> TableSpec:
     return TableSpec(f"bronze.{dataset}", path, SCHEMA, "_date", BOUNDED, settings.is_power_safe, WRITING)
 
 
-def commit_bronze(
-    table: Table,
-    records: DataFrame | ArrowRecords | ClusterRecords,
-    batch: BronzeBatch,
-    validate_source: Callable[[], object] = lambda: None,
+def commit_batch(
+    table: Table, batch: BronzeBatch, write: Callable[[], list[DataFile]], validate_source: Callable[[], object]
 ) -> list[DataFile]:
-    """Write and commit one batch of records, with the columns of Spark's Kafka source; return its files.
+    """Commit the files that `write` writes, unless the batch is committed; return the batch's files.
 
     `validate_source` runs between the two: the records are read by then, and its error prevents the commit.
     Raises RowsUnaccounted when a record lies outside the batch's ranges, OwnershipLost when another process
@@ -184,11 +181,11 @@ def commit_bronze(
     if table.committed(batch.app_id) >= batch.transaction:
         return table.batch_files(batch.number, batch.number)
     pass_step(Step.BRONZE_STARTED, batch.number)
-    files = _written_files(table, records, batch.number)
+    files = write()
     validate_ranges(table.spec.name, files, batch)
     validate_source()
     pass_step(Step.BRONZE_WRITTEN, batch.number)
-    table.commit(batch.app_id, batch.transaction, _metadata(table, files, batch), files)
+    table.commit(batch.app_id, batch.transaction, batch_metadata(table, files, batch), files)
     pass_step(Step.BRONZE_COMMITTED, batch.number)
     return files
 
@@ -199,7 +196,7 @@ def commit_quiet_batch(table: Table, batch: BronzeBatch) -> None:
     Spark has not planned it: `batch.transaction` is the last one that it has, after which its next one follows.
     """
     app_id = quiet_app_id(batch.app_id)
-    metadata = {**_metadata(table, [], batch), "app_id": app_id, FOLLOWS: batch.transaction}
+    metadata = {**batch_metadata(table, [], batch), "app_id": app_id, FOLLOWS: batch.transaction}
     table.commit(app_id, batch.number, metadata, [])
     pass_step(Step.BRONZE_COMMITTED, batch.number)
 
@@ -239,44 +236,8 @@ def validate_ranges(name: str, files: list[DataFile], batch: BronzeBatch) -> Non
             raise RowsUnaccounted(name, (batch.number, batch.number), f"{count} rows in [{start}, {end})")
 
 
-def _written_files(table: Table, records: DataFrame | ArrowRecords | ClusterRecords, number: int) -> list[DataFile]:
-    """Write a batch's files: Spark's executors do on a cluster, else this process."""
-    folder = f"b{number:08d}"
-    if isinstance(records, ClusterRecords):
-        files = _exact_files(table, records.rows, number)
-        return _written_files(table, records.here, number) if files is None else files
-    if not isinstance(records, DataFrame):
-        return write_bronze(table, records, number, folder, _arriving(table.spec.path).path)
-    if computes_here(records.sparkSession):
-        return _written_files(table, partial(write_arrow, records), number)
-    rows = records.withColumnsRenamed(RENAMED).select(*KAFKA_COLUMNS)
-    # A batch has one date, at midnight two: a task has a file of each open, instead of sorting its records by date.
-    records.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "2")
-    return table.write(
-        rows.withColumns({"_date": bronze_date(), "_batch_id": batch_number(number, "partition")}), folder
-    )
-
-
-def _exact_files(table: Table, rows: DataFrame, number: int) -> list[DataFile] | None:
-    """Return the files that executors write; None if some record has a time that Spark's source does not give."""
-    try:
-        files = _written_files(table, rows, number)
-    except (Py4JJavaError, PySparkException) as error:
-        if OVERFLOW in str(error):
-            return None
-        raise
-    return files if all(_has_kafka_times(file) for file in files) else None
-
-
-def _has_kafka_times(file: DataFile) -> bool:
-    """Return whether all times of a file of Spark's are Kafka's own; unknown bounds are beyond the calendar."""
-    low, high = file.low.get("timestamp"), file.high.get("timestamp")
-    if not (isinstance(low, datetime) and isinstance(high, datetime)):
-        return False
-    return low >= GREGORIAN and _micros(high) < AFTER
-
-
-def _micros(time: datetime) -> int:
+def micros(time: datetime) -> int:
+    """Return the microseconds since 1970."""
     return (time - EPOCH) // MICROSECOND
 
 
@@ -287,17 +248,12 @@ def bronze_date() -> Column:
     return F.greatest(F.least(F.date_format("timestamp", "yyyy-MM-dd"), last), first)
 
 
-@cache
-def _arriving(path: Path) -> ScratchFolder:
-    """Return the folder for a table's records between Kafka and the table's files."""
-    return ScratchFolder(path.with_name("_arriving"))
-
-
-def _metadata(table: Table, files: list[DataFile], batch: BronzeBatch) -> dict[str, Any]:
+def batch_metadata(table: Table, files: list[DataFile], batch: BronzeBatch) -> dict[str, Any]:
+    """Return the metadata of a batch's commit, which has these files."""
     rows = {str(partition): 0 for partition in batch.offsets}
     for file in files:
         rows[str(file.low["partition"])] += file.rows
-    times = [_micros(t) // 1000 for f in files for t in (f.low["timestamp"], f.high["timestamp"])]  # type: ignore[arg-type]
+    times = [micros(t) // 1000 for f in files for t in (f.low["timestamp"], f.high["timestamp"])]  # type: ignore[arg-type]
     return {
         **batch.facts,
         "release": None,

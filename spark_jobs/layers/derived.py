@@ -40,10 +40,9 @@ from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gol
 from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, rows_in_grains, with_grains_replaced
 from spark_jobs.layers.silver_tables import MONTH
 from spark_jobs.tables.data_files import DataFile, TableSpec
-from spark_jobs.tables.delta_table import Table, no_rows, partitioned_schema, read_files
-from spark_jobs.tables.duckdb_session import parquet_files, read_folder, write_folder
+from spark_jobs.tables.delta_table import Table, partitioned_schema
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.spark_files import rows_in_files
+from spark_jobs.tables.spark_files import no_rows, parquet_files, parquet_rows, read_files, read_folder, write_folder
 
 if TYPE_CHECKING:
     from include.declare.grain_range import Shift
@@ -263,7 +262,7 @@ def commit_derived(table: DerivedTable, run: DerivedInput, facts: Mapping[str, A
     with failure_named(facts["dataset"], target.table):
         write_folder(_touched(table, run), staging)
         written = parquet_files(staging)
-        if rows_in_files(written):
+        if parquet_rows(written):
             old = (
                 target.table.files() if run.changes is None else touched_files(target, grains_in(target.gold, written))
             )

@@ -28,7 +28,6 @@ from include.declare.event_times import FIRST, LAST, after, before
 from include.declare.gold import Gold
 from include.declare.windows import Start, Window
 from include.ground.durable_files import name_by_checksum
-from spark_jobs.layers.embedded_plan import EmbeddedPlan
 from spark_jobs.tables.data_files import (
     HIVE_NULL,
     Bound,
@@ -81,17 +80,13 @@ PIECES = PiecePolicy()
 
 @dataclass(frozen=True)
 class GoldTable:
-    """A gold table of a release: its declaration, its table, the session of its queries, and its app id.
-
-    `embedded`: how DuckDB merges runs into it; None when Spark does.
-    """
+    """A gold table of a release: its declaration, its table, the session of its queries, and its app id."""
 
     gold: Gold
     table: Table
     spark: SparkSession
     app_id: str
     pieces: PiecePolicy = PIECES
-    embedded: EmbeddedPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +96,11 @@ class Grains:
     column: str
     spans: Spans
     exact: Callable[[], set[Grain] | None]
+
+
+def rows_of(files: Sequence[DataFile]) -> int:
+    """Return the rows of files of a table."""
+    return sum(file.rows for file in files)
 
 
 def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Grains:

@@ -10,12 +10,9 @@ Does not: read silver of untouched grains.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import duckdb
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation
@@ -25,13 +22,10 @@ from pyspark.sql.types import StructType
 from include.declare.dataset import Dataset
 from include.declare.event_times import FIRST, LAST
 from include.declare.gold import Gold
-from include.ground.app_ids import refresh_app_id
 from include.ground.errors import Terminal
 from include.ground.paths import gold_path
 from include.ground.settings import Settings
-from spark_jobs.layers.embedded_gold import MERGES
 from spark_jobs.layers.gold_files import (
-    MOST_ROWS,
     GoldTable,
     cut_files,
     files_within,
@@ -41,23 +35,18 @@ from spark_jobs.layers.gold_files import (
     silver_within,
     touched_files,
     window_bounds,
-    write_rows,
 )
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.gold_update import GoldUpdate, refresh_state, refresh_update, update_of_run
+from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.layers.session_gold import OPEN_SINCE, closed_sessions, rows_outside
-from spark_jobs.layers.silver import SilverOfRun
-from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables, facts_of
+from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table, partitioned_schema
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.prepared_query import SlotFull
 
 # Planning is one thread's work, so two tables at a time keep the second core busy.
 GOLD_AT_A_TIME = 2
-MOST_SOURCE_ROWS = 4 * MOST_ROWS
-"""Rows of silver that DuckDB reads for a query; it keeps the columns that the query reads, of the affected grains."""
 
 
 class GoldFailed(Terminal):
@@ -77,101 +66,6 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, columns: StructT
     bounded = tuple(name for name in gold.row_columns if schema[name].dataType.simpleString() != "binary")
     path = gold_path(settings, dataset.name, dataset.release, gold.name)
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
-
-
-def commit_gold(
-    targets: Sequence[GoldTable], writer: SilverTables, run: RefineRun, silver: SilverOfRun, now: float | None = None
-) -> None:
-    """Commit a run, as `silver` has it, to every gold table; tables with an interval that is over at `now` catch up.
-
-    Raises OwnershipLost, GoldFailed.
-    """
-    pending = [target for target in targets if target.table.committed(target.app_id) < run.last]
-    if silver.files and any(target.embedded for target in pending):
-        silver = silver.in_memory(writer, run)
-    with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
-        for _ in pool.map(lambda target: _commit_run(target, writer, run, silver.rows, now), pending):
-            pass
-    pass_step(Step.ALL_GOLD_COMMITTED, run.last)
-
-
-def _commit_run(
-    target: GoldTable, writer: SilverTables, run: RefineRun, rows: pa.Table | None, now: float | None
-) -> None:
-    update = update_of_run(target, writer, run, now)
-    _commit_update(target, writer, update, (target.app_id, run.last), run.facts(writer.dataset), rows)
-
-
-def refresh_gold(target: GoldTable, writer: SilverTables, upto: int, epoch: int, now: float) -> None:
-    """Bring a table with an interval up to batch `upto` between two runs; the commit belongs to no run.
-
-    Raises OwnershipLost, GoldFailed.
-    """
-    update = refresh_update(writer.silver, refresh_state(target), upto, now)
-    _commit_update(target, writer, update, (refresh_app_id(target.app_id), upto), facts_of(writer.dataset, epoch))
-
-
-def _commit_update(
-    target: GoldTable,
-    writer: SilverTables,
-    update: GoldUpdate,
-    transaction: tuple[str, int],
-    facts: Mapping[str, Any],
-    fresh: pa.Table | None = None,
-) -> None:
-    """Merge the rows of an update into one table; the transaction's version is the last batch.
-
-    `fresh`: the inputs of these rows in memory, if they are known.
-    """
-    table, batch = target.table, transaction[1]
-    old, added, grains = list[DataFile](), list[DataFile](), 0
-    # Never the folder of a run, whose files are committed.
-    folder = f"{'b' if transaction[0] == target.app_id else 'refresh-'}{batch:08d}-{facts['epoch']}"
-    if update.parts:
-        with failure_named(facts["dataset"], table):
-            merged = None if fresh is None else _merged_embedded(target, writer.silver, fresh, folder, batch)
-            if merged is not None:
-                old, added, grains = merged
-            else:
-                old = _replaced_files(target, writer.silver, update)
-                update, added, grains = _merged_by_spark(target, writer.silver, update, old, folder, batch)
-    pass_step(Step.GOLD_WRITTEN, batch)
-    metadata = gold_metadata(target, added, old, grains, facts) | {"app_id": transaction[0]} | update.metadata
-    table.commit(*transaction, metadata, added, old)
-    pass_step(Step.GOLD_COMMITTED, batch)
-
-
-def _merged_embedded(
-    target: GoldTable, silver: Table, fresh: pa.Table, folder: str, batch: int
-) -> tuple[list[DataFile], list[DataFile], int] | None:
-    """Merge a run in this process; return the files replaced, those in their place, and how many rows changed.
-
-    None when the table needs Spark: its old rows are too many or too large, or a value does not fit its type.
-    """
-    if target.embedded is None:
-        return None
-    kind = MERGES[type(target.gold)]
-    try:
-        with kind.session(len(fresh)) as duck:
-            merge = kind(duck, target, target.embedded, silver, batch)
-            grains = merge.begin(fresh)
-            if not grains.spans and grains.spans is not None:
-                return [], [], 0
-            old, sources = touched_files(target, grains), merge.sources(grains)
-            if _rows_of(old) + len(fresh) > MOST_ROWS or _rows_of(sources) > MOST_SOURCE_ROWS:
-                return None
-            merged = merge.finish(old, sources)
-    except (SlotFull, duckdb.OutOfMemoryException):
-        return None
-    except (duckdb.DataError, pa.ArrowInvalid):
-        # Spark fails on it as well, and names the cause.
-        return None
-    changed = int(pc.sum(pc.equal(merged["_last_batch"], batch)).as_py() or 0)
-    return old, write_rows(target, merged, target.table.attempt_folder(folder), old, changed, batch), changed
-
-
-def _rows_of(files: Sequence[DataFile]) -> int:
-    return sum(file.rows for file in files)
 
 
 def _merged_by_spark(
@@ -256,3 +150,35 @@ def gold_metadata(
 def _changed_rows(table: Table, file: DataFile, batch: int) -> int:
     column = pq.read_table(table.spec.path / file.path, columns=["_last_batch"], partitioning=None)["_last_batch"]
     return int(pc.sum(pc.equal(column, batch)).as_py() or 0)
+
+
+def merge_by_spark(
+    target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: tuple[str, int], facts: Mapping[str, Any]
+) -> None:
+    """Merge the rows of an update that has some by Spark's expressions; this process cuts and commits the files."""
+    old = _replaced_files(target, writer.silver, update)
+    folder = merge_folder(target, transaction, facts)
+    update, added, grains = _merged_by_spark(target, writer.silver, update, old, folder, transaction[1])
+    commit_merged(target, update, transaction, facts, added, old, grains)
+
+
+def merge_folder(target: GoldTable, transaction: tuple[str, int], facts: Mapping[str, Any]) -> str:
+    """Return the folder of a merge; never one of a run, whose files are committed, for a refresh."""
+    return f"{'b' if transaction[0] == target.app_id else 'refresh-'}{transaction[1]:08d}-{facts['epoch']}"
+
+
+def commit_merged(
+    target: GoldTable,
+    update: GoldUpdate,
+    transaction: tuple[str, int],
+    facts: Mapping[str, Any],
+    added: Sequence[DataFile] = (),
+    old: Sequence[DataFile] = (),
+    grains: int = 0,
+) -> None:
+    """Commit the files of a merge, which has changed so many `grains`; the transaction's version is the last batch."""
+    app_id, batch = transaction
+    pass_step(Step.GOLD_WRITTEN, batch)
+    metadata = gold_metadata(target, added, old, grains, facts) | {"app_id": app_id} | update.metadata
+    target.table.commit(app_id, batch, metadata, added, old)
+    pass_step(Step.GOLD_COMMITTED, batch)

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.declare.contract import AVRO
 from include.declare.dataset import Dataset
 from include.declare.reference_tables import read_version
-from include.declare.writer_schemas import WriterSchemas, keep_schemas, known_schemas, schemas_size
+from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, keep_schemas, known_schemas, schemas_size
 from include.ground.delta_log import Commit, commits_following, latest_version, read_commit
 from include.ground.errors import Terminal
 from include.ground.paths import bronze_path, decision_log_path
@@ -35,7 +37,6 @@ from include.ground.settings import Settings
 from include.read.rejected_records import DecidedRecord, DecisionLogReader, Position, decision_log_size
 from spark_jobs.contract.payload_texts import UNREAD, PayloadTexts
 from spark_jobs.contract.validator import REASONS, Validator
-from spark_jobs.tables.duckdb_session import duckdb_session
 
 Frames = Mapping[str, DataFrame]
 Versions = Mapping[str, int]
@@ -201,20 +202,13 @@ def _is_same(found: RegisteredSchema, kept: RegisteredSchema) -> bool:
 
 def _schema_ids(records: Sequence[Path], known: WriterSchemas) -> list[int]:
     """Return the ids that records name: the known ones, and of the others the smallest MOST_QUERIED."""
-    with duckdb_session() as duck:
-        duck.view_columns("records", records, ["value"])
-        listed = ", ".join(map(str, [-1, *known]))
-        found = duck.rows(SCHEMA_IDS.format(known=listed, most=MOST_QUERIED + len(known)))
-    return [number for (number,) in found]
-
-
-SCHEMA_IDS = """
-select distinct ('0x' || hex(array_slice(value, 2, 5)))::bigint as id
-from records
-where octet_length(value) >= 5 and array_slice(value, 1, 1) = '\\x00'::blob
-order by id in ({known}) desc, id
-limit {most}
-"""
+    found = set[int]()
+    for path in records:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=["value"]):
+                starts = pc.unique(pc.binary_slice(batch["value"], 0, HEADER_BYTES)).drop_null().to_pylist()
+                found.update(int.from_bytes(each[1:]) for each in starts if len(each) == HEADER_BYTES and not each[0])
+    return [*sorted(found & known.keys()), *sorted(found - known.keys())[:MOST_QUERIED]]
 
 
 SCHEMA = "partition int, offset long, fixed binary, discarded boolean"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,11 @@ from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, Strin
 
 from include.declare.dataset import Dataset
 from include.ground.app_ids import expiry_app_id, release_app_id
-from include.ground.paths import identities_path, rejected_path, release_path, silver_path
+from include.ground.paths import rejected_path, release_path, silver_path
 from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, POSITION
 from include.ground.settings import Settings
 from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
-from spark_jobs.layers.gold_inputs import GoldInputs
-from spark_jobs.layers.identities import IdentityLookup
-from spark_jobs.layers.prepared_silver import PreparedSilver
 from spark_jobs.layers.run_inputs import PayloadSchemas, RecordDecisions, ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation, stored_columns
 from spark_jobs.tables.data_files import ROWS_PER_GROUP, ParquetWriting, TableSpec
@@ -70,19 +67,13 @@ class SilverTables:
     bronze: Table
     silver: Table
     rejected: Table
-    identities: IdentityLookup
     staging: Path
     decisions: RecordDecisions
     payloads: PayloadSchemas
     counting: WarningCounter
-    inputs: GoldInputs = field(default_factory=lambda: GoldInputs(()))
-    """The inputs of gold's merges."""
+    is_owned: bool = True
+    """Whether this process may commit to the tables; one that is pinned to versions only reads them."""
     inheritance: Inheritance | None = None
-
-    @cached_property
-    def prepared(self) -> PreparedSilver:
-        """The queries of this process, built when they are first executed."""
-        return PreparedSilver(self.spark, self.queries_folder)
 
     @cached_property
     def validated_schema(self) -> StructType:
@@ -121,9 +112,8 @@ def open_silver_tables(
     followed = (RecordDecisions(settings, dataset.name), PayloadSchemas(settings, dataset))
     counting = compiled_warning_counter(dataset.contract)
     owns = silver_is.name not in versions
-    identities = IdentityLookup(dataset, silver, identities_path(settings, dataset.name, dataset.release), owns=owns)
-    tables = (bronze, silver, rejected, identities)
-    return SilverTables(spark, dataset, validator, transform, reference, *tables, staging, *followed, counting)
+    tables = (bronze, silver, rejected, staging, *followed, counting)
+    return SilverTables(spark, dataset, validator, transform, reference, *tables, is_owned=owns)
 
 
 def silver_of_nothing(

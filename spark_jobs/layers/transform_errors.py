@@ -10,27 +10,14 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-
 from include.ground.errors import Terminal, mask_secrets
-from include.ground.sql_quoting import sql_literal
-from spark_jobs.layers.run_inputs import VersionRange
-from spark_jobs.layers.silver_tables import SilverTables
-from spark_jobs.tables.batches import count_rows
-from spark_jobs.tables.duckdb_session import duckdb_session, read_folder
-from spark_jobs.tables.failpoints import Step, pass_step
 
 TRANSFORM_ERROR = "transform_error"
 FailedRecord = tuple[int, int, str]
 """Partition, offset, and the error's text."""
-WriteRows = Callable[[DataFrame], None]
-"""Writes valid records as rows of silver; leaves no file when it fails."""
 Rows = TypeVar("Rows")
 MOST_TOLERATED = 100
 ALWAYS_TOLERATED = 10
@@ -99,58 +86,9 @@ def record_error(error: Exception) -> str | None:
     return ADDRESS.sub("0x…", line)[:MOST_CHARACTERS]
 
 
-def write_isolated(writer: SilverTables, valid: Path, versions: VersionRange, rejected: Path, write: WriteRows) -> None:
-    """Write the valid records of a version range in parts, halved until `write` succeeds or the part is one record.
-
-    Such a record is added to folder `rejected`, with the error as its reason. Raises TransformationFailed, and errors
-    that no record causes.
-    """
-    failed, part = defaultdict[int, list[FailedRecord]](list), rejected.with_name("part")
-    with duckdb_session() as duck, _muted(writer.spark):
-        duck.view_folder("valid", valid, writer.validated_schema)
-        duck.create_table("numbered", NUMBERED.format(versions.first, versions.last))
-        pending = [(1, duck.count("select * from numbered"))]
-        while pending:
-            first, last = pending.pop()
-            duck.save(PART.format(first, last), part)
-            error = failure_of(write, read_folder(writer.spark, part, writer.validated_schema))
-            pass_step(Step.PART_WRITTEN)
-            if error and first < last:
-                middle = (first + last) // 2
-                pending += [(middle + 1, last), (first, middle)]
-            elif error:
-                ((batch, partition, offset),) = duck.rows(COORDINATES.format(first))
-                failed[batch].append((partition, offset, error))
-                if len(failed[batch]) > most_tolerated(count_rows(writer.bronze, batch, batch)):
-                    raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
-                rejected.mkdir(exist_ok=True)
-                reason = f"[{{'rule': '{TRANSFORM_ERROR}', 'column': '', 'detail': {sql_literal(error)}}}]"
-                duck.save_file(REJECTED.format(reason=reason, part=first), rejected / f"{batch}-{first}.parquet")
-
-
 def most_tolerated(rows: int) -> int:
     """Return how many of a bronze batch's records may fail: a tenth, but at least 10 and at most 100.
 
     Stream and rebuilds group records differently, but have the same batches.
     """
     return min(MOST_TOLERATED, max(ALWAYS_TOLERATED, rows // 10))
-
-
-@contextmanager
-def _muted(spark: SparkSession) -> Iterator[None]:
-    """Mute Spark's log: it has the first failure with its stack; each part would add another."""
-    spark.sparkContext.setLogLevel("OFF")
-    try:
-        yield
-    finally:
-        spark.sparkContext.setLogLevel("WARN")
-
-
-NUMBERED = """
-select *, row_number() over (order by _batch_id, _partition, _offset) as _number
-from valid
-where _batch_id between {} and {}
-"""
-PART = "select * exclude (_number) from numbered where _number between {} and {}"
-COORDINATES = "select _batch_id, _partition, _offset from numbered where _number = {}"
-REJECTED = "select * exclude (_number) replace ({reason} as _reasons) from numbered where _number = {part}"

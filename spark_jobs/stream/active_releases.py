@@ -25,7 +25,9 @@ from include.read.publication import publish
 from include.state.json_file import StateFileUnreadable
 from include.state.lease import Lease, take_lease
 from include.state.release_files import active_releases_file
-from spark_jobs.layers.release import (
+from spark_jobs.backends.local.runs import NextRun, ValidatedRun, Validations
+from spark_jobs.backends.local.validation import begin_full_validation
+from spark_jobs.backends.release import (
     BronzeEnd,
     Release,
     large_run,
@@ -36,16 +38,8 @@ from spark_jobs.layers.release import (
     release_paths,
 )
 from spark_jobs.layers.silver_tables import first_complete_batch
-from spark_jobs.layers.validate_records import begin_full_validation
-from spark_jobs.layers.validated_run import NextRun, ValidatedRun, Validations
-from spark_jobs.stream.publication import (
-    finish_patch,
-    has_patch_in_progress,
-    publication_of,
-    refresh_due,
-    refresh_up_to,
-)
-from spark_jobs.stream.refine import RunReport, refine
+from spark_jobs.stream.publication import finish_patch, has_patch_in_progress, publication_of
+from spark_jobs.stream.refine import RunReport, refine, refresh_due, refresh_up_to
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.commit_log import take_over_tables
 from spark_jobs.tables.delta_table import OwnershipLost, Table
@@ -151,7 +145,7 @@ class ActiveRelease:
         def bounds_after(batch: int) -> tuple[int, int] | None:
             return large_run(self.release, batch + 1, bronze_end(), most_rows)
 
-        return NextRun(self.release.writer, self.validated, bounds_after, validations)
+        return NextRun(self.release.local, self.validated, bounds_after, validations)
 
     def refresh(self, settings: Settings, *, publishing: bool) -> bool:
         """Refresh gold tables whose interval is over; publish them, and commits of a failed run. Return whether there
@@ -317,7 +311,7 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
         # One thread plans all that a release needs to open, for seconds; this is built by another meanwhile.
         begun = begin_full_validation(spark, settings, dataset)
         release = open_release(spark, settings, dataset, bronze)
-        release.writer.prepared.expect(begun)
+        release.local.prepared.expect(begun)
         if settings.is_power_safe:
             # New tables, and what a process that crashed, or ran without `power`, has committed.
             os.sync()

@@ -28,16 +28,16 @@ from include.ground.errors import Terminal
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
+from spark_jobs.backends.local.duckdb_session import DuckSession, DuckSessions, duckdb_session
+from spark_jobs.backends.local.row_group_copy import copy_row_groups, have_same_columns
+from spark_jobs.backends.release import Release, refined_batch, unfinished_run
 from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable, old_neighbours
-from spark_jobs.layers.release import Release, refined_batch, unfinished_run
 from spark_jobs.stream.expiry import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
 from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import DuckSession, DuckSessions, duckdb_session
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.log_lines import log_line
-from spark_jobs.tables.row_group_copy import copy_row_groups, have_same_columns
 
 MEGABYTE = 1 << 20
 SMALLEST = 64 << 10

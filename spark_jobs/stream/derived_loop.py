@@ -30,6 +30,8 @@ from include.state.lease_table import LeaseLost
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
 from include.state.release_files import PatchDirection, PatchInProgress, patch_in_progress_file
 from include.state.streams import LastRun
+from spark_jobs.backends.local.arrow_files import rows_in_folder
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.backends.session_start import Opened
 from spark_jobs.history.apply_patch import PatchOutdated
 from spark_jobs.history.rebuild_gold import visible
@@ -55,16 +57,9 @@ from spark_jobs.stream.requests import (
 )
 from spark_jobs.stream.upkeep import AutomaticCompaction, AutomaticRemoval, declared_compaction
 from spark_jobs.tables.data_files import DataFile
-from spark_jobs.tables.duckdb_session import (
-    DuckSession,
-    duckdb_session,
-    parquet_files,
-    read_folder,
-    rows_in_folder,
-    write_folder,
-)
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.log_lines import error_reason, log_line
+from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from include.state.lease import Lease
 from include.state.lease_table import LeaseLost
 from include.state.owner_requests import OwnerRequest
 from include.state.run_files import bootstrap_servers
-from spark_jobs.layers.release import BronzeEnd, refined_batch
+from spark_jobs.backends.release import BronzeEnd, refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.back_off import BackOff, attempt
 from spark_jobs.stream.compaction import compactable_tables

@@ -29,14 +29,14 @@ from include.plans.lookup import open_plans
 from include.read.publication import read_publication
 from include.read.publish_to_store import remove_stored_files
 from include.state.lease import is_free
-from spark_jobs.layers.release import Release, refined_batch, tables_of, unfinished_run
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.backends.release import Release, refined_batch, tables_of, unfinished_run
 from spark_jobs.layers.silver_tables import expiry_ids, first_unexpired_batch
 from spark_jobs.stream.back_off import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.stream.publication import publication_of
 from spark_jobs.tables.batches import batch_commit, last_batch, metadata_of
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
-from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.log_lines import error_reason, log_line
 
@@ -237,7 +237,7 @@ def expire_batches(
     if any(each.table.startswith("silver.") for each in done):
         for release in releases:
             writer = release.writer
-            writer.identities.drop_expired(_ends(writer.bronze, first_unexpired_batch(writer, "silver")))
+            release.local.identities.drop_expired(_ends(writer.bronze, first_unexpired_batch(writer, "silver")))
     return done
 
 

@@ -33,17 +33,17 @@ from include.ground.paths import checkpoint_path, reading_lock_path
 from include.ground.settings import Settings
 from include.state.lease import is_free
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.local.bronze import commit_bronze
+from spark_jobs.backends.local.kafka_ranges import KafkaRanges
+from spark_jobs.backends.release import least_ahead
 from spark_jobs.layers.bronze import (
     BronzeBatch,
-    ClusterRecords,
     IdleSet,
-    commit_bronze,
+    KafkaRecords,
     commit_quiet_batch,
     complete_source_options,
     fetch_options,
 )
-from spark_jobs.layers.bronze_files import ArrowRecords
-from spark_jobs.layers.release import least_ahead
 from spark_jobs.stream.pacing import (
     FULL,
     BatchLimit,
@@ -58,8 +58,6 @@ from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_replaced
 from spark_jobs.tables.checkpoint import Generation, planned_ranges
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.kafka_ranges import KafkaRanges
-from spark_jobs.tables.spark_files import computes_here
 
 LOOK_IS_OLD = 10.0
 """Seconds after which a look at the ends of the topic says nothing any more."""
@@ -302,11 +300,10 @@ class Ingest:
             self._committing.release()
         return True
 
-    def _rows(self, records: DataFrame, batch: BronzeBatch) -> ArrowRecords | ClusterRecords:
+    def _rows(self, records: DataFrame, batch: BronzeBatch) -> KafkaRecords:
         """Return the rows of a batch; the query's frame is not executed where this process reads Kafka itself."""
         assert self.reader is not None
-        here = partial(self.reader.write, batch.offsets)
-        return here if computes_here(self.spark) else ClusterRecords(records, here)
+        return KafkaRecords(records, partial(self.reader.write, batch.offsets))
 
     def wait_for_next(self, number: int, begun: float) -> None:
         """Return when the batch after `number`, which was begun at `begun`, is to be planned, or at once in a drain."""

@@ -23,7 +23,7 @@ from include.ground.record_coordinates import arrivals, is_arrival
 from include.state.json_file import adapter
 from include.state.run_files import bootstrap_servers, identity_of
 from include.state.streams import DriverStatus, LastRun
-from spark_jobs.layers.release import refined_batch
+from spark_jobs.backends.release import refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.refine import RunReport

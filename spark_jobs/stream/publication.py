@@ -1,11 +1,11 @@
-"""What moves a release's publication between runs: the tables at a batch, a patch in progress, gold with an interval.
+"""What moves a release's publication between runs: the tables at a batch, a patch in progress.
 
 A patch is recorded before its first commit, so that no run begins before it is finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,12 +22,9 @@ from include.state.release_files import (
     patch_in_progress_file,
     plan_build_file,
 )
+from spark_jobs.backends.release import Release, refined_batch
 from spark_jobs.history.apply_patch import Patch, apply_patch, is_started
 from spark_jobs.history.rebuild_slice import PlanFolder
-from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_layer import refresh_gold
-from spark_jobs.layers.gold_update import is_due, refresh_state
-from spark_jobs.layers.release import Release, refined_batch
 from spark_jobs.tables.batches import batch_commit, commit_of, latest_patch, metadata_of
 from spark_jobs.tables.failpoints import Step, pass_step
 
@@ -122,34 +119,3 @@ def finish_patch(settings: Settings, release: Release, epoch: int, shadows: Sequ
 
 def _file(settings: Settings, release: Release) -> JsonFile[PatchInProgress]:
     return patch_in_progress_file(settings, release.dataset.name, release.dataset.release)
-
-
-def interval_tables(release: Release) -> Iterator[GoldTable]:
-    """Yield the gold tables that are refreshed after an interval."""
-    return (target for target in release.gold if target.gold.refresh_interval is not None)
-
-
-def refresh_due(release: Release, epoch: int, now: float) -> bool:
-    """Refresh tables whose interval is over at `now` (seconds since 1970); return whether there was one."""
-    last, done = refined_batch(release), False
-    for target in interval_tables(release):
-        refreshed, interval = refresh_state(target), target.gold.refresh_interval
-        if refreshed.batch < last and interval is not None and is_due(refreshed, interval, now):
-            refresh_gold(target, release.writer, last, epoch, now)
-            done = True
-    return done
-
-
-def refresh_up_to(release: Release, epoch: int, batches: Mapping[str, int], now: float) -> None:
-    """Refresh tables up to these batches (by table), or the last one, regardless of their intervals."""
-    last = refined_batch(release)
-    for target in interval_tables(release):
-        upto = min(last, batches.get(target.table.spec.name, last))
-        if refresh_state(target).batch < upto:
-            refresh_gold(target, release.writer, upto, epoch, now)
-
-
-def is_ahead(release: Release, batches: Mapping[str, int]) -> bool:
-    """Whether a table is already refreshed beyond these batches."""
-    names = {target.table.spec.name: target for target in interval_tables(release)}
-    return any(refresh_state(names[name]).batch > batch for name, batch in batches.items() if name in names)

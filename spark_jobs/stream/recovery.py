@@ -32,8 +32,9 @@ from include.ground.settings import Settings
 from include.read.publication import Publication, find_publication, publish, replace_publication
 from include.state.lease import take_lease
 from include.state.release_files import active_releases_file
+from spark_jobs.backends.local.identity_index import index_file
+from spark_jobs.backends.release import Release, are_one_run_apart, refined_batch, release_paths, unfinished_run
 from spark_jobs.layers.bronze import bronze_spec
-from spark_jobs.layers.release import Release, are_one_run_apart, refined_batch, release_paths, unfinished_run
 from spark_jobs.stream.active_releases import recorded_releases
 from spark_jobs.stream.preflight import (
     BronzeHead,
@@ -46,7 +47,8 @@ from spark_jobs.stream.preflight import (
     refuse_replaced_records,
     validated_generation,
 )
-from spark_jobs.stream.publication import interval_tables, publication_of
+from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import interval_tables
 from spark_jobs.tables.batches import last_run
 from spark_jobs.tables.checkpoint import (
     CheckpointUnusable,
@@ -57,7 +59,6 @@ from spark_jobs.tables.checkpoint import (
 )
 from spark_jobs.tables.commit_log import CHECKED, LogTail, log_tail, move_files, obsolete_files, oldest_version
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.identity_index import index_file
 from spark_jobs.tables.log_lines import log_line
 
 

@@ -1,28 +1,37 @@
 """Refine: advance a release to a bronze batch, then publish (docs/architecture.md §4, steps 4 to 6).
 
-Reads: whole bronze batches [a, b].
-Writes: silver, rejected, each gold table, the publication.
-Guarantee: each table gets batch b once; readers see b when all tables have it.
-After a crash: the run that silver's last commit names is repeated with the same bounds before another begins; committed
-steps are recognised and skipped.
+Each table gets batch b once; readers see b when all tables have it. After a crash the run that silver's last commit
+names is repeated with the same bounds before another begins; committed steps are recognised and skipped.
+The release's backend computes rows. Which rows, when and with which metadata they are committed is decided here.
+Gold tables with an interval are refreshed between runs as well (layers/adr-0011).
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from include.declare.event_times import IDLE, PROGRESS, ROWLESS, WatermarkProgress, read_progress, watermark_facts
+from include.ground.app_ids import refresh_app_id
+from include.ground.delta_log import commits
 from include.ground.settings import Settings
+from include.read.plain_values import iso_time
 from include.read.publication import publish
-from spark_jobs.layers.gold_layer import commit_gold
-from spark_jobs.layers.release import Release
-from spark_jobs.layers.silver import commit_silver
-from spark_jobs.layers.silver_tables import RefineRun
-from spark_jobs.layers.validated_run import NextRun
+from spark_jobs.backends.backend import DecidedRun, DecisionCounts, Metadata, NeedsSpark, Transaction
+from spark_jobs.backends.local.runs import NextRun
+from spark_jobs.backends.release import Release, refined_batch
+from spark_jobs.layers.bronze import awake_partitions, read_idle_set
+from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, failure_named, merge_by_spark
+from spark_jobs.layers.gold_update import GoldUpdate, is_due, refresh_state, refresh_update, update_of_run
+from spark_jobs.layers.silver_tables import RefineRun, SilverTables, facts_of
 from spark_jobs.stream.publication import publication_of
-from spark_jobs.tables.batches import count_rows
+from spark_jobs.tables.batches import batch_commit, commit_of, count_rows, metadata_of
 from spark_jobs.tables.failpoints import Step, pass_step
 
 
@@ -64,9 +73,9 @@ def refine(
     report = RunReport((first, last), count_rows(release.writer.bronze, first, last))
     try:
         with report.step("silver"):
-            silver = commit_silver(release.writer, run, following)
+            decided = commit_silver(release, run, following)
         with report.step("gold"):
-            commit_gold(release.gold, release.writer, run, silver, now)
+            commit_gold(release, run, now, decided)
         if publishing:
             with report.step("publish"):
                 publish(settings, publication_of(settings, release, last))
@@ -75,3 +84,157 @@ def refine(
         if following is not None:
             following.finish()
     return report
+
+
+def commit_silver(release: Release, run: RefineRun, following: NextRun | None = None) -> DecidedRun | None:
+    """Commit a run to silver, then to rejected; return it as decided, None when both tables have it already.
+
+    `following` may have the run's records validated; once they are, it begins with the run after it.
+    Raises RowsUnaccounted, OwnershipLost.
+    """
+    writer = release.writer
+    silver, rejected = (Transaction(writer.app_id(table), run.last) for table in ("silver", "rejected"))
+    if writer.rejected.committed(rejected.app_id) >= run.last:
+        return None
+    is_committed = writer.silver.committed(silver.app_id) >= run.last
+    decided = release.backend.decide(writer, run, following, is_committed=is_committed)
+    try:
+        decided.counts.validate(writer.silver.spec.name, run.batches)
+        pass_step(Step.SILVER_WRITTEN, run.last)
+        if not is_committed:
+            decided.commit_silver(silver, silver_metadata(writer, run, decided.counts))
+            pass_step(Step.SILVER_COMMITTED, run.last)
+        decided.commit_rejected(rejected, rejected_metadata(writer, run, decided.counts))
+        pass_step(Step.REJECTED_COMMITTED, run.last)
+    finally:
+        decided.release()
+    return decided
+
+
+def commit_gold(release: Release, run: RefineRun, now: float | None = None, decided: DecidedRun | None = None) -> None:
+    """Commit a run to every gold table; tables with an interval that is over at `now` catch up.
+
+    Raises OwnershipLost, GoldFailed.
+    """
+
+    def commit(target: GoldTable) -> None:
+        update = update_of_run(target, release.writer, run, now)
+        facts = run.facts(release.dataset)
+        _commit_update(release, target, update, Transaction(target.app_id, run.last), facts, decided)
+
+    pending = [target for target in release.gold if target.table.committed(target.app_id) < run.last]
+    with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
+        for _ in pool.map(commit, pending):
+            pass
+    pass_step(Step.ALL_GOLD_COMMITTED, run.last)
+
+
+def refresh_gold(release: Release, target: GoldTable, upto: int, epoch: int, now: float) -> None:
+    """Bring a table with an interval up to batch `upto` between two runs; the commit belongs to no run.
+
+    Raises OwnershipLost, GoldFailed.
+    """
+    update = refresh_update(release.writer.silver, refresh_state(target), upto, now)
+    transaction = Transaction(refresh_app_id(target.app_id), upto)
+    _commit_update(release, target, update, transaction, facts_of(release.dataset, epoch))
+
+
+def _commit_update(
+    release: Release,
+    target: GoldTable,
+    update: GoldUpdate,
+    transaction: Transaction,
+    facts: Metadata,
+    decided: DecidedRun | None = None,
+) -> None:
+    """Merge an update into one table, by Spark where the backend cannot."""
+    with failure_named(release.dataset.name, target.table):
+        try:
+            release.backend.merge(target, release.writer, update, transaction, facts, decided)
+        except NeedsSpark as needed:
+            release.needed_spark[needed.reason] += 1
+            named = transaction.app_id, transaction.version
+            merge_by_spark(target, release.writer, update, named, facts)
+
+
+def silver_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCounts) -> dict[str, Any]:
+    """Return the metadata of a run's commit to silver: what it read, and how far event times have come."""
+    progress, in_bronze = stored_progress(writer), metadata_of(batch_commit(writer.bronze, run.last))
+    rowless = progress.without_rows(map(str, awake_partitions(in_bronze))) - counts.latest.keys()
+    reached = {
+        "event_time_max": {p: iso_time(t) for p, t in counts.latest.items()},
+        IDLE: sorted(read_idle_set(in_bronze).partitions),
+        ROWLESS: sorted(rowless),
+    }
+    progress.advance(run.last, json.dumps(watermark_facts(reached)))
+    return {
+        **run.facts(writer.dataset),
+        "table": writer.silver.spec.name,
+        "app_id": writer.app_id("silver"),
+        "rows": counts.accepted,
+        "rows_in": counts.rows_in,
+        "decided_until": counts.decided_until,
+        "schemas_until": counts.schemas_until,
+        **reached,
+        PROGRESS: progress.as_json(),
+    }
+
+
+def rejected_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCounts) -> dict[str, Any]:
+    """Return the metadata of a run's commit to rejected."""
+    return {
+        **run.facts(writer.dataset),
+        "table": writer.rejected.spec.name,
+        "app_id": writer.app_id("rejected"),
+        "rows": counts.rejected,
+        "reasons": counts.reasons,
+        "dispositions": counts.dispositions,
+        "warnings": counts.warnings,
+    }
+
+
+def stored_progress(writer: SilverTables) -> WatermarkProgress:
+    """Return the progress of the watermark after the last commit to silver; after an upgrade, from all commits."""
+    silver, app_id, lateness = writer.silver, writer.app_id("silver"), writer.dataset.pipeline.lateness
+    last = silver.committed(app_id)
+    if last < 0:
+        return WatermarkProgress(lateness)
+    known = read_progress(lateness, metadata_of(commit_of(silver, app_id, last)))
+    if known is not None:
+        return known
+    progress = WatermarkProgress(lateness)
+    for commit in commits(silver.spec.path):
+        if commit.app_id == app_id:
+            progress.advance(commit.app_version or 0, json.dumps(watermark_facts(metadata_of(commit))))
+    return progress
+
+
+def interval_tables(release: Release) -> Iterator[GoldTable]:
+    """Yield the gold tables that are refreshed after an interval."""
+    return (target for target in release.gold if target.gold.refresh_interval is not None)
+
+
+def refresh_due(release: Release, epoch: int, now: float) -> bool:
+    """Refresh tables whose interval is over at `now` (seconds since 1970); return whether there was one."""
+    last, done = refined_batch(release), False
+    for target in interval_tables(release):
+        refreshed, interval = refresh_state(target), target.gold.refresh_interval
+        if refreshed.batch < last and interval is not None and is_due(refreshed, interval, now):
+            refresh_gold(release, target, last, epoch, now)
+            done = True
+    return done
+
+
+def refresh_up_to(release: Release, epoch: int, batches: Mapping[str, int], now: float) -> None:
+    """Refresh tables up to these batches (by table), or the last one, regardless of their intervals."""
+    last = refined_batch(release)
+    for target in interval_tables(release):
+        upto = min(last, batches.get(target.table.spec.name, last))
+        if refresh_state(target).batch < upto:
+            refresh_gold(release, target, upto, epoch, now)
+
+
+def is_ahead(release: Release, batches: Mapping[str, int]) -> bool:
+    """Whether a table is already refreshed beyond these batches."""
+    names = {target.table.spec.name: target for target in interval_tables(release)}
+    return any(refresh_state(names[name]).batch > batch for name, batch in batches.items() if name in names)

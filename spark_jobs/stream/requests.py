@@ -24,7 +24,7 @@ from include.state.owner_requests import (
     respond,
 )
 from include.state.release_files import PatchDirection, PlanBuild
-from spark_jobs.layers.release import refined_batch, unfinished_run
+from spark_jobs.backends.release import refined_batch, unfinished_run
 from spark_jobs.stream.active_releases import ActiveReleases, RequestWithdrawn
 from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.stream.expiry import expire_batches
@@ -117,7 +117,7 @@ def _compact(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
 
 
 def _rebuild_identities(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
-    return {each.name: each.release.writer.identities.rebuild() for each in active.all_releases}
+    return {each.name: each.release.local.identities.rebuild() for each in active.all_releases}
 
 
 def _patch(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:

@@ -26,8 +26,8 @@ from include.observe.ended_plans import delete_moved, move_ended, pass_over
 from include.plans.lookup import advance_index, plan_ids_of_data
 from include.read.publication import NothingPublished
 from include.state.lease import is_free
-from spark_jobs.layers.release import Release, refined_batch, tables_of
-from spark_jobs.layers.silver import stored_progress
+from spark_jobs.backends.local.duckdb_session import background_session
+from spark_jobs.backends.release import Release, refined_batch, tables_of
 from spark_jobs.stream.back_off import PAUSE_AFTER_FAILURE, SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.stream.compaction import (
     AUTOMATIC,
@@ -43,10 +43,10 @@ from spark_jobs.stream.compaction import (
 from spark_jobs.stream.expiry import expire_batches, protected_versions
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.preflight import TopicReplaced
+from spark_jobs.stream.refine import stored_progress
 from spark_jobs.tables.commit_log import OPENING, is_due, move_range
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import background_session
 from spark_jobs.tables.log_lines import log_line
 
 EXPIRY_EVERY = 600.0

@@ -42,7 +42,7 @@ from include.ground.errors import Terminal
 from spark_jobs.tables.commit_log import Action, SupersededCheckpoints, VersionTaken, put_commit
 from spark_jobs.tables.data_files import DataFile, TableSpec, actions, files_of, written_file
 from spark_jobs.tables.log_lines import error_reason, log_line
-from spark_jobs.tables.spark_files import finished_files, write_files
+from spark_jobs.tables.spark_files import finished_files, read_files, write_files
 
 BATCH = "_batch_id"
 
@@ -433,19 +433,6 @@ def validate_types(spec: TableSpec, schema: StructType) -> None:
                 f"{spec.name}: column {expected.name} is {actual}, the table has {declared}",
                 "a column of another type needs tables of its own: headrace release run",
             )
-
-
-def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -> DataFrame:
-    """Return the rows of exactly these Parquet files; without files, no rows."""
-    if not paths:
-        return no_rows(spark, schema)
-    return spark.read.schema(schema).parquet(*[str(path) for path in paths])
-
-
-def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return an empty frame with these columns. PySpark would start Python workers for an empty list."""
-    session = spark._jsparkSession
-    return DataFrame(session.createDataFrame([], session.parseDataType(schema.json())), spark)
 
 
 def partitioned_schema(schema: StructType, partition: str) -> StructType:

@@ -6,17 +6,15 @@ Files of a *stage* are read by this process alone, never by Spark: Arrow where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from include.ground.errors import Transient
-from spark_jobs.tables.arrow_files import SUFFIX, arrow_rows, read_arrow, write_arrow
-from spark_jobs.tables.data_files import ROWS_PER_GROUP
 
 UNFINISHED = "_temporary"
 """Spark's folder for what tasks have not committed; a task that lost its driver may leave files there."""
@@ -51,45 +49,9 @@ def write_files(
     observed = Observation()
     _write(rows.observe(observed, F.count(F.lit(1)).alias(WRITTEN)), folder, mode, partition, options)
     written = int(observed.get[WRITTEN])
-    found = rows_in_files(file for file in finished_files(folder) if file not in before)
+    found = parquet_rows(file for file in finished_files(folder) if file not in before)
     if written != found:
         raise WrittenRowsMissing(folder, written, found)
-
-
-def write_stage(rows: DataFrame, folder: Path, parquet_options: Mapping[str, str]) -> None:
-    """Add rows to a folder that only this process reads, through `stage_files`; raises WrittenRowsMissing."""
-    if computes_here(rows.sparkSession):
-        write_arrow(rows, folder)
-    else:
-        write_files(rows, folder, "append", options=parquet_options)
-
-
-def stage_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that `write_stage` wrote."""
-    return sorted([*folder.glob("*.parquet"), *folder.glob(f"*{SUFFIX}")])
-
-
-def batches_in_files(files: Sequence[Path], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files of a stage, in order, with these columns; those of Arrow files stay there."""
-    for file in files:
-        if file.suffix == SUFFIX:
-            yield from read_arrow([file], names).to_batches()
-        else:
-            with pq.ParquetFile(file) as source:
-                # By row group, whose bytes are bounded: a batch over several may have all rows of a file.
-                for group in range(source.num_row_groups):
-                    yield from source.iter_batches(ROWS_PER_GROUP, row_groups=[group], columns=list(names))
-
-
-def no_rows_of_file(file: Path, names: Sequence[str]) -> pa.RecordBatch:
-    """Return no rows, with these columns as a file of a stage has them."""
-    schema = read_arrow([file], names).schema if file.suffix == SUFFIX else pq.read_schema(file)
-    return pa.RecordBatch.from_pylist([], pa.schema([schema.field(name) for name in names]))
-
-
-def rows_in_files(files: Iterable[Path]) -> int:
-    """Return the row count of files, from the footers."""
-    return sum(arrow_rows(file) if file.suffix == SUFFIX else pq.read_metadata(file).num_rows for file in files)
 
 
 def finished_files(folder: Path) -> list[Path]:
@@ -100,3 +62,36 @@ def finished_files(folder: Path) -> list[Path]:
 def _write(rows: DataFrame, folder: Path, mode: str, partition: str | None, options: Mapping[str, str] | None) -> None:
     writer = rows.write.options(**(options or {})).mode(mode)
     (writer.partitionBy(partition) if partition else writer).parquet(str(folder))
+
+
+def parquet_rows(files: Iterable[Path]) -> int:
+    """Return the row count of Parquet files, from the footers."""
+    return sum(int(pq.read_metadata(file).num_rows) for file in files)
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
+    """Return the rows of a folder of Parquet files."""
+    return read_files(spark, schema, parquet_files(folder))
+
+
+def write_folder(rows: DataFrame, folder: Path) -> None:
+    """Write rows into a folder, replacing its content."""
+    write_files(rows, folder, "overwrite")
+
+
+def read_files(spark: SparkSession, schema: StructType, paths: Sequence[Path]) -> DataFrame:
+    """Return the rows of exactly these Parquet files; without files, no rows."""
+    if not paths:
+        return no_rows(spark, schema)
+    return spark.read.schema(schema).parquet(*[str(path) for path in paths])
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return an empty frame with these columns. PySpark would start Python workers for an empty list."""
+    session = spark._jsparkSession
+    return DataFrame(session.createDataFrame([], session.parseDataType(schema.json())), spark)

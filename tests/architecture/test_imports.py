@@ -209,7 +209,7 @@ def test_transformations_import_pyspark_and_the_standard_library_only() -> None:
 
 
 def test_transformations_are_never_imported() -> None:
-    """Releases load them from a snapshot (spark_jobs.layers.release); an import would run the clone's code."""
+    """Releases load them from a snapshot (spark_jobs.backends.release); an import would run the clone's code."""
     strays = [
         f"{m.path}:{line}"
         for m in modules()

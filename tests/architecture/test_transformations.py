@@ -101,7 +101,7 @@ def test_prepared_queries_alone_bring_rows_to_the_driver() -> None:
         for m in data_plane()
         if any(target.startswith("pyspark") for _, target in imports(m))
         for function, call, name in called(m, BRINGING)
-        if (m.path, name) != ("spark_jobs/tables/prepared_query.py", "toArrow")
+        if (m.path, name) != ("spark_jobs/backends/local/prepared_query.py", "toArrow")
     ] == []
 
 

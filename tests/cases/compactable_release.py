@@ -15,7 +15,7 @@ from small_release import Record, SmallRelease, small_release
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.read.published_tables import pinned
-from spark_jobs.layers.release import tables_of
+from spark_jobs.backends.release import tables_of
 from spark_jobs.stream.compaction import CompactionPolicy
 
 METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"

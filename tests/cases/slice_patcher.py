@@ -15,12 +15,12 @@ from include.ground.paths import patch_path
 from include.ground.settings import Settings
 from include.read.publication import publish, read_publication
 from include.state.release_files import PatchDirection
+from spark_jobs.backends.release import Release, pinned_release, refined_batch
 from spark_jobs.contract.validator import compiled_validator
 from spark_jobs.history.apply_patch import Patch, apply_patch
 from spark_jobs.history.rebuild_gold import rebuild_gold
 from spark_jobs.history.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
 from spark_jobs.jobs.slice_job import slice_records
-from spark_jobs.layers.release import Release, pinned_release, refined_batch
 from spark_jobs.layers.silver_code import load_transformation
 from spark_jobs.stream.publication import publication_of
 

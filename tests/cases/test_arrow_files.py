@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.ground.settings import Settings
-from spark_jobs.layers import bronze, bronze_files
+from spark_jobs.backends.local import kafka_ranges as bronze_files
+from spark_jobs.backends.local.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
+from spark_jobs.backends.local.bronze import rows_by_date
+from spark_jobs.backends.local.duckdb_session import duckdb_session
+from spark_jobs.layers import bronze
 from spark_jobs.layers.bronze import bronze_date
-from spark_jobs.layers.bronze_files import rows_by_date
-from spark_jobs.tables.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
 from spark_jobs.tables.data_files import bounds_of
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import duckdb_session
 
 
 def test_each_task_with_rows_writes_a_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from include.declare.writer_schemas import known_schemas
 from include.ground.schema_registry import RegistryNotSet, RegistryUnreachable
 from include.ground.settings import Settings
 from include.read.publication import read_publication
+from spark_jobs.backends.local.runs import NextRun
+from spark_jobs.backends.local.validation import begin_full_validation
+from spark_jobs.backends.release import pinned_release
 from spark_jobs.history.recompute_history import recompute_history
-from spark_jobs.layers.release import pinned_release
 from spark_jobs.layers.run_inputs import SchemaReplaced
-from spark_jobs.layers.validate_records import begin_full_validation
-from spark_jobs.layers.validated_run import NextRun
 
 HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 UNKNOWN = b"\x00\x00\x00\x03\xe7"

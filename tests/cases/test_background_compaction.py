@@ -12,7 +12,7 @@ from compactable_release import assert_same_rows, head_rows, reading
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
-from spark_jobs.layers.release import tables_of
+from spark_jobs.backends.release import tables_of
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.compaction import AUTOMATIC, CompactedTable, CompactionPolicy, compact_tables, compactable_tables
 from spark_jobs.stream.upkeep import AutomaticCompaction

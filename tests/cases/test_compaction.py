@@ -34,9 +34,9 @@ from include.observe.ledger_writer import rebuild
 from include.read.publication import Publication, read_publication
 from include.read.publication import tables_of as tables_of_publication
 from include.read.published_tables import PinnedTables
-from spark_jobs.layers import silver as silver_layer
-from spark_jobs.layers.release import next_run, open_release, tables_of
+from spark_jobs.backends.release import next_run, open_release, tables_of
 from spark_jobs.stream import compaction as compact_tables_module
+from spark_jobs.stream import refine as refine_module
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.active_releases import refuse_incomplete
 from spark_jobs.stream.compaction import (
@@ -138,7 +138,7 @@ def dying_before_gold(release: SmallRelease, first: int, last: int) -> None:
         raise Died
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(silver_layer, "pass_step", lambda step, *_: die() if step is Step.REJECTED_COMMITTED else None)
+        patch.setattr(refine_module, "pass_step", lambda step, *_: die() if step is Step.REJECTED_COMMITTED else None)
         release.refine(first, last)
 
 

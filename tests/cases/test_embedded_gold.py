@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from small_release import Record, SmallRelease
 
 from include.read.memory_database import memory_database
-from spark_jobs.layers import embedded_gold, gold_layer
+from spark_jobs.backends.local import gold as embedded_gold
+from spark_jobs.backends.local.duckdb_session import SMALL_RUN, DuckSession
+from spark_jobs.layers import gold_layer
 from spark_jobs.layers.gold_layer import GoldFailed
 from spark_jobs.layers.gold_rows import LatestGoldRows, Source
-from spark_jobs.tables.duckdb_session import SMALL_RUN, DuckSession
 
 GOLD = """
   meter_hours:
@@ -84,10 +85,9 @@ def batches(rows: int, seed: int) -> list[list[Record]]:
 
 def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_spark: bool) -> dict[str, pl.DataFrame]:
     """Return all columns but sketches of gold after the batches, by table; DuckDB merges every table, or none."""
-    assert all(target.embedded for target in release.release.gold)
+    assert release.release.local.plans.keys() == {target.gold.name for target in release.release.gold}
     if by_spark:
-        gold = tuple(replace(target, embedded=None) for target in release.release.gold)
-        release.release = replace(release.release, gold=gold)
+        release.release = replace(release.release, writer=replace(release.release.local, plans={}))
     for batch in records:
         release.take(batch)
     tables = {target.gold.name: release.read(target.table.spec.name) for target in release.release.gold}
@@ -100,7 +100,7 @@ def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_sp
 def test_duckdb_merges_gold_as_spark_does(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool, small_run: int
 ) -> None:
-    monkeypatch.setattr("spark_jobs.tables.duckdb_session.SMALL_RUN", small_run)
+    monkeypatch.setattr("spark_jobs.backends.local.duckdb_session.SMALL_RUN", small_run)
     found = []
     for by_spark in (False, True):
         release = meter_release(spark, tmp_path / str(by_spark), GOLD)

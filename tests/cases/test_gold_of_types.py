@@ -147,10 +147,9 @@ def released(spark: SparkSession, folder: Path, *, by_spark: bool) -> SmallRelea
     (declared / "pipeline.yaml").write_text(PIPELINE + "".join(tables.values()))
     (declared / "silver.py").write_text(SILVER)
     release = small_release(spark, Settings(state=folder / "state"), "kinds", declared)
-    assert {target.gold.name for target in release.release.gold if target.embedded} == set(IN_DUCKDB)
+    assert set(release.release.local.plans) == set(IN_DUCKDB)
     if by_spark:
-        gold = tuple(replace(target, embedded=None) for target in release.release.gold)
-        release.release = replace(release.release, gold=gold)
+        release.release = replace(release.release, writer=replace(release.release.local, plans={}))
     for batch in batches():
         release.take(batch)
     assert release.rejected().height == 0

@@ -13,7 +13,7 @@ from small_release import Record, SmallRelease
 
 from include.read.publication import published_tables
 from include.read.published_tables import RefreshState, stored_refresh_state
-from spark_jobs.layers.release import next_run
+from spark_jobs.backends.release import next_run
 from spark_jobs.stream.upkeep import is_awaited
 
 TABLES = """

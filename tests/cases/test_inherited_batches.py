@@ -13,7 +13,7 @@ from small_release import SmallRelease, small_release
 
 from include.declare.dataset import ReleaseStart, snapshot_dataset
 from include.ground.settings import Settings
-from spark_jobs.layers.release import next_run
+from spark_jobs.backends.release import next_run
 from spark_jobs.tables.delta_table import RowsUnaccounted
 
 START, LAST = 2, 3

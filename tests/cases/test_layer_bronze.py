@@ -18,9 +18,9 @@ from small_release import ARRIVED, Record, SmallRelease, small_release
 from include.ground.delta_log import commits_descending
 from include.ground.paths import checkpoint_path
 from include.ground.settings import Settings
+from spark_jobs.backends.local.arrow_files import write_arrow
 from spark_jobs.layers import bronze
 from spark_jobs.stream import ingest, preflight
-from spark_jobs.tables.arrow_files import write_arrow
 from spark_jobs.tables.checkpoint import Generation
 from spark_jobs.tables.delta_table import RowsUnaccounted
 

@@ -17,7 +17,7 @@ from include.declare.dataset import snapshot_dataset
 from include.ground.delta_log import LOG, commit_name, latest_version
 from include.ground.settings import Settings
 from include.read.publication import find_publication, replace_publication
-from spark_jobs.layers.release import CommitsLost, unfinished_run
+from spark_jobs.backends.release import CommitsLost, unfinished_run
 from spark_jobs.stream.recovery import PublishedTablesLost, planned_rollback, republish
 
 pytestmark = pytest.mark.extended

@@ -29,7 +29,7 @@ from include.ground import delta_log as table_files
 from include.ground.paths import reading_lock_path, snapshot_path
 from include.observe.disk_use import disk_use
 from include.state.lease import shared_lock
-from spark_jobs.layers.release import tables_of
+from spark_jobs.backends.release import tables_of
 from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.stream.expiry import AutomaticDeletion, retained_tables
 from spark_jobs.tables.delta_table import Table

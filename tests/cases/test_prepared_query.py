@@ -13,12 +13,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from rows_of_types import EVERY_TYPE, NUMBERS, rows_of
 
-from spark_jobs.layers.prepared_silver import PreparedQueries
-from spark_jobs.tables import prepared_query
-from spark_jobs.tables.arrow_files import read_arrow
-from spark_jobs.tables.duckdb_session import parquet_files
-from spark_jobs.tables.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull, is_repeatable
-from spark_jobs.tables.spark_files import rows_in_files, stage_files
+from spark_jobs.backends.local import prepared_query
+from spark_jobs.backends.local.arrow_files import read_arrow, rows_in_files, stage_files
+from spark_jobs.backends.local.prepared_query import (
+    PreparedQueries,
+    PreparedQuery,
+    ScratchFolder,
+    Slot,
+    SlotFull,
+    is_repeatable,
+)
+from spark_jobs.tables.spark_files import parquet_files
 
 REPEATABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "projection": lambda rows: rows.select("n", F.upper("text").alias("text")).where("n >= 0"),

@@ -15,12 +15,12 @@ from include.declare.history_slice import BRONZE, Slice, Span
 from include.read.publication import publish, read_publication
 from include.read.rejected_records import DISCARD, FIX, Decision, append_decisions
 from include.state.release_files import PatchDirection
+from spark_jobs.backends.local.duckdb_session import duckdb_session
+from spark_jobs.backends.release import pinned_release, tables_of
 from spark_jobs.history.recompute_history import Recomputed, recompute_history
-from spark_jobs.layers.release import pinned_release, tables_of
 from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.stream.publication import publication_of
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import duckdb_session
 
 Found = dict[str, dict[str, int]]
 

@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
+from spark_jobs.backends.local.duckdb_session import duckdb_session, write_partitioned
+from spark_jobs.backends.local.row_group_copy import copy_row_groups, have_same_columns
 from spark_jobs.stream import compaction
 from spark_jobs.stream.compaction import (
     CompactedTable,
@@ -25,9 +27,6 @@ from spark_jobs.stream.compaction import (
 )
 from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, write_parquet
-from spark_jobs.tables.duckdb_session import duckdb_session
-from spark_jobs.tables.partitioned_files import write_partitioned
-from spark_jobs.tables.row_group_copy import copy_row_groups, have_same_columns
 
 
 @pytest.mark.parametrize("layer", ["bronze", "silver"])

@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from rows_of_types import EVERY_TYPE, NUMBERS, rows_of
 
-from spark_jobs.tables import prepared_query
-from spark_jobs.tables.prepared_query import RowProjection, row_projection
+from spark_jobs.backends.local import prepared_query
+from spark_jobs.backends.local.prepared_query import RowProjection, row_projection
 
 OTHER_QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "filter": lambda rows: rows.where("n > 0"),

@@ -12,7 +12,7 @@ from include.declare.dataset import load_dataset, snapshot_dataset
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.paths import silver_path
 from include.ground.settings import CLONE, Settings
-from spark_jobs.layers.release import open_release
+from spark_jobs.backends.release import open_release
 
 BODY = "    return accepted\n"
 CASES: dict[str, tuple[str, str, str, str]] = {

@@ -18,9 +18,9 @@ from small_release import Record, SmallRelease, small_release
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.state.release_files import PatchDirection
+from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.history.apply_patch import PatchOutdated
 from spark_jobs.history.rebuild_slice import FEW_SPANS, in_spans
-from spark_jobs.tables.duckdb_session import duckdb_session
 
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 ONE_OF_EACH_KIND = ("carrier_hours", "flight_status", "worst_delays")

@@ -13,7 +13,7 @@ from test_rejected_lifecycle import BATCHES
 
 from include.ground.delta_log import LOG
 from include.ground.settings import Settings
-from spark_jobs.layers.release import tables_of
+from spark_jobs.backends.release import tables_of
 from spark_jobs.stream.active_releases import open_active_release
 from spark_jobs.tables.commit_log import UNFINISHED
 from spark_jobs.tables.delta_table import Table

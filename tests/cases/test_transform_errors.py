@@ -15,10 +15,10 @@ from small_release import Record, SmallRelease, small_release
 from include.change.reinstate import record_spans
 from include.declare.history_slice import Slice
 from include.ground.settings import CLONE, Settings
+from spark_jobs.backends.local import prepared_query
 from spark_jobs.layers import transform_errors
 from spark_jobs.layers.gold_layer import GoldFailed
 from spark_jobs.layers.transform_errors import TransformationFailed, most_tolerated, record_error
-from spark_jobs.tables import prepared_query
 
 BODY = "    return accepted\n"
 FAILING = """

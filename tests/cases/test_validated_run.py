@@ -18,11 +18,12 @@ from small_release import Record, SmallRelease
 
 from include.ground.settings import Settings
 from include.read.rejected_records import FIX, Decision, append_decisions
+from spark_jobs.backends.backend import DecisionCounts
+from spark_jobs.backends.local import prepared_query as prepared_silver
+from spark_jobs.backends.local import runs
+from spark_jobs.backends.local.validation import ValidatedFiles
+from spark_jobs.backends.release import BronzeEnd, committed_batches
 from spark_jobs.jobs.shadow_job import advance
-from spark_jobs.layers import prepared_silver, validated_run
-from spark_jobs.layers import silver as silver_layer
-from spark_jobs.layers.release import BronzeEnd, committed_batches
-from spark_jobs.layers.validate_records import ValidatedFiles
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.pacing import SLOW_PACE, BronzePacing, CommittedBatch
 from spark_jobs.tables import failpoints
@@ -76,7 +77,7 @@ def test_run_is_written_from_what_the_run_before_validated(
     while (report := refine_next(active, made)) is not None:
         ahead.append((report.batches, validated_batches(active)))
         # From here on, only the run before validates.
-        monkeypatch.setattr(silver_layer, "validate_run", None)
+        monkeypatch.setattr(runs, "_validated", lambda _, run, following, **__: following.claim(run))
     assert ahead == [((0, 0), (1, 1)), ((1, 1), (2, 2)), ((2, 2), (3, 3)), ((3, 3), None)]
     silver = made.silver()
     assert silver["_batch_id"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -116,14 +117,14 @@ def test_stopped_shadow_build_leaves_no_validated_records(
 def test_shadow_build_that_is_stopped_during_a_validation_begins_no_other(
     active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, steps, validate = threading.Event(), list[Step](), silver_layer.validate_run
+    stop, steps, validate = threading.Event(), list[Step](), runs.validate_run
 
     def validate_and_stop(*arguments: Any) -> Any:
         stop.set()
         return validate(*arguments)
 
     monkeypatch.setattr(failpoints, "step_listeners", [steps.append])
-    monkeypatch.setattr(silver_layer, "validate_run", validate_and_stop)
+    monkeypatch.setattr(runs, "validate_run", validate_and_stop)
     assert not advance(in_runs_of(3, made), active, BATCHES - 1, stop)
     assert Step.NEXT_VALIDATED not in steps
     assert set(committed_batches(active.release).values()) == {0}
@@ -203,7 +204,7 @@ def test_records_are_validated_again_when_bronze_has_other_files(active: ActiveR
 def test_failure_of_the_next_run_is_not_the_current_runs(
     active: ActiveRelease, made: SmallRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validate_files = validated_run.validate_files
+    validate_files = runs.validate_files
 
     def fail(writer: Any, records: Any, batches: tuple[int, int], *given: Any, **named: Any) -> Any:
         if batches == (1, 1):
@@ -211,7 +212,7 @@ def test_failure_of_the_next_run_is_not_the_current_runs(
         return validate_files(writer, records, batches, *given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(validated_run, "validate_files", fail)
+        patch.setattr(runs, "validate_files", fail)
         assert refine_next(active, made).batches == (0, 0)
         assert active.validated is None
         with pytest.raises(RuntimeError, match="no space left"):
@@ -227,7 +228,7 @@ def test_retry_of_a_failed_run_validates_no_other_run_beside_it(
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(silver_layer, "validate_balance", fail)
+        patch.setattr(DecisionCounts, "validate", fail)
         with pytest.raises(OSError, match="no space left"):
             refine_next(active, made)
     assert (refine_next(active, made).batches, validated_batches(active)) == ((0, 0), None)

@@ -35,10 +35,10 @@ from include.audit.silver import payload_member
 from include.declare.contract import Column, Contract
 from include.declare.contract_types import COLUMN_TYPES
 from include.read.memory_database import memory_database
+from spark_jobs.backends.local.prepared_query import row_projection
 from spark_jobs.contract.plain_form import plain_values
 from spark_jobs.contract.spark_types import SPARK_TYPES
 from spark_jobs.contract.validator import compiled_validator
-from spark_jobs.tables.prepared_query import row_projection
 
 RANDOM_TOKENS = int(os.environ.get("HEADRACE_TYPE_TOKENS", "60"))
 ARRIVED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -26,10 +26,10 @@ from pyspark.sql import functions as F
 
 from include.audit.silver import exact_number
 from include.declare.contract import JSON_SCHEMA, Contract
+from spark_jobs.backends.local.prepared_query import row_projection
+from spark_jobs.backends.local.validation import RECORD
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import REASONS, compiled_validator
-from spark_jobs.layers.validate_records import RECORD
-from spark_jobs.tables.prepared_query import row_projection
 
 RECORDS = int(os.environ.get("HEADRACE_RECORDS", "0"))
 FEW, AT_A_TIME = 300, 10_000

@@ -17,10 +17,10 @@ from small_release import SmallRelease, small_release
 
 from include.ground.settings import Settings
 from include.producers.faults import Shares
-from spark_jobs.layers import embedded_plan, prepared_silver, validate_records
-from spark_jobs.layers import embedded_plan as recomputed_grains
-from spark_jobs.layers.validated_run import NextRun
-from spark_jobs.tables import prepared_query, spark_files
+from spark_jobs.backends.local import arrow_files, prepared_query, validation
+from spark_jobs.backends.local import gold as local_gold
+from spark_jobs.backends.local.runs import NextRun
+from spark_jobs.tables import spark_files
 
 # The end of a month, the days when New York's clocks go forward and back, and the days at either end of the source.
 DAYS = {
@@ -84,7 +84,7 @@ def test_tasks_give_the_same_verdicts_and_rows_by_queries_of_one_run_and_by_prep
     case: Case, other: SmallRelease, monkeypatch: pytest.MonkeyPatch, slot_bytes: int
 ) -> None:
     """In other runs records that are not in plain form are validated without a Spark job."""
-    monkeypatch.setattr(validate_records, "MOST_ROWS_HERE", 0)
+    monkeypatch.setattr(validation, "MOST_ROWS_HERE", 0)
     monkeypatch.setattr(prepared_query, "SLOT_BYTES", slot_bytes)
     other.take([item.record for item in case.sent])
     assert_same_contents(release_contents(other), case.expected)
@@ -94,9 +94,9 @@ def test_plain_queries_of_a_cluster_give_the_same_as_prepared_ones(
     case: Case, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Executors elsewhere read no slots, and their rows are counted; the same session takes both ways."""
-    for module in (spark_files, prepared_silver, embedded_plan):
+    for module in (spark_files, arrow_files, prepared_query, local_gold):
         monkeypatch.setattr(module, "computes_here", lambda _: False)
-    for module in (prepared_silver, recomputed_grains):
+    for module in (prepared_query, local_gold):
         monkeypatch.setattr(module, "Slot", None)
     other = small_release(spark, Settings(state=tmp_path / "a state"), case.name)
     for batch in split_in_order(case.sent, 3, case.rng):

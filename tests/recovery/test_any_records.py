@@ -36,11 +36,11 @@ from include.ground.kafka import log_end_offsets, record_reader, topic_id
 from include.ground.settings import Settings
 from include.read.published_tables import batch_offsets
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.jobs.slice_job import write_kafka_records
 from spark_jobs.layers import bronze
-from spark_jobs.layers.bronze import ClusterRecords, complete_source_options
+from spark_jobs.layers.bronze import KafkaRecords, complete_source_options
 from spark_jobs.stream.preflight import last_records
-from spark_jobs.tables.kafka_ranges import KafkaRanges
 
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "1"))
 COUNT = int(os.environ.get("HEADRACE_TEST_RECORDS", "400"))
@@ -158,7 +158,7 @@ def test_batch_that_sparks_source_cannot_hold_is_read_by_the_driver(
         source = complete_source_options(scene.settings, scene.bootstrap, chosen, {})
         source.pop("minOffsetsPerTrigger", None)
         frame = spark.read.format("kafka").options(**source).load()
-        scene.release.commit(ClusterRecords(frame, here), ends)
+        scene.release.commit(KafkaRecords(frame, here), ends)
     assert bool(read) != is_held
     found = DeltaTable(str(scene.release.bronze.spec.path)).to_pyarrow_table()
     rows = pl.DataFrame(pl.from_arrow(found)).with_columns(pl.col("timestamp").dt.timestamp("us"))

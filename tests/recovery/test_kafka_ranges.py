@@ -17,10 +17,10 @@ from transactional_records import send_transactions
 
 from include.ground.settings import Settings
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.local import kafka_ranges
+from spark_jobs.backends.local.arrow_files import read_arrow
+from spark_jobs.backends.local.kafka_ranges import KafkaRangeFailed, KafkaRanges, ReadStopped
 from spark_jobs.layers.bronze import complete_source_options
-from spark_jobs.tables import kafka_ranges
-from spark_jobs.tables.arrow_files import read_arrow
-from spark_jobs.tables.kafka_ranges import KafkaRangeFailed, KafkaRanges, ReadStopped
 
 TOPIC, LARGE, DELETED = "ranges", "many-records", "deleted-records"
 PARTITIONS = 4

@@ -22,15 +22,16 @@ from pyspark.sql import SparkSession
 
 from include.declare.gold import LatestGold
 from include.ground.settings import Settings
+from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy
-from spark_jobs.layers.gold_layer import commit_gold
+from spark_jobs.layers.gold_layer import merge_by_spark
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.silver import SilverOfRun
+from spark_jobs.layers.gold_update import update_of_run
 from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
-from spark_jobs.tables.delta_table import Table, no_rows, partitioned_schema
-from spark_jobs.tables.duckdb_session import duckdb_session
+from spark_jobs.tables.delta_table import Table, partitioned_schema
+from spark_jobs.tables.spark_files import no_rows
 
 GOLD = LatestGold("users", "'all'", ("user_id",), ("at",), (("score", "score"), ("country", "country"), ("at", "at")))
 COLUMNS = "user_id string, at timestamp, score int, country string, _partition int, _offset long, _batch_id long"
@@ -113,7 +114,9 @@ def commit(target: GoldTable, silver: Table, batch: int, sql: str) -> float:
     silver.commit("bench/silver", batch, {}, fresh)
     writer = SimpleNamespace(dataset=SimpleNamespace(name="bench", release="r1"), silver=silver)
     began = time.monotonic()
-    commit_gold([target], cast("SilverTables", writer), RefineRun(batch, batch, 1), SilverOfRun(fresh))
+    run, known = RefineRun(batch, batch, 1), cast("SilverTables", writer)
+    update = update_of_run(target, known, run, None)
+    merge_by_spark(target, known, update, (target.app_id, batch), run.facts(known.dataset))
     return time.monotonic() - began
 
 

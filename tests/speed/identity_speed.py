@@ -20,11 +20,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 
 from include.declare.dataset import Dataset, declared_dataset
 from include.ground.settings import Settings
-from spark_jobs.layers.identities import IdentityLookup, identify_files, rank_copies
+from spark_jobs.backends.local.arrow_files import rows_in_files
+from spark_jobs.backends.local.duckdb_session import duckdb_session, session_for
+from spark_jobs.backends.local.identities import IdentityLookup, identify_files, rank_copies
 from spark_jobs.tables.data_files import TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import duckdb_session, session_for
-from spark_jobs.tables.spark_files import rows_in_files
 
 COLUMNS = (
     StructType()

@@ -21,8 +21,8 @@ from small_release import SmallRelease, small_release
 from include.declare.dataset import load_dataset
 from include.ground.settings import CLONE, Settings
 from include.producers.faults import Shares
+from spark_jobs.backends.release import open_release
 from spark_jobs.backends.spark_session import open_session
-from spark_jobs.layers.release import open_release
 from spark_jobs.stream.refine import refine
 
 FLIGHTS = CLONE / "include" / "datasets" / "flights"

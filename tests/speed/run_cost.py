@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,10 +28,9 @@ from include.ground.settings import Settings
 from include.producers.faults import DEFAULT_SHARES
 from include.read.publication import publish
 from spark_jobs.backends.spark_session import open_session
-from spark_jobs.layers.gold_layer import commit_gold
-from spark_jobs.layers.silver import commit_silver
 from spark_jobs.layers.silver_tables import RefineRun
 from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import commit_gold, commit_silver
 from spark_jobs.tables.failpoints import Step, step_listeners
 
 MONTHS = [f"2013-{month:02}-{day:02}" for month in range(1, 5) for day in range(1, 29)]
@@ -84,7 +83,7 @@ def listening(listener: Callable[[Step], None]) -> Iterator[None]:
 
 def refine_by_steps(made: SmallRelease, batch: int, meter: Meter) -> None:
     """Execute one run as `refine` does, one gold table at a time."""
-    run, release, writer = RefineRun(batch, batch, made.epoch), made.release, made.release.writer
+    run, release = RefineRun(batch, batch, made.epoch), made.release
     since = [meter.now()]
     names = {Step.SILVER_WRITTEN: "write silver, rejected", Step.SILVER_COMMITTED: "commit silver"}
     names[Step.REJECTED_COMMITTED] = "commit rejected"
@@ -94,10 +93,10 @@ def refine_by_steps(made: SmallRelease, batch: int, meter: Meter) -> None:
             since[0] = meter.note(names[step], since[0])
 
     with listening(note):
-        silver = commit_silver(writer, run)
+        decided = commit_silver(release, run)
     for target in release.gold:
         with meter.step(target.table.spec.name):
-            commit_gold([target], writer, run, silver)
+            commit_gold(replace(release, gold=(target,)), run, decided=decided)
     with meter.step("publish"):
         publish(made.settings, publication_of(made.settings, release, batch))
 

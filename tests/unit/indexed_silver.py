@@ -15,11 +15,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 from include.declare.dataset import declared_dataset
 from include.ground.paths import identities_path
 from include.ground.settings import Settings
-from spark_jobs.layers.identities import IdentityLookup, identify_files
+from spark_jobs.backends.local.arrow_files import rows_in_files
+from spark_jobs.backends.local.duckdb_session import session_for
+from spark_jobs.backends.local.identities import IdentifiedRows, IdentityLookup, identify_files
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import session_for
-from spark_jobs.tables.spark_files import rows_in_files
 
 START = datetime(2013, 3, 1, tzinfo=UTC)
 COLUMNS = (
@@ -44,6 +44,7 @@ class IndexedSilver:
     batches: int = 0
     offset: int = 0
     files: list[DataFile] = field(default_factory=list)
+    looked_up: IdentifiedRows = field(init=False)
 
     def __post_init__(self) -> None:
         self.dataset = declared_dataset(self.settings, "flights")
@@ -117,6 +118,7 @@ class IndexedSilver:
         count = rows_in_files([given])
         rows = identify_files(self.dataset, self.table, [given], count)
         with session_for(count) as duck:
+            self.looked_up = rows
             (lookup or self.lookup).view_candidates(duck, "candidates", [given], rows)
             return sorted(row[0] for row in duck.rows(f"select event_id from {view}"))
 
@@ -130,7 +132,8 @@ class IndexedSilver:
 
     def note_written(self, duplicates: Sequence[int] = ()) -> None:
         """Note that the last file has the rows looked up last, but those at these offsets."""
-        self.lookup.note_written(self.files[-1:], np.array(sorted(duplicates), np.uint64))
+        rows = self.looked_up.indexed_without(np.array(sorted(duplicates), np.uint64))
+        self.lookup.note_written(self.files[-1:], rows)
 
 
 def ten_batches(settings: Settings) -> IndexedSilver:

@@ -9,8 +9,8 @@ import pytest
 from grown_history import GrownHistory
 
 from include.ground.settings import Settings
-from spark_jobs.layers import release
-from spark_jobs.layers.release import BronzeEnd, large_run, last_of_run
+from spark_jobs.backends import release
+from spark_jobs.backends.release import BronzeEnd, large_run, last_of_run
 from spark_jobs.stream.pacing import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
 
 

@@ -41,7 +41,7 @@ from include.observe.disk_use import disk_use
 from include.observe.ledger_writer import project_dataset, rebuild
 from include.read.published_tables import batch_offsets
 from include.state.lease import shared_lock
-from spark_jobs.layers.release import tables_of
+from spark_jobs.backends.release import tables_of
 from spark_jobs.stream.upkeep import HISTORY_EVERY, AutomaticHistory
 from spark_jobs.tables import commit_log, delta_table
 from spark_jobs.tables import commit_log as log_history

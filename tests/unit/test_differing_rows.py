@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.history.row_differences import find_differing_rows
-from spark_jobs.tables.duckdb_session import duckdb_session
 
 COLUMNS = "(key, tags, total, mean)"
 Row = tuple[str, str, str]

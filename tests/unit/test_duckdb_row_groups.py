@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.tables import data_files
-from spark_jobs.tables.duckdb_session import duckdb_session
 
 ROWS = "select range as n, repeat('x', {size}) as payload from range({rows}) order by n"
 

@@ -14,7 +14,7 @@ from include.declare.event_times import FIRST, LAST, after, before, utc_text, wa
 from include.declare.windows import Window, parsed_size
 from include.ground.settings import Settings
 from include.serve.display_values import moment
-from spark_jobs.layers.identities import _may_share
+from spark_jobs.backends.local.identities import _may_share
 from spark_jobs.tables.data_files import DataFile, _stats
 
 EARLY, LATE = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, 59, 999_999, tzinfo=UTC)

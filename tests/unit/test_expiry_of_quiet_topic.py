@@ -10,8 +10,8 @@ from grown_history import START, GrownHistory
 
 from include.declare.pipeline import Retention
 from include.ground.settings import Settings
+from spark_jobs.backends.release import Release
 from spark_jobs.layers.bronze import BronzeBatch, commit_quiet_batch
-from spark_jobs.layers.release import Release
 from spark_jobs.stream import expiry
 from spark_jobs.stream.expiry import _expiring
 
@@ -36,7 +36,10 @@ def expiring(history: GrownHistory, now: datetime, **ages: timedelta) -> dict[st
     writer = history.release.writer
     pipeline = replace(writer.dataset.pipeline, retention=Retention(**ages))
     aged = replace(writer, dataset=replace(writer.dataset, pipeline=pipeline))
-    return {each.table.spec.name: each.before for each in _expiring([Release(aged, history.release.gold)], now)}
+    return {
+        each.table.spec.name: each.before
+        for each in _expiring([Release(aged, history.release.gold, history.release.backend)], now)
+    }
 
 
 def test_bronze_expires_by_the_clock(history: GrownHistory) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from include.declare.dataset import Dataset, declared_dataset
 from include.ground.settings import Settings
-from spark_jobs.layers.identities import find_duplicates, rank_copies
-from spark_jobs.tables.duckdb_session import SMALL_RUN, DuckSession, session_for
+from spark_jobs.backends.local.duckdb_session import SMALL_RUN, DuckSession, session_for
+from spark_jobs.backends.local.identities import find_duplicates, rank_copies
 
 AT = datetime(2024, 1, 1, tzinfo=UTC)
 DATASET = declared_dataset(Settings(), "flights")

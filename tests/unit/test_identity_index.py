@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.tables import identity_index
-from spark_jobs.tables.identity_index import (
+from spark_jobs.backends.local import identity_index
+from spark_jobs.backends.local.identity_index import (
     FACTOR,
     Identities,
     IndexDamaged,

@@ -19,11 +19,11 @@ from include.cli import upkeep as repair_command
 from include.cli.main import app
 from include.ground.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
-from spark_jobs.layers.identities import IdentityLookup
+from spark_jobs.backends.local import identity_index
+from spark_jobs.backends.local.identities import IdentityLookup
+from spark_jobs.backends.local.identity_index import index_file
 from spark_jobs.stream.requests import execute
-from spark_jobs.tables import identity_index
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.identity_index import index_file
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_reader_without_an_index_writes_none(silver: IndexedSilver) -> None:
 
 
 def test_building_takes_some_files_at_a_time(silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.layers.identities.ROWS_AT_ONCE", 12)
+    monkeypatch.setattr("spark_jobs.backends.local.identities.ROWS_AT_ONCE", 12)
     monkeypatch.setattr(identity_index, "SMALLEST", 1)
     assert silver.candidates([3, 49]) == ["e3", "e49"]
     assert [segment.rows for segment in segments(silver)] == [10] * 5
@@ -164,7 +164,7 @@ def test_owner_builds_an_index_with_wrong_entries_again_on_request(silver: Index
         path.write_bytes(bytes(path.stat().st_size))
     silver.restart()
     assert silver.candidates([1, 48]) == []
-    owner: Any = SimpleNamespace(writer=SimpleNamespace(identities=silver.lookup))
+    owner: Any = SimpleNamespace(local=SimpleNamespace(identities=silver.lookup))
     active: Any = Mock(all_releases=[SimpleNamespace(name="aaa", release=owner)])
     with patch("spark_jobs.stream.requests.refined_batch", lambda _: 9):
         response = execute(active, OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "aaa"))

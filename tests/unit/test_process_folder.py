@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from include.ground.durable_files import LOCK, hold
-from spark_jobs.tables.prepared_query import ScratchFolder
+from spark_jobs.backends.local.prepared_query import ScratchFolder
 
 
 def test_folder_of_a_process_with_an_unknown_pid_is_kept_while_its_lock_is_held(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from preflight_scene import BATCHES, TEN, Scene, open_scene
 from include.ground.delta_log import LogDamaged
 from include.ground.kafka import BrokerUnreachable
 from include.ground.settings import Settings
-from spark_jobs.layers.bronze import IdleSet, _metadata, idle_set_at, last_before_waking
+from spark_jobs.layers.bronze import IdleSet, batch_metadata, idle_set_at, last_before_waking
 from spark_jobs.stream import ingest as ingest_module
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.back_off import PAUSE_AFTER_FAILURE
@@ -31,7 +31,6 @@ LAST = BATCHES - 1
 def scene(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(ingest_module, "current_versions", lambda *_: {})
     monkeypatch.setattr(ingest_module, "bootstrap_servers", lambda *_: "broker")
-    monkeypatch.setattr(ingest_module, "computes_here", lambda _: True)
     monkeypatch.setattr(ingest_module, "log_end_offsets", lambda *_, **__: {})
     return open_scene(settings, monkeypatch)
 
@@ -55,7 +54,7 @@ def take(scene: Scene, ingest: Ingest, monkeypatch: pytest.MonkeyPatch, *brought
 
     def commit(table: Table, _: Any, batch: Any, __: Any) -> list[DataFile]:
         assert batch.number == place
-        table.commit(batch.app_id, batch.transaction, _metadata(table, files, batch), files)
+        table.commit(batch.app_id, batch.transaction, batch_metadata(table, files, batch), files)
         return files
 
     monkeypatch.setattr(ingest_module, "commit_bronze", commit)

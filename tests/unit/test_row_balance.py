@@ -9,26 +9,21 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from include.declare.windows import Window, parsed_size
+from spark_jobs.backends.backend import DecisionCounts
 from spark_jobs.layers.bronze import BronzeBatch, validate_ranges
 from spark_jobs.layers.gold_files import files_within
-from spark_jobs.layers.silver import ValidatedBatch, validate_balance
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 
 COLUMNS = StructType().add("at", TimestampType()).add("n", LongType()).add("_month", StringType())
 
 
-def files(rows: int) -> list[DataFile]:
-    return [DataFile(f"{rows}.parquet", "2024-01", rows, 100)]
-
-
 @pytest.mark.parametrize("rows_in", [4, 6])
 def test_records_that_are_in_no_table_or_in_two_are_refused(rows_in: int) -> None:
-    batch = ValidatedBatch(files(3), files(2), rows_in, {}, {}, {})
     with pytest.raises(RowsUnaccounted, match=f"{rows_in} records came in, 3 are accepted and 2 rejected") as refused:
-        validate_balance("silver.small", (4, 7), batch)
+        DecisionCounts(rows_in, 3, 2, {}, {}, {}, {}).validate("silver.small", (4, 7))
     assert refused.value.batches == (4, 7)
-    validate_balance("silver.small", (4, 7), ValidatedBatch(files(3), files(2), 5, {}, {}, {}))
+    DecisionCounts(5, 3, 2, {}, {}, {}, {}).validate("silver.small", (4, 7))
 
 
 def bronze_file(partitions: tuple[int, int], offsets: tuple[int, int], rows: int) -> DataFile:

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.history.row_differences import SAMPLES, Differences, DifferentRow, row_differences
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import duckdb_session
 
 SCHEMA = pa.schema([("device", pa.string()), ("litres", pa.int64()), ("total", pa.float64())])
 TABLE = cast("Table", SimpleNamespace(spec=SimpleNamespace(name="gold.hours"), rows=7))

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from spark_jobs.layers import silver_rows
-from spark_jobs.layers.silver_rows import rows_at
+from spark_jobs.backends.local import silver_rows
+from spark_jobs.backends.local.identity_index import packed_places
+from spark_jobs.backends.local.silver_rows import rows_at
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.identity_index import packed_places
 
 COLUMNS = StructType().add("_partition", IntegerType()).add("_offset", LongType()).add("_month", StringType())
 Place = tuple[int, int]

@@ -14,12 +14,12 @@ from indexed_silver import COLUMNS, START, IndexedSilver, ten_batches
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.ground.settings import Settings
-from spark_jobs.layers import identities
-from spark_jobs.layers.identities import IdentityLookup, identify_rows
+from spark_jobs.backends.local import identities
+from spark_jobs.backends.local.duckdb_session import duckdb_session
+from spark_jobs.backends.local.identities import IdentityLookup, identify_rows
+from spark_jobs.backends.local.identity_index import FACTOR, Words, index_file
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import duckdb_session
-from spark_jobs.tables.identity_index import FACTOR, Words, index_file
 
 
 @pytest.fixture

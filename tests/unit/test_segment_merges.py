@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_jobs.tables import identity_index
-from spark_jobs.tables.identity_index import (
+from spark_jobs.backends.local import identity_index
+from spark_jobs.backends.local.identity_index import (
     FACTOR,
     Identities,
     Segment,

@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from spark_jobs.tables.duckdb_session import SMALL_RUN, DuckSession, session_for
+from spark_jobs.backends.local.duckdb_session import SMALL_RUN, DuckSession, session_for
 
 SELECTED = """
 select n, n::decimal(18, 3) as price, if(n % 7 = 0, null, 'row ' || n) as name,

@@ -13,10 +13,10 @@ from include.declare.dataset import snapshot_dataset
 from include.ground.delta_log import LOG, checkpoint_file, commit_name, commits, latest_version
 from include.ground.paths import bronze_path, gold_path, identities_path, rejected_path, silver_path, warehouse
 from include.ground.settings import Settings
-from spark_jobs.layers.release import are_one_run_apart
+from spark_jobs.backends.local.identity_index import IndexRecord, index_file
+from spark_jobs.backends.release import are_one_run_apart
 from spark_jobs.stream.recovery import PatchBlocksRollback, planned_rollback
 from spark_jobs.tables.commit_log import log_tail
-from spark_jobs.tables.identity_index import IndexRecord, index_file
 
 RUNS = [(0, 0), (1, 2), (3, 3), (4, 5)]
 

@@ -38,13 +38,15 @@ from include.ground.paths import lease_path, warehouse
 from include.ground.settings import Settings
 from include.read.publication import publish
 from include.state.lease import take_lease
+from spark_jobs.backends.local.bronze import commit_bronze
+from spark_jobs.backends.release import refined_batch
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import report, run_job
-from spark_jobs.layers.bronze import BronzeBatch, bronze_spec, commit_bronze
-from spark_jobs.layers.release import refined_batch
+from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.publication import publication_of, refresh_up_to
+from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import refresh_up_to
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, step_listeners
 

@@ -13,19 +13,20 @@ from pyspark.sql import functions as F
 
 from include.ground.record_coordinates import AFTER
 from spark_jobs.backends.backend import Transaction
+from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.spark.spark_table import SparkTable
 from spark_jobs.layers.bronze import (
     GREGORIAN,
     KAFKA_COLUMNS,
     OVERFLOW,
+    RENAMED,
+    ArrowRecords,
     BronzeBatch,
-    ClusterRecords,
+    KafkaRecords,
+    batch_metadata,
     bronze_date,
-    commit_bronze,
     validate_ranges,
 )
-from spark_jobs.layers.bronze import _metadata as batch_metadata
-from spark_jobs.layers.bronze_files import RENAMED, ArrowRecords
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.tables.data_files import Bound, DataFile
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -39,7 +40,7 @@ class TimesUnreadable(Exception):
 
 def ingest(
     table: SparkTable,
-    records: DataFrame | ArrowRecords | ClusterRecords,
+    records: DataFrame | ArrowRecords | KafkaRecords,
     batch: BronzeBatch,
     validate_source: Callable[[], object],
 ) -> Sequence[DataFile]:
@@ -48,7 +49,7 @@ def ingest(
         return table.batch_files(batch.number, batch.number)
     if isinstance(records, DataFrame):
         return _ingest(table, records, batch, validate_source)
-    if isinstance(records, ClusterRecords):
+    if isinstance(records, KafkaRecords):
         try:
             return _ingest(table, records.rows, batch, validate_source)
         except TimesUnreadable:

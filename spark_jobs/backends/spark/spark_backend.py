@@ -10,17 +10,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.backends.backend import DecidedRun, Kind, Metadata, Replacement, Transaction
+from spark_jobs.backends.local.runs import NextRun
 from spark_jobs.backends.spark.decide import decide
 from spark_jobs.backends.spark.delta_session import require_delta
 from spark_jobs.backends.spark.ingest import ingest
 from spark_jobs.backends.spark.merge import merge
 from spark_jobs.backends.spark.spark_table import STALE, SparkTable
-from spark_jobs.layers.bronze import BronzeBatch, ClusterRecords
-from spark_jobs.layers.bronze_files import ArrowRecords
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables
-from spark_jobs.layers.validated_run import NextRun
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 
@@ -47,12 +46,16 @@ class SparkBackend:
     def ingest(
         self,
         table: Table,
-        records: DataFrame | ArrowRecords | ClusterRecords,
+        records: DataFrame | ArrowRecords | KafkaRecords,
         batch: BronzeBatch,
         validate_source: Callable[[], object] = lambda: None,
     ) -> Sequence[DataFile]:
         """Commit a batch of bronze."""
         return ingest(_own(table), records, batch, validate_source)
+
+    def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> SilverTables:
+        """Keep nothing of a release: each step plans its own queries."""
+        return writer
 
     def decide(
         self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
@@ -61,7 +64,13 @@ class SparkBackend:
         return decide(writer, run, is_committed=is_committed)
 
     def merge(
-        self, target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: Transaction, facts: Metadata
+        self,
+        target: GoldTable,
+        writer: SilverTables,
+        update: GoldUpdate,
+        transaction: Transaction,
+        facts: Metadata,
+        decided: DecidedRun | None = None,
     ) -> None:
         """Merge an update into a gold table."""
         merge(target, writer, update, transaction, facts)

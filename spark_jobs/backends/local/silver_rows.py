@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.ground.record_coordinates import POSITION
+from spark_jobs.backends.local.identity_index import Words, packed_places, unpacked_places
 from spark_jobs.tables.data_files import Bounds, DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.identity_index import Words, packed_places, unpacked_places
 
 GROUPS_AT_ONCE = 32
 MOST_PARTITIONS = 64

@@ -6,8 +6,8 @@ Only for queries without a dataset's own code (layers/adr-0002). Folders hold on
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,23 @@ from urllib.parse import quote
 from warnings import filterwarnings
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.ground.sql_quoting import sql_literal
 from include.read.memory_database import memory_database
-from spark_jobs.tables.arrow_files import SUFFIX, read_arrow
-from spark_jobs.tables.data_files import ROWS_PER_GROUP, DataFile, ParquetWriting, write_parquet
-from spark_jobs.tables.delta_table import Table, read_files
-from spark_jobs.tables.spark_files import rows_in_files, stage_files, write_files
+from spark_jobs.backends.local.arrow_files import SUFFIX, read_arrow, stage_files
+from spark_jobs.tables.data_files import (
+    HIVE_NULL,
+    ROWS_PER_GROUP,
+    DataFile,
+    ParquetFile,
+    ParquetWriting,
+    TableSpec,
+    write_parquet,
+)
+from spark_jobs.tables.delta_table import Table
 
 # Of each of the two databases for runs, in addition to the JVM's heap; DuckDB spills beyond it what it can. Small runs
 # have no lower limit, since few rows may be large.
@@ -208,21 +215,46 @@ DuckSessions = Callable[[], AbstractContextManager[DuckSession]]
 """Opens a session: `duckdb_session` or `background_session`."""
 
 
-def parquet_files(folder: Path) -> list[Path]:
-    """Return the Parquet files of a folder."""
-    return sorted(folder.glob("*.parquet"))
+MOST_OPEN = 64
+"""Files that are open at once: a producer's times may be of any month."""
 
 
-def rows_in_folder(folder: Path) -> int:
-    """Return the row count of a folder, from the footers."""
-    return rows_in_files(stage_files(folder))
+def write_partitioned(table: Table, batches: Iterable[pa.RecordBatch], folder: str) -> list[DataFile]:
+    """Write rows with the table's columns, partition included, as `Table.write` does with Spark's; return the files."""
+    target, schema = table.attempt_folder(folder), file_schema(table.spec)
+    shutil.rmtree(target, ignore_errors=True)
+    with ExitStack() as opened:
+        files: dict[str | None, ParquetFile] = {}
+        for batch in filter(len, batches):
+            for value, rows in _by_value(batch, table.spec.partition):
+                if value not in files:
+                    if len(files) == MOST_OPEN:
+                        opened.close()
+                        files.clear()
+                    path = _new_path(target, table.spec.partition, value)
+                    files[value] = opened.enter_context(closing(ParquetFile(path, schema, table.spec.writing)))
+                files[value].add(rows.select(schema.names).cast(schema))
+    return table.written_files(target) if target.exists() else []
 
 
-def read_folder(spark: SparkSession, folder: Path, schema: StructType) -> DataFrame:
-    """Return the rows of a folder of Parquet files as a Spark frame."""
-    return read_files(spark, schema, parquet_files(folder))
+def file_schema(spec: TableSpec) -> pa.Schema:
+    """Return the columns of a table's files. All may have nulls, also in structs, as in the tasks' files."""
+    schema: pa.Schema = to_arrow_schema(spec.data_schema.toNullable(), timezone="UTC")
+    return schema
 
 
-def write_folder(rows: DataFrame, folder: Path) -> None:
-    """Write rows into a folder with Spark, replacing its content."""
-    write_files(rows, folder, "overwrite")
+def _by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    """Yield each value of a column with its rows, in their order."""
+    values = pc.unique(batch[column]).to_pylist()
+    if len(values) == 1:
+        yield values[0], batch
+        return
+    for value in values:
+        is_equal = pc.is_null(batch[column]) if value is None else pc.equal(batch[column], value)
+        yield value, batch.filter(is_equal)
+
+
+def _new_path(folder: Path, partition: str, value: str | None) -> Path:
+    path = folder / f"{partition}={quote(value, safe='') if value else HIVE_NULL}"
+    path.mkdir(parents=True, exist_ok=True)
+    return path / f"part-{len(list(path.iterdir()))}.parquet"

@@ -9,7 +9,9 @@ Does not: compare identities (identities.py).
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,32 +28,40 @@ from include.declare.dataset import Dataset
 from include.ground.paths import release_path
 from include.ground.record_coordinates import POSITION
 from include.ground.settings import Settings
+from include.ground.sql_quoting import sql_literal
 from include.read.rejected_records import DecidedRecord, Position
+from spark_jobs.backends.local.arrow_files import batches_in_files, rows_in_files, rows_in_folder, stage_files
+from spark_jobs.backends.local.duckdb_session import duckdb_session
+from spark_jobs.backends.local.identity_index import Words, are_in, places_in, unpacked_places
+from spark_jobs.backends.local.prepared_query import (
+    SLOT_BYTES,
+    Begun,
+    CacheKey,
+    PreparedQuery,
+    QueryOfOneRun,
+    ScratchFolder,
+    begin_projection,
+    save_by,
+    uncompressed_bytes,
+)
+from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
-from spark_jobs.layers.prepared_silver import Begun, CacheKey, begin_projection
 from spark_jobs.layers.run_inputs import Frames, VersionRange, validate_with_decisions, without_decisions
-from spark_jobs.layers.silver_tables import QUERIES, SilverTables, dated
-from spark_jobs.layers.transform_errors import failure_of, write_isolated
-from spark_jobs.tables.delta_table import RowsUnaccounted, read_files, validate_types
-from spark_jobs.tables.duckdb_session import (
-    duckdb_session,
-    parquet_files,
-    read_folder,
-    rows_in_folder,
+from spark_jobs.layers.silver_tables import QUERIES, dated
+from spark_jobs.layers.transform_errors import (
+    TRANSFORM_ERROR,
+    FailedRecord,
+    TransformationFailed,
+    failure_of,
+    most_tolerated,
 )
-from spark_jobs.tables.identity_index import Words, are_in, places_in, unpacked_places
-from spark_jobs.tables.prepared_query import (
-    SLOT_BYTES,
-    PreparedQuery,
-    QueryOfOneRun,
-    ScratchFolder,
-    save_by,
-    uncompressed_bytes,
-)
-from spark_jobs.tables.spark_files import batches_in_files, rows_in_files, stage_files
+from spark_jobs.tables.batches import count_rows
+from spark_jobs.tables.delta_table import RowsUnaccounted, validate_types
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.spark_files import parquet_files, read_files, read_folder
 
 
 class AcceptedQuery:
@@ -60,7 +70,7 @@ class AcceptedQuery:
     `prepared`: the records are those of a slot.
     """
 
-    def __init__(self, writer: SilverTables, reference: Frames, accepted: DataFrame, *, prepared: bool = False) -> None:
+    def __init__(self, writer: LocalTables, reference: Frames, accepted: DataFrame, *, prepared: bool = False) -> None:
         self._writer = writer
         self._query_type = PreparedQuery if prepared else QueryOfOneRun
         self._watched = writer.counting.watched(accepted.drop("_reasons"))
@@ -114,7 +124,7 @@ class ValidatedFiles:
 class AcceptedFiles:
     """Files of accepted records as rows of silver, with the inputs of gold as long as these fail on no record."""
 
-    writer: SilverTables
+    writer: LocalTables
     folder: Path
     has_inputs: bool
     counts: list[Counts] = field(default_factory=list)
@@ -132,7 +142,7 @@ class AcceptedFiles:
 
 
 def validate_files(
-    writer: SilverTables,
+    writer: LocalTables,
     records: Sequence[Path],
     batches: tuple[int, int],
     folder: Path,
@@ -171,7 +181,7 @@ def validate_files(
 
 
 def _plain_queries(
-    writer: SilverTables,
+    writer: LocalTables,
     texts: PayloadTexts,
     records: Sequence[Path],
     ranges: Sequence[VersionRange],
@@ -189,7 +199,7 @@ def _plain_queries(
 
 
 def _prepared_plain(
-    writer: SilverTables, texts: PayloadTexts, records: Sequence[Path], frames: Frames
+    writer: LocalTables, texts: PayloadTexts, records: Sequence[Path], frames: Frames
 ) -> AcceptedQuery | None:
     def build(rows: DataFrame) -> AcceptedQuery:
         return AcceptedQuery(writer, frames, writer.validator.accepted_plain(texts.of(rows)), prepared=True)
@@ -199,7 +209,7 @@ def _prepared_plain(
 
 
 def _valid_query(
-    writer: SilverTables, valid: Path, versions: VersionRange, ranges: Sequence[VersionRange]
+    writer: LocalTables, valid: Path, versions: VersionRange, ranges: Sequence[VersionRange]
 ) -> AcceptedQuery:
     """Return the query of valid records that are not in plain form."""
     frames, schema = versions.frames, writer.validated_schema
@@ -215,7 +225,7 @@ def _write_part(accepted: AcceptedFiles, versions: VersionRange, part: DataFrame
     accepted.write(AcceptedQuery(accepted.writer, versions.frames, part))
 
 
-def _version_ranges(writer: SilverTables, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
+def _version_ranges(writer: LocalTables, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
     """Return the version ranges that have records; each needs its own Spark job."""
     ranges = writer.reference.version_ranges(*batches)
     if len(ranges) == 1:
@@ -252,7 +262,7 @@ def _places(files: Sequence[Path], names: Sequence[str]) -> Words:
 
 
 def _validate_remainder(
-    writer: SilverTables, texts: PayloadTexts, decisions: Mapping[Position, DecidedRecord], folder: Path, count: int
+    writer: LocalTables, texts: PayloadTexts, decisions: Mapping[Position, DecidedRecord], folder: Path, count: int
 ) -> None:
     """Validate in full the `count` records that the plain form did not accept; write them by verdict."""
     files, target = parquet_files(folder / REMAINDER), folder / "validated"
@@ -311,14 +321,14 @@ def _with_verdict(validated: DataFrame) -> DataFrame:
     return validated.select("*", F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias(VERDICT))
 
 
-def _refuse_unaccounted(writer: SilverTables, batches: tuple[int, int], rows_in: int, classified: int) -> None:
+def _refuse_unaccounted(writer: LocalTables, batches: tuple[int, int], rows_in: int, classified: int) -> None:
     """Raise RowsUnaccounted unless there are as many rows as records: silver.py makes one row of each."""
     if rows_in != classified:
         why = f"{rows_in} records, {classified} rows: silver.py must return exactly one row per record"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)
 
 
-def _refuse_lost(writer: SilverTables, batches: tuple[int, int], invalid: Sequence[Path], folder: Path) -> None:
+def _refuse_lost(writer: LocalTables, batches: tuple[int, int], invalid: Sequence[Path], folder: Path) -> None:
     """Raise RowsUnaccounted unless each record of the remainder is accepted or invalid: another may be there twice."""
     there = np.sort(_places([*stage_files(folder / ACCEPTED), *invalid], POSITION))
     remainder = _places(parquet_files(folder / REMAINDER), POSITION_IN_BRONZE)
@@ -326,3 +336,62 @@ def _refuse_lost(writer: SilverTables, batches: tuple[int, int], invalid: Sequen
     if len(offsets):
         why = f"silver.py must return exactly one row per record, and returns none of {partitions[0]}/{offsets[0]}"
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)
+
+
+def write_isolated(writer: LocalTables, valid: Path, versions: VersionRange, rejected: Path, write: WriteRows) -> None:
+    """Write the valid records of a version range in parts, halved until `write` succeeds or the part is one record.
+
+    Such a record is added to folder `rejected`, with the error as its reason. Raises TransformationFailed, and errors
+    that no record causes.
+    """
+    failed, part = defaultdict[int, list[FailedRecord]](list), rejected.with_name("part")
+    with duckdb_session() as duck, _muted(writer.spark):
+        duck.view_folder("valid", valid, writer.validated_schema)
+        duck.create_table("numbered", NUMBERED.format(versions.first, versions.last))
+        pending = [(1, duck.count("select * from numbered"))]
+        while pending:
+            first, last = pending.pop()
+            duck.save(PART.format(first, last), part)
+            error = failure_of(write, read_folder(writer.spark, part, writer.validated_schema))
+            pass_step(Step.PART_WRITTEN)
+            if error and first < last:
+                middle = (first + last) // 2
+                pending += [(middle + 1, last), (first, middle)]
+            elif error:
+                ((batch, partition, offset),) = duck.rows(COORDINATES.format(first))
+                failed[batch].append((partition, offset, error))
+                if len(failed[batch]) > most_tolerated(count_rows(writer.bronze, batch, batch)):
+                    raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
+                rejected.mkdir(exist_ok=True)
+                reason = f"[{{'rule': '{TRANSFORM_ERROR}', 'column': '', 'detail': {sql_literal(error)}}}]"
+                duck.save_file(ISOLATED.format(reason=reason, part=first), rejected / f"{batch}-{first}.parquet")
+
+
+@contextmanager
+def _muted(spark: SparkSession) -> Iterator[None]:
+    """Mute Spark's log: it has the first failure with its stack; each part would add another."""
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLogLevel("WARN")
+
+
+NUMBERED = """
+select *, row_number() over (order by _batch_id, _partition, _offset) as _number
+from valid
+where _batch_id between {} and {}
+"""
+
+
+PART = "select * exclude (_number) from numbered where _number between {} and {}"
+
+
+COORDINATES = "select _batch_id, _partition, _offset from numbered where _number = {}"
+
+
+ISOLATED = "select * exclude (_number) replace ({reason} as _reasons) from numbered where _number = {part}"
+
+
+WriteRows = Callable[[DataFrame], None]
+"""Writes valid records as rows of silver; leaves no file when it fails."""

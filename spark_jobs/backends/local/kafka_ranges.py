@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from include.ground.errors import Transient
 from include.ground.record_coordinates import FIRST_MS, HEADER, LAST_MS
+from spark_jobs.backends.local.arrow_files import SUFFIX, added_files
 from spark_jobs.contract.java_function import new_instance
-from spark_jobs.tables.arrow_files import SUFFIX, added_files
 
 SOURCE = Path(__file__).with_name("KafkaRanges.java")
 PREFIX = "kafka."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -21,31 +21,40 @@ from include.ground.delta_log import LOG
 from include.ground.errors import Terminal
 from include.ground.paths import gold_path, rejected_path, silver_path
 from include.ground.settings import Settings
+from spark_jobs.backends.backend import Refining
+from spark_jobs.backends.local.backend import LocalBackend, adopted
+from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.layers.bronze import bronze_spec, last_before_waking
-from spark_jobs.layers.embedded_plan import embedded_plan
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.run_inputs import ReferenceVersions
 from spark_jobs.layers.silver_code import code_refused, load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
 from spark_jobs.tables.batches import batch_rows, commit_of, first_batch, metadata_of
-from spark_jobs.tables.delta_table import Table, no_rows
-from spark_jobs.tables.prepared_query import ScratchFolder
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.spark_files import no_rows
 
 
 @dataclass(frozen=True)
 class Release:
-    """An open release: its silver writer and its gold tables."""
+    """An open release: its silver writer, its gold tables, and the backend that computes their rows."""
 
     writer: SilverTables
     gold: tuple[GoldTable, ...]
+    backend: Refining
+    needed_spark: Counter[str] = field(default_factory=Counter)
+    """By reason, the merges that the backend has left to Spark."""
 
     @property
     def dataset(self) -> Dataset:
         """The dataset as this release declares it."""
         return self.writer.dataset
+
+    @property
+    def local(self) -> LocalTables:
+        """The tables with what this process keeps of them: history is recomputed and patched here."""
+        return adopted(self.writer)
 
 
 def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
@@ -124,9 +133,8 @@ def _opened(
     is_new = not (silver_path(settings, dataset.name, dataset.release) / LOG).is_dir()
     columns = validate_code(settings, dataset, nothing) if is_new else {}
     writer = open_silver_tables(spark, settings, dataset, bronze, transform, book, versions, nothing)
-    inputs = GoldInputs(tuple(writer.silver.spec.data_schema.fieldNames()))
-    gold = tuple(_gold_tables(settings, writer, columns, versions, inputs))
-    return Release(replace(writer, inputs=inputs), gold)
+    gold, backend = tuple(_gold_tables(settings, writer, columns, versions)), LocalBackend()
+    return Release(backend.adopt(writer, gold), gold, backend)
 
 
 def _gold_tables(
@@ -134,18 +142,16 @@ def _gold_tables(
     writer: SilverTables,
     columns: Mapping[str, StructType],
     versions: Mapping[str, int],
-    inputs: GoldInputs,
 ) -> list[GoldTable]:
     """Open or create the gold tables; their `columns` are found again unless they are known."""
-    tables, dataset, silver, scratch = [], writer.dataset, writer.silver, ScratchFolder(writer.queries_folder)
+    tables, dataset, silver = [], writer.dataset, writer.silver
     for gold in dataset.pipeline.gold:
         own = writer.spark.newSession()
         found = columns.get(gold.name) or gold_rows(gold).computed(no_rows(own, silver.spec.data_schema), 0).schema
         spec = gold_spec(settings, dataset, gold, found)
-        plan = embedded_plan(own, gold, spec, silver.spec, inputs, scratch)
         app_id = release_app_id(dataset.name, dataset.release, f"gold/{gold.name}")
         table = Table(spec, versions.get(spec.name))
-        tables.append(GoldTable(gold, table, own, app_id, embedded=plan))
+        tables.append(GoldTable(gold, table, own, app_id))
     return tables
 
 

@@ -26,12 +26,9 @@ from include.declare.pipeline import Pipeline
 from include.ground.delta_log import Commit, commit_content, read_commit
 from include.ground.record_coordinates import COORDINATES, RANK
 from include.state.json_file import StateFileUnreadable
-from spark_jobs.layers.silver_rows import RecentRows, rows_at
-from spark_jobs.tables.arrow_files import SUFFIX, arrow_bounds
-from spark_jobs.tables.data_files import Bounds, DataFile, bounds_of, chunks_by_rows
-from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.duckdb_session import DuckSession, duckdb_session, session_for
-from spark_jobs.tables.identity_index import (
+from spark_jobs.backends.local.arrow_files import SUFFIX, arrow_bounds
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for
+from spark_jobs.backends.local.identity_index import (
     Identities,
     IndexDamaged,
     IndexRecord,
@@ -49,6 +46,9 @@ from spark_jobs.tables.identity_index import (
     with_segment,
     without_expired,
 )
+from spark_jobs.backends.local.silver_rows import RecentRows, rows_at
+from spark_jobs.tables.data_files import Bounds, DataFile, bounds_of, chunks_by_rows
+from spark_jobs.tables.delta_table import Table
 
 PLACE_SQL = "_partition::bigint as _place_partition, _offset as _place_offset"
 """A contract has no column whose name begins with an underscore."""
@@ -126,9 +126,8 @@ class IdentityLookup:
         self._record: IndexRecord | None = None
         self._segments: list[Segment] = []
         self._merges = SegmentMerges(folder)
-        self._looked_up: IdentifiedRows | None = None
         self._written: tuple[frozenset[str], PlacedRows] | None = None
-        """Paths of the files that hold the rows looked up last, and these rows; identities of those in silver."""
+        """Paths of files that were just written, and their rows."""
         self._recent = RecentRows()
 
     def view_candidates(
@@ -141,7 +140,6 @@ class IdentityLookup:
         share it with a candidate or with each other.
         """
         silver, columns = self._silver, columns_with_identity(self._dataset, RANK)
-        self._looked_up = rows if self._owns else None
         places, shared, unindexed = self._places((rows or self._identified(duck, name, given)).identities)
         recent, others = self._recent.find(places)
         indexed = [file for file in silver.files() if file.path not in unindexed]
@@ -159,14 +157,10 @@ class IdentityLookup:
         duck.view_files(f"{name}_given", given, self._silver.spec.data_schema)
         return identify_rows(duck, self._dataset, f"{name}_given")
 
-    def note_written(self, files: Sequence[DataFile], duplicates: Words) -> None:
-        """Note that these files of silver hold the rows that were looked up last, but those at these sorted places.
-
-        The index gets their identities from there then. They were looked up by `rows` with their coordinates.
-        """
-        looked_up, self._looked_up = self._looked_up, None
-        if looked_up is not None:
-            self._written = frozenset(file.path for file in files), looked_up.indexed_without(duplicates)
+    def note_written(self, files: Sequence[DataFile], rows: PlacedRows) -> None:
+        """Note that these files, committed next, have these rows: the index gets them without reading files."""
+        if self._owns:
+            self._written = frozenset(file.path for file in files), rows
 
     def rebuild(self) -> int:
         """Build the index again from silver's files, as its owner; return the number of its entries."""

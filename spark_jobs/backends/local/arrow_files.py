@@ -8,16 +8,18 @@ system.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from spark_jobs.contract.java_function import new_instance
-from spark_jobs.tables.data_files import Bounds
+from spark_jobs.tables.data_files import ROWS_PER_GROUP, Bounds
+from spark_jobs.tables.spark_files import computes_here, write_files
 
 SUFFIX = ".arrow"
 SOURCE = Path(__file__).with_name("ArrowFiles.java")
@@ -70,3 +72,44 @@ def arrow_bounds(file: Path, columns: Sequence[str]) -> Iterator[tuple[Bounds, B
 
 def _opened(file: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+
+
+def write_stage(rows: DataFrame, folder: Path, parquet_options: Mapping[str, str]) -> None:
+    """Add rows to a folder that only this process reads, through `stage_files`; raises WrittenRowsMissing."""
+    if computes_here(rows.sparkSession):
+        write_arrow(rows, folder)
+    else:
+        write_files(rows, folder, "append", options=parquet_options)
+
+
+def stage_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that `write_stage` wrote."""
+    return sorted([*folder.glob("*.parquet"), *folder.glob(f"*{SUFFIX}")])
+
+
+def batches_in_files(files: Sequence[Path], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files of a stage, in order, with these columns; those of Arrow files stay there."""
+    for file in files:
+        if file.suffix == SUFFIX:
+            yield from read_arrow([file], names).to_batches()
+        else:
+            with pq.ParquetFile(file) as source:
+                # By row group, whose bytes are bounded: a batch over several may have all rows of a file.
+                for group in range(source.num_row_groups):
+                    yield from source.iter_batches(ROWS_PER_GROUP, row_groups=[group], columns=list(names))
+
+
+def no_rows_of_file(file: Path, names: Sequence[str]) -> pa.RecordBatch:
+    """Return no rows, with these columns as a file of a stage has them."""
+    schema = read_arrow([file], names).schema if file.suffix == SUFFIX else pq.read_schema(file)
+    return pa.RecordBatch.from_pylist([], pa.schema([schema.field(name) for name in names]))
+
+
+def rows_in_files(files: Iterable[Path]) -> int:
+    """Return the row count of files, from the footers."""
+    return sum(arrow_rows(file) if file.suffix == SUFFIX else pq.read_metadata(file).num_rows for file in files)
+
+
+def rows_in_folder(folder: Path) -> int:
+    """Return the row count of a stage, from the footers."""
+    return rows_in_files(stage_files(folder))

@@ -1,0 +1,500 @@
+"""Gold merged in this process by DuckDB: a run of a few thousand rows needs no Spark job (layers/adr-0012).
+
+Which tables DuckDB merges is planned once, from the types of their columns. Spark has computed a dataset's expressions
+for each row (`gold_inputs.py`); DuckDB evaluates none of them.
+
+A query's grains are recomputed from silver: Spark executes the dataset's own SQL and nothing else. Its input and its
+result lie in a folder of this process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from include.declare.gold import EVERY_RUN, AdditiveGold, Gold, LatestGold, QueryGold
+from include.declare.windows import windowed_sql
+from include.ground.record_coordinates import POSITION
+from include.ground.sql_quoting import same_sql, sql_identifier, sql_literal
+from spark_jobs.backends.backend import Metadata, NeedsSpark, Transaction
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for
+from spark_jobs.backends.local.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
+from spark_jobs.layers.distinct_sketches import extended_sketch
+from spark_jobs.layers.gold_files import (
+    MOST_GRAINS,
+    MOST_ROWS,
+    GoldTable,
+    Grain,
+    Grains,
+    rows_of,
+    silver_within,
+    touched_files,
+    write_rows,
+)
+from spark_jobs.layers.gold_inputs import GoldInputs, names_in_sql
+from spark_jobs.layers.gold_layer import commit_merged, merge_folder
+from spark_jobs.layers.gold_measures import CARRIED, COMPARED, GoldMeasure, gold_measures
+from spark_jobs.layers.gold_update import GoldUpdate
+from spark_jobs.layers.row_provenance import PROVENANCE
+from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec
+from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.spark_files import computes_here, no_rows
+
+if TYPE_CHECKING:
+    from spark_jobs.backends.local.runs import RunRows
+    from spark_jobs.backends.local.tables import LocalTables
+
+
+@dataclass(frozen=True)
+class RecomputedGrains:
+    """The query of a gold table, prepared over silver's rows of any grains; input and result lie in `scratch`."""
+
+    spark: SparkSession
+    gold: Gold
+    spec: TableSpec
+    silver: TableSpec
+    scratch: ScratchFolder
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of the query, then the partition."""
+        return StructType([each for each in self.spec.schema.fields if each.name not in PROVENANCE])
+
+    @cached_property
+    def _slot(self) -> Slot:
+        fields = list(self.silver.data_schema.fields)
+        if self.gold.window is not None:
+            name = self.gold.window.name
+            fields.append(StructField(name, self.spec.schema[name].dataType))
+        return Slot(self.spark, self.scratch.path / "gold" / self.gold.name, StructType(fields), tasks=1)
+
+    @cached_property
+    def _query(self) -> PreparedQuery:
+        self._slot.rows.createOrReplaceTempView("silver")
+        parted = F.expr(self.gold.partition_expression).alias(self.spec.partition)
+        rows = self.spark.sql(self.gold.query).select("*", parted)
+        return PreparedQuery(rows.select(*self.schema.fieldNames()))
+
+    @cached_property
+    def _filled_columns(self) -> Sequence[str]:
+        """The columns of the slot that the query reads; at least one, so that a query that only counts finds rows."""
+        scanned = self._query.scanned_columns
+        return self._slot.names if scanned is None else sorted(scanned) or self.gold.grain_columns[:1]
+
+    def view(self, duck: DuckSession, silver: Table, sources: Sequence[DataFile], batch: int, name: str) -> None:
+        """Create a view of the query's rows over all rows of table `new`'s grains, from `sources` up to a batch.
+
+        Raises SlotFull when these are too many.
+        """
+        duck.view_table("sources", silver, sources)
+        known = f"(select * from sources where _batch_id <= {batch} and {self._condition(duck)})"
+        rows = windowed_sql(self.gold.window, known)
+        of_grains = f"({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
+        chosen = f"select {names_in_sql(self._filled_columns)} from {of_grains}"
+        self._slot.fill(duck.arrow(chosen))
+        duck.view_arrow(name, self._query.result())
+
+    def _condition(self, duck: DuckSession) -> str:
+        """Return a condition that the rows of the grains meet, so that not all rows of `sources` are read."""
+        window = self.gold.window
+        if window is None:
+            return "true"
+        name = sql_identifier(window.name)
+        # A row without a time lies in the window null.
+        first, last, nulls = duck.rows(f"select min({name}), max({name}), count(*) - count({name}) from new")[0]
+        return "true" if nulls else window.between_sql(first, last)
+
+
+def same_grain(gold: Gold, left: str, right: str) -> str:
+    """Return the SQL condition that rows of two relations are of one grain; null is a key like any other."""
+    return same_sql(gold.grain_columns, left, right)
+
+
+def replaced_grains_sql(gold: Gold, columns: Sequence[str], batch: int) -> str:
+    """Return the query of `old` with the rows of the grains in `new` replaced by those of `fresh`.
+
+    A grain's new rows have the first batch of its old ones, and one revision more than any of them.
+    """
+    grain = ", ".join(sql_identifier(name) for name in gold.grain_columns)
+    before = f"select {grain}, min(_first_batch) as _first, max(_revision) as _revisions from old group by {grain}"
+    named = ", ".join(f"fresh.{sql_identifier(name)}" for name in columns)
+    history = (
+        f"coalesce(_first, {batch}) as _first_batch, {batch}::bigint as _last_batch,"
+        " coalesce(_revisions, 0) + 1 as _revision"
+    )
+    kept = f"select * from old anti join new on {same_grain(gold, 'old', 'new')}"
+    joined = f"fresh left join ({before}) as before on {same_grain(gold, 'fresh', 'before')}"
+    return f"{kept} union all by name select {named}, {history} from {joined}"
+
+
+@dataclass(frozen=True)
+class EmbeddedPlan:
+    """The columns of a run's rows with the values of a gold table's expressions; "" for those that need none.
+
+    `where`: whether a row counts. `partition`: the table's partition, which the grain determines; "" for the month of
+    the window. `values` and `orders`: by measure, or by column of a latest table, its value and its `by`. `query`:
+    that of a query table.
+    """
+
+    where: str
+    partition: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    orders: Mapping[str, str] = field(default_factory=dict)
+    query: RecomputedGrains | None = None
+
+
+def embedded_plan(
+    spark: SparkSession, gold: Gold, spec: TableSpec, silver: TableSpec, inputs: GoldInputs, scratch: ScratchFolder
+) -> EmbeddedPlan | None:
+    """Return how DuckDB merges a table, and register what it needs in `inputs`; None when Spark must merge it.
+
+    `scratch` is for the input and the result of a query.
+    """
+    comparable = all(isinstance(spec.schema[name].dataType, COMPARED) for name in gold.grain_columns)
+    if gold.refresh != EVERY_RUN or not comparable:
+        return None
+    if gold.recomputes:
+        if not computes_here(spark):
+            return None
+        where = _counted(gold, inputs)
+        return EmbeddedPlan(where, query=RecomputedGrains(spark, gold, spec, silver, scratch))
+    if gold.session is not None or not _is_embedded(spark, gold, spec, silver):
+        return None
+    return _registered(gold, inputs)
+
+
+def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, silver: TableSpec) -> bool:
+    grain = StructType([spec.schema[name] for name in gold.grain_columns])
+    if not _gives_partition(spark, grain, gold):
+        return False
+    trial = GoldInputs(tuple(silver.data_schema.fieldNames()))
+    plan, types = _registered(gold, trial), trial.merge_rows(no_rows(spark, silver.data_schema)).schema
+    carried = all(isinstance(types[plan.values[name]].dataType, CARRIED) for name, _ in gold.columns)
+    ordered = all(isinstance(types[name].dataType, COMPARED) for name in gold.order_by)
+    measures = gold_measures(gold.measures)
+    measured = (each.is_embedded(types, plan.values[each.name], plan.orders[each.name]) for each in measures)
+    return carried and ordered and all(measured)
+
+
+def _gives_partition(spark: SparkSession, grain: StructType, gold: Gold) -> bool:
+    """Whether the grain alone determines the partition; of a window that slides it must be the month."""
+    window = gold.window
+    if window is not None and window.slide is not None and not gold.is_partitioned_by_month:
+        return False
+    try:
+        _ = no_rows(spark, grain).select(F.expr(gold.partition_expression)).schema
+    except AnalysisException:
+        return False
+    return True
+
+
+def _registered(gold: Gold, inputs: GoldInputs) -> EmbeddedPlan:
+    window, where, counted = gold.window, gold.counted, _counted(gold, inputs)
+    # DuckDB computes the month of each grain; Spark would for each row.
+    by_month = gold.is_partitioned_by_month
+    partition = "" if by_month else inputs.of(gold.partition_expression, where, window)
+    for name in gold.order_by:
+        inputs.column(name)
+    values = {name: inputs.of(sql, where) for name, sql in gold.columns}
+    measures = gold_measures(gold.measures)
+    values |= {each.name: each.value_input(inputs, where) for each in measures}
+    orders = {each.name: each.order_input(inputs, where) for each in measures}
+    return EmbeddedPlan(counted, partition, values, orders)
+
+
+def _counted(gold: Gold, inputs: GoldInputs) -> str:
+    """Register the columns that name a row's grain; return the boolean column that selects counted rows."""
+    window, condition = gold.window, gold.row_condition
+    for name in (*POSITION, *gold.keys, *((window.column,) if window else ())):
+        inputs.column(name)
+    return "" if condition == "true" else inputs.of(condition)
+
+
+HISTORY = (
+    "min(_first_batch) as _first_batch",
+    "max(_last_batch) as _last_batch",
+    "sum(_revision)::bigint as _revision",
+)
+
+
+@dataclass(frozen=True)
+class EmbeddedMerge(ABC):
+    """The merge of one run into one table, in one DuckDB session."""
+
+    duck: DuckSession
+    target: GoldTable
+    plan: EmbeddedPlan
+    silver: Table
+    batch: int
+
+    @staticmethod
+    def session(rows: int) -> AbstractContextManager[DuckSession]:
+        """Open a session for the merge of so many rows."""
+        return session_for(rows)
+
+    def begin(self, rows: pa.Table) -> Grains:
+        """Compute the partial result of a run's rows; return its grains."""
+        self.duck.view_arrow("run_rows", rows)
+        where = f" where {sql_identifier(self.plan.where)}" if self.plan.where else ""
+        counted = windowed_sql(self.gold.window, f"(select * from run_rows{where})")
+        self.duck.create_table("new", self._new(counted))
+        return self._grains()
+
+    def sources(self, grains: Grains) -> list[DataFile]:
+        """Return silver's files of which the merge reads rows of these grains."""
+        return []
+
+    def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
+        """Return the rows of `old` merged with the run's, partition included, sorted by partition and grain."""
+        self._view_old(old)
+        schema = to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
+        return self._typed(self._merged(sources), schema, []).cast(schema)
+
+    @property
+    def gold(self) -> Gold:
+        """The table's declaration."""
+        return self.target.gold
+
+    @abstractmethod
+    def _new(self, counted: str) -> str:
+        """Return the query of the table `new` over the rows that count."""
+
+    @abstractmethod
+    def _merged(self, sources: Sequence[DataFile]) -> str:
+        """Return the query of the rows that replace those of `old`."""
+
+    def _grains(self) -> Grains:
+        column, *_ = names = self.gold.grain_columns
+        count, nulls, low, high = self.duck.rows(
+            f'select count(*), count(*) - count("{column}"), min("{column}"), max("{column}") from new'
+        )[0]
+        spans = None if nulls else [(low, high)] if count else []
+
+        def exact() -> set[Grain] | None:
+            if count > MOST_GRAINS:
+                return None
+            return set(self.duck.rows(f"select distinct {names_in_sql(names)} from new"))
+
+        return Grains(column, spans, exact)
+
+    def _typed(self, sql: str, schema: pa.Schema, others: Sequence[str]) -> pa.Table:
+        """Return the rows of a query in the table's types, sorted; an error when a value does not fit."""
+        types = _sql_types(schema)
+        typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in schema.names]
+        order = [self.target.table.spec.partition, *self.gold.grain_columns]
+        sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
+        return self.duck.arrow(f"select {_list([*typed, *others])} from ({sql}) order by {sorted_by}")
+
+    def _view_old(self, old: Sequence[DataFile]) -> None:
+        """Create a view of the old rows with their partition."""
+        spec = self.target.table.spec
+        parts = {file.partition_text for file in old}
+        selected = []
+        for number, part in enumerate(sorted(parts)):
+            files = [file for file in old if file.partition_text == part]
+            self.duck.view_table(f"old_{number}", self.target.table, files)
+            named = "null::varchar" if part == HIVE_NULL else sql_literal(part)
+            selected.append(f'select *, {named} as "{spec.partition}" from old_{number}')
+        if not selected:
+            self.duck.view_table("old_0", self.target.table, [])
+            selected = [f'select *, null::varchar as "{spec.partition}" from old_0']
+        self.duck.view_query("old", " union all ".join(selected))
+
+    def _partition(self, aggregate: str = "{}") -> str:
+        """Return SQL for the partition of rows of silver, or of a group of them."""
+        name = self.target.table.spec.partition
+        if self.plan.partition:
+            return f'{aggregate.format(sql_identifier(self.plan.partition))}::varchar as "{name}"'
+        assert self.gold.window is not None
+        month = f"strftime({sql_identifier(self.gold.window.name)}, '%Y-%m')"
+        return f'{aggregate.format(month)} as "{name}"'
+
+    def _provenance(self, revision: int) -> str:
+        number = f"{self.batch}::bigint"
+        return f"*, {number} as _first_batch, {number} as _last_batch, {revision}::bigint as _revision"
+
+
+class AdditiveMerge(EmbeddedMerge):
+    """States of measures, added up."""
+
+    @cached_property
+    def _measures(self) -> list[GoldMeasure]:
+        return gold_measures(self.gold.measures)
+
+    def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
+        """Return the merged rows; distinct counts are merged in this process."""
+        sketched = [each for each in self._measures if each.new_values]
+        if not sketched:
+            return super().finish(old, sources)
+        self._view_old(old)
+        schema = to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
+        merged = self._typed(self._merged(sources), schema, [each.new_values for each in sketched])
+        for measure in sketched:
+            merged = _with_sketches(merged, measure.name, measure.kept[0], measure.new_values)
+        return merged.select(schema.names).cast(schema)
+
+    def _new(self, counted: str) -> str:
+        values, orders = self.plan.values, self.plan.orders
+        states = [part for each in self._measures for part in each.new_sql(values[each.name], orders[each.name])]
+        grain = names_in_sql(self.gold.grain_columns)
+        selected = _list([grain, *states, self._partition("any_value({})")])
+        return f"select {selected} from ({counted}) group by {grain}"
+
+    def _merged(self, sources: Sequence[DataFile]) -> str:
+        gold = self.gold
+        grain, month = names_in_sql(gold.grain_columns), sql_identifier(self.target.table.spec.partition)
+        old = _list([grain, *(name for each in self._measures for name in each.state_columns), *PROVENANCE, month])
+        same, new = same_grain(gold, "old", "new"), self._provenance(1)
+        both = f"select {old} from old semi join new on {same} union all by name select {new} from new"
+        states = [part for each in self._measures for part in each.merged_sql()]
+        merged = _list([grain, *states, *HISTORY, f"any_value({month}) as {month}"])
+        grouped = f"select {merged} from ({both}) group by {grain}"
+        valued = [each for each in self._measures if not each.is_state and not each.of_values]
+        # A ratio is of the values of other measures.
+        ratios = [each for each in self._measures if each.of_values]
+        merged = f"select *{_values(ratios)} from (select *{_values(valued)} from ({grouped}))"
+        return f"{merged} union all by name select * from old anti join new on {same}"
+
+
+class LatestMerge(EmbeddedMerge):
+    """The newest row per key."""
+
+    def _new(self, counted: str) -> str:
+        gold = self.gold
+        values = [f"{sql_identifier(self.plan.values[name])} as {sql_identifier(name)}" for name, _ in gold.columns]
+        kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in gold.deciding_columns]
+        keys = [sql_identifier(key) for key in gold.keys]
+        return f"select {_list([*keys, *values, *kept, self._partition()])} from ({counted})"
+
+    def _merged(self, sources: Sequence[DataFile]) -> str:
+        """Return the query of the newest row per key; each row of silver is of revision 0, as Spark has it."""
+        gold = self.gold
+        of_key, new = same_grain(gold, "old", "new"), self._provenance(0)
+        both = f"select * from old semi join new on {of_key} union all by name select {new} from new"
+        chosen = (
+            "* exclude (_first_batch, _last_batch, _revision)",
+            "min(_first_batch) over same as _first_batch",
+            "max(_last_batch) over same as _last_batch",
+            "max(_revision) over same + max(if(_revision = 0, 1, 0)) over same as _revision",
+        )
+        same = f"partition by {names_in_sql(gold.keys)}"
+        by = _list(f"{sql_identifier(name)} desc nulls last" for _, name in gold.deciding_columns)
+        place = f"row_number() over ({same} order by {by})"
+        newest = f"select {_list(chosen)} from ({both}) window same as ({same}) qualify {place} = 1"
+        return f"{newest} union all by name select * from old anti join new on {of_key}"
+
+
+class QueryMerge(EmbeddedMerge):
+    """Grains recomputed by Spark from silver's rows, however few are new."""
+
+    @staticmethod
+    def session(rows: int) -> AbstractContextManager[DuckSession]:
+        """Open a session for all rows of the grains."""
+        return duckdb_session()
+
+    def sources(self, grains: Grains) -> list[DataFile]:
+        """Return silver's files that may have rows of the grains."""
+        return silver_within(self.gold, self.silver, grains.spans)
+
+    def _new(self, counted: str) -> str:
+        return f"select distinct {names_in_sql(self.gold.grain_columns)} from ({counted})"
+
+    def _merged(self, sources: Sequence[DataFile]) -> str:
+        query = self.plan.query
+        assert query is not None
+        query.view(self.duck, self.silver, sources, self.batch, "fresh")
+        return replaced_grains_sql(self.gold, query.schema.fieldNames(), self.batch)
+
+
+MERGES: dict[type[Gold], type[EmbeddedMerge]] = {
+    AdditiveGold: AdditiveMerge,
+    LatestGold: LatestMerge,
+    QueryGold: QueryMerge,
+}
+
+
+@cache
+def _sql_types(schema: pa.Schema) -> dict[str, str]:
+    """Return the type of each column in DuckDB's SQL."""
+    with session_for(0) as duck:
+        duck.view_arrow("typed", schema.empty_table())
+        return dict(duck.column_types("typed"))
+
+
+def _values(measures: Iterable[GoldMeasure]) -> str:
+    """Return the values of measures as the end of a list of columns."""
+    return "".join(f", {each.value_sql()} as {each.quoted}" for each in measures)
+
+
+def _list(parts: Iterable[str]) -> str:
+    return ", ".join(parts)
+
+
+def _with_sketches(rows: pa.Table, name: str, kept: str, new: str) -> pa.Table:
+    """Return the rows with the new values of a distinct count added to its sketches."""
+    columns = [rows[each].to_pylist() for each in (kept, new.strip('"'), name)]
+    pairs = [
+        (sketch, estimate) if values is None else extended_sketch(sketch, values)
+        for sketch, values, estimate in zip(*columns, strict=True)
+    ]
+    made = {
+        kept: pa.array([each for each, _ in pairs], pa.binary()),
+        name: pa.array([each for _, each in pairs], pa.int64()),
+    }
+    for column, values in made.items():
+        rows = rows.set_column(rows.schema.get_field_index(column), column, values)
+    return rows
+
+
+def merge(
+    tables: LocalTables, target: GoldTable, update: GoldUpdate, transaction: Transaction, facts: Metadata, rows: RunRows
+) -> None:
+    """Merge a run's rows into one table and commit it.
+
+    Raises NeedsSpark when its old rows are too many or too large, or a value does not fit its
+    type: Spark fails on it as well, and names the cause.
+    """
+    plan, fresh, batch = tables.plans[target.gold.name], rows.get(), transaction.version
+    folder = merge_folder(target, (transaction.app_id, batch), facts)
+    try:
+        old, added, changed = _merged(tables, target, plan, fresh, folder, batch)
+    except (SlotFull, duckdb.OutOfMemoryException) as error:
+        raise NeedsSpark("its rows are too many for memory") from error
+    except (duckdb.DataError, pa.ArrowInvalid) as error:
+        raise NeedsSpark("a value does not fit its type") from error
+    commit_merged(target, update, (transaction.app_id, batch), facts, added, old, changed)
+
+
+def _merged(
+    tables: LocalTables, target: GoldTable, plan: EmbeddedPlan, fresh: pa.Table, folder: str, batch: int
+) -> tuple[list[DataFile], list[DataFile], int]:
+    """Return the files replaced, those in their place, and how many rows changed."""
+    kind = MERGES[type(target.gold)]
+    with kind.session(len(fresh)) as duck:
+        running = kind(duck, target, plan, tables.silver, batch)
+        grains = running.begin(fresh)
+        if not grains.spans and grains.spans is not None:
+            return [], [], 0
+        old, sources = touched_files(target, grains), running.sources(grains)
+        if rows_of(old) + len(fresh) > MOST_ROWS or rows_of(sources) > MOST_SOURCE_ROWS:
+            raise NeedsSpark("it has too many rows to merge at once")
+        merged = running.finish(old, sources)
+    changed = int(pc.sum(pc.equal(merged["_last_batch"], batch)).as_py() or 0)
+    return old, write_rows(target, merged, target.table.attempt_folder(folder), old, changed, batch), changed
+
+
+MOST_SOURCE_ROWS = 4 * MOST_ROWS
+"""Rows of silver that DuckDB reads for a query; it keeps the columns that the query reads, of the affected grains."""

@@ -1,0 +1,464 @@
+"""A run of silver and rejected in this process: its records validated, each identity once, the files of both tables.
+
+Validation depends on bronze alone, so a run may be validated before the one before it is committed (adr-0015). Every
+record is in silver or in rejected, exactly once, or nothing is committed. After a crash the same batches are validated
+again against silver as it was before them, with the same verdicts; the next run removes the folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from include.declare.dataset import Dataset
+from include.ground.record_coordinates import POSITION
+from include.ground.sql_quoting import sql_literal
+from spark_jobs.backends.backend import DecisionCounts, Metadata, NeedsSpark, Transaction
+from spark_jobs.backends.local.arrow_files import batches_in_files, no_rows_of_file, rows_in_files
+from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for, write_partitioned
+from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, identify_files, rank_copies
+from spark_jobs.backends.local.identity_index import Words, are_in, packed_places, places_in
+from spark_jobs.backends.local.tables import LocalTables
+from spark_jobs.backends.local.validation import ValidatedFiles, validate_files
+from spark_jobs.layers.gold_update import SilverPart
+from spark_jobs.layers.silver_tables import (
+    ARRIVAL_MONTH_IN_SQL,
+    FIRST_MONTH,
+    LAST_MONTH,
+    MONTH,
+    Inheritance,
+    RefineRun,
+    SilverTables,
+    first_unexpired_batch,
+)
+from spark_jobs.layers.transform_errors import failure_of
+from spark_jobs.tables.batches import commit_of, count_rows, metadata_of
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.spark_files import parquet_files, write_folder
+
+Batches = tuple[int, int]
+POLL_SECONDS = 0.01
+"""How often the next run's batches are looked for while the current run is written."""
+
+
+@dataclass(frozen=True)
+class ValidatedRun:
+    """The records of `batches` in `files`; they were validated from `rows_in` records in the `sources` of bronze."""
+
+    batches: Batches
+    sources: tuple[str, ...]
+    records: tuple[Path, ...]
+    """The files that were read: `sources`, or the run's records of them."""
+    rows_in: int
+    files: ValidatedFiles
+    rows: IdentifiedRows
+    """The accepted ones, which are looked up in silver by these."""
+    decided_until: int
+    """Length of the list of decisions (bytes) by which the records were validated."""
+    schemas_until: int
+    """Length of the list of writers' schemas (bytes) by which they were read."""
+    folder: Path
+
+    def is_current(self, writer: LocalTables) -> bool:
+        """Whether bronze still has these files, no record was decided about since, and the registry has no schema that
+        it lacked.
+        """
+        return (
+            self.sources == bronze_files(writer, self.batches)
+            and self.decided_until == writer.decisions.until()
+            and self.schemas_until == writer.payloads.learn(self.records)
+        )
+
+    def remove(self) -> None:
+        """Delete the files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def validate_run(
+    writer: LocalTables, batches: Batches, decided_until: int | None = None, schemas_until: int | None = None
+) -> ValidatedRun:
+    """Validate a run's records, by the whole lists of decisions and schemas or by their first `…_until` bytes."""
+    folder = writer.staging / f"b{batches[1]:08d}"
+    until = writer.decisions.until() if decided_until is None else decided_until
+    sources = bronze_files(writer, batches)
+    records = run_records(writer, batches, folder / "records")
+    schemas = writer.payloads.learn(records) if schemas_until is None else schemas_until
+    files = validate_files(writer, records, batches, folder / "validated", until, schemas=schemas, with_inputs=True)
+    count = rows_in_files(records)
+    rows = identify_files(writer.dataset, writer.silver, files.accepted, count)
+    return ValidatedRun(batches, sources, tuple(records), count, files, rows, until, schemas, folder)
+
+
+def bronze_files(writer: LocalTables, batches: Batches) -> tuple[str, ...]:
+    """Return the paths of the bronze files that may have rows of these batches."""
+    return tuple(file.path for file in writer.bronze.batch_files(*batches))
+
+
+def run_records(writer: LocalTables, batches: Batches, folder: Path) -> list[Path]:
+    """Return files with exactly the bronze rows of `batches`; `folder` gets those of files that have other batches."""
+    bronze, files = writer.bronze, writer.bronze.batch_files(*batches)
+    mixed = [file for file in files if not file.lies_within("_batch_id", *batches)]
+    paths = [bronze.spec.path / file.path for file in files if file not in mixed]
+    if not mixed:
+        return paths
+    first, last = batches
+    with duckdb_session() as duck:
+        duck.view_table("mixed", bronze, mixed)
+        duck.save_records(f"select * from mixed where _batch_id between {first} and {last}", folder)
+    return [*paths, *parquet_files(folder)]
+
+
+class Validations(Protocol):
+    """Receives when the validation of records begins and ends: bronze's next batch is paced by it."""
+
+    def begin_validation(self, last: int) -> None:
+        """Note that the records up to batch `last` are validated from now on."""
+
+    def end_validation(self) -> None:
+        """Note that they are validated and identified; Spark is idle since a moment before."""
+
+
+class NextRun:
+    """The run after the current one: its records are validated in a thread while the current run is written.
+
+    It commits nothing (adr-0015). `finish` waits for the thread, so nothing else of a driver runs meanwhile.
+    `validated`: what the run before has made of the current run; afterwards that of the next run, None without one.
+    `bounds_after` returns the batches of the run after a batch, None as long as that run is not to be validated ahead.
+    """
+
+    def __init__(
+        self,
+        writer: LocalTables,
+        validated: ValidatedRun | None,
+        bounds_after: Callable[[int], Batches | None],
+        validations: Validations | None = None,
+    ) -> None:
+        self.validated = validated
+        self._writer, self._bounds_after, self._validations = writer, bounds_after, validations
+        self._running: Future[ValidatedRun | None] | None = None
+        self._ending = threading.Event()
+
+    def claim(self, run: RefineRun) -> ValidatedRun | None:
+        """Return the validated records of `run` and forget them; None unless they would be validated the same now."""
+        validated, self.validated = self.validated, None
+        if validated is not None and validated.batches == run.batches and validated.is_current(self._writer):
+            return validated
+        return None
+
+    def start(self, run: RefineRun) -> None:
+        """Note that `run` is validated; begin to validate the run after it, once its batches are known."""
+        if self._validations is not None:
+            self._validations.end_validation()
+        pool = ThreadPoolExecutor(1, "next-run")
+        self._running = pool.submit(self._validate_after, run.last)
+        pool.shutdown(wait=False)
+
+    def finish(self) -> None:
+        """Wait until the run is validated, if that has begun. What failed is validated again, and reported, as the
+        current run.
+        """
+        running, self._running = self._running, None
+        self._ending.set()
+        if running is not None:
+            with suppress(Exception):
+                self.validated = running.result()
+
+    def _validate_after(self, batch: int) -> ValidatedRun | None:
+        while (batches := self._bounds_after(batch)) is None:
+            if self._ending.wait(POLL_SECONDS):
+                return None
+        if self._validations is None:
+            return self._validate(batches)
+        self._validations.begin_validation(batches[1])
+        try:
+            return self._validate(batches)
+        finally:
+            self._validations.end_validation()
+
+    def _validate(self, batches: Batches) -> ValidatedRun:
+        validated = validate_run(self._writer, batches)
+        pass_step(Step.NEXT_VALIDATED, batches[1])
+        return validated
+
+
+class RunRows:
+    """A run's rows of silver for gold's merges: in memory if they were just written, else from silver's files."""
+
+    def __init__(
+        self, tables: LocalTables, files: Sequence[DataFile], batches: Batches, known: pa.Table | None
+    ) -> None:
+        self._tables, self._files, self._batches, self._known = tables, files, batches, known
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def of_part(tables: LocalTables, part: SilverPart) -> RunRows:
+        """Return the rows of a part of silver that another process may have written."""
+        return RunRows(tables, part.files, (part.first, part.last), None)
+
+    def get(self) -> pa.Table:
+        """Return the rows. Raises NeedsSpark when an expression fails on one of them: Spark's merge names the table."""
+        with self._lock:
+            if self._known is None:
+                self._known = self._computed()
+            return self._known
+
+    def _computed(self) -> pa.Table:
+        tables = self._tables
+        rows = tables.inputs.merge_rows(tables.silver.read_batches(tables.spark, self._files, *self._batches))
+        folder = tables.staging / f"inputs-{uuid4().hex}"
+        if error := failure_of(lambda computed: write_folder(computed, folder), rows):
+            raise NeedsSpark(f"an expression fails on a row: {error}")
+        found = [pq.read_table(path, partitioning=None) for path in parquet_files(folder)]
+        shutil.rmtree(folder, ignore_errors=True)
+        if not found:
+            raise NeedsSpark("the run has no rows")
+        return pa.concat_tables(found)
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A run whose files of silver and rejected are written. Those of silver may be committed already."""
+
+    tables: LocalTables
+    silver: Sequence[DataFile]
+    rejected: Sequence[DataFile]
+    counts: DecisionCounts
+    rows: RunRows
+
+    def commit_silver(self, transaction: Transaction, metadata: Metadata) -> None:
+        """Commit the accepted rows. Raises OwnershipLost."""
+        self.tables.silver.commit(transaction.app_id, transaction.version, metadata, self.silver)
+
+    def commit_rejected(self, transaction: Transaction, metadata: Metadata) -> None:
+        """Commit the rejected rows. Raises OwnershipLost."""
+        self.tables.rejected.commit(transaction.app_id, transaction.version, metadata, self.rejected)
+
+    def release(self) -> None:
+        """Nothing is held: the files of the validated records are deleted when the tables' files are written."""
+
+
+def decided_run(tables: LocalTables, run: RefineRun, following: NextRun | None, *, is_committed: bool) -> LocalRun:
+    """Write the run's files of both tables, but not silver's when it `is_committed`. Raises RowsUnaccounted.
+
+    `following` may have the run's records validated; once they are, it begins with the run after it.
+    """
+    committed = tables.silver.batch_files(*run.batches) if is_committed else None
+    inheritance = tables.inheritance
+    if inheritance is not None and run.first < inheritance.until:
+        return _inherited(tables, inheritance, run, committed)
+    validated = _validated(tables, run, following, is_committed=is_committed)
+    if following is not None:
+        following.start(run)
+    return _written(tables, run, validated, committed)
+
+
+def _validated(tables: LocalTables, run: RefineRun, following: NextRun | None, *, is_committed: bool) -> ValidatedRun:
+    """Return the run's records as Spark validates them, or has during the run before.
+
+    Silver's commit says by which decisions and schemas it was validated, so rejected is completed by the same.
+    """
+    ahead = following.claim(run) if following is not None else None
+    if ahead is not None and not is_committed:
+        return ahead
+    shutil.rmtree(tables.staging, ignore_errors=True)
+    if not is_committed:
+        return validate_run(tables, run.batches)
+    facts = metadata_of(commit_of(tables.silver, tables.app_id("silver"), run.last))
+    return validate_run(tables, run.batches, int(facts.get("decided_until", 0)), int(facts.get("schemas_until", 0)))
+
+
+def _written(
+    tables: LocalTables, run: RefineRun, validated: ValidatedRun, committed: Sequence[DataFile] | None
+) -> LocalRun:
+    accepted = validated.files.accepted
+    with session_for(validated.rows_in) as duck:
+        view_run(duck, tables, validated.files, validated.rows, run.first)
+        rank_copies(duck, tables.dataset, "candidates_sharing", "known")
+        rejected_rows = duck.arrow(rejected_rows_sql(tables.dataset))
+        duplicates = places_of(duck, "duplicates")
+    rejected = write_partitioned(tables.rejected, rejected_rows.to_batches(), run.folder)
+    reasons, dispositions = rejected_counts([rejected_rows])
+    del rejected_rows
+    silver = write_originals(tables.silver, accepted, duplicates, run.folder) if committed is None else committed
+    inputs = tables.inputs.names if validated.files.has_inputs else []
+    rows = originals_in_memory(accepted, inputs, duplicates) if inputs else None
+    tables.identities.note_written(silver, validated.rows.indexed_without(duplicates))
+    validated.remove()
+    counts = _counts(
+        tables,
+        (silver, rejected),
+        rows_in=validated.rows_in,
+        reasons=reasons,
+        dispositions=dispositions,
+        warnings=validated.files.warnings,
+        decided_until=validated.decided_until,
+        schemas_until=validated.schemas_until,
+    )
+    return LocalRun(tables, silver, rejected, counts, RunRows(tables, silver, run.batches, rows))
+
+
+def _counts(tables: LocalTables, files: tuple[Sequence[DataFile], Sequence[DataFile]], **known: Any) -> DecisionCounts:
+    accepted, rejected = (sum(file.rows for file in each) for each in files)
+    latest = _latest_events(tables.silver, files[0], tables.dataset.pipeline.event_time)
+    return DecisionCounts(accepted=accepted, rejected=rejected, latest=latest, **known)
+
+
+def _inherited(
+    tables: LocalTables, inheritance: Inheritance, run: RefineRun, committed: Sequence[DataFile] | None
+) -> LocalRun:
+    """Return the base release's rows of these batches, unchanged; new columns are null."""
+    batches, folder = run.batches, run.folder
+    if run.last >= inheritance.until:
+        why = f"batches before {inheritance.until} are inherited, later ones validated: a run cannot do both"
+        raise RowsUnaccounted(tables.silver.spec.name, batches, why)
+    arrival = F.greatest(F.least(F.date_format("first_seen", "yyyy-MM"), F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
+    rejected = _inherited_rows(tables, inheritance.rejected, tables.rejected, arrival, batches, folder)
+    silver = committed
+    if silver is None:
+        month = F.date_format(tables.dataset.pipeline.event_time, "yyyy-MM")
+        silver = _inherited_rows(tables, inheritance.silver, tables.silver, month, batches, folder)
+    rows_in = count_rows(tables.bronze, *batches)
+    if run.first < first_unexpired_batch(tables, "bronze"):
+        # Bronze has no rows any more of batches that have expired.
+        rows_in = sum(file.rows for file in [*silver, *rejected])
+    reasons, dispositions = rejected_counts_of_files(tables.rejected, rejected)
+    known = {"rows_in": rows_in, "reasons": reasons, "dispositions": dispositions, "warnings": {}}
+    counts = _counts(tables, (silver, rejected), **known)
+    return LocalRun(tables, silver, rejected, counts, RunRows(tables, silver, batches, None))
+
+
+def view_run(
+    duck: DuckSession, writer: LocalTables, files: ValidatedFiles, rows: IdentifiedRows | None, first: int
+) -> None:
+    """Create views: `invalid` records of the run, `known` rows of silver before batch `first`.
+
+    View `candidates_sharing`, if the accepted are given as `rows`: those that may share an identity with a known row
+    or with each other.
+    """
+    duck.view_files("invalid", files.invalid, writer.validated_schema)
+    writer.identities.view_candidates(duck, "candidates", files.accepted, rows)
+    duck.view_query("known", f"select * from candidates where _batch_id < {first}")
+
+
+def _inherited_rows(
+    writer: SilverTables, source: Table, target: Table, month: Column, batches: tuple[int, int], folder: str
+) -> list[DataFile]:
+    files = source.batch_files(*batches)
+    if not files:
+        return []
+    rows, known = source.read_batches(writer.spark, files, *batches), source.spec.schema.fieldNames()
+    columns = [
+        F.col(field.name) if field.name in known else F.lit(None).try_cast(field.dataType).alias(field.name)
+        for field in target.spec.data_schema.fields
+    ]
+    return target.write(rows.select(*columns, month.alias(MONTH)), folder)
+
+
+def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dict[str, datetime]:
+    """Return the greatest event time of each partition; a file may hold rows of several, so bounds do not tell."""
+    latest: dict[str, datetime] = {}
+    for file in files:
+        rows = pq.ParquetFile(silver.spec.path / file.path).read(columns=["_partition", column])
+        for found in rows.group_by("_partition").aggregate([(column, "max")]).to_pylist():
+            partition, high = str(found["_partition"]), found[f"{column}_max"]
+            latest[partition] = max(latest.get(partition, high), high)
+    return latest
+
+
+def rejected_rows_sql(dataset: Dataset) -> str:
+    """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
+    identity = sql_literal(", ".join(dataset.pipeline.identity))
+    reason = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
+    invalid = _rejected_rows(dataset, "invalid", "invalid", "_reasons")
+    return f"{invalid} union all {_rejected_rows(dataset, 'duplicates', 'duplicate', reason)}"
+
+
+def _rejected_rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
+    version, month = sql_literal(dataset.contract.version), ARRIVAL_MONTH_IN_SQL.format(time="_timestamp")
+    return REJECTED_ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version, month=month)
+
+
+REJECTED_ROWS = """
+select
+    _topic, _partition, _offset, _batch_id,
+    '{disposition}' as disposition,
+    {reasons} as reasons,
+    {version} as contract_version,
+    _timestamp as first_seen,
+    {month} as _month
+from {view}
+"""
+
+
+COUNTED = ["disposition", "reasons"]
+
+
+def rejected_counts(rows: Iterable[pa.Table]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return rejected rows by reason (each reason once a record) and by disposition; `rows` have COUNTED, or more."""
+    reasons: Counter[str] = Counter()
+    dispositions: Counter[str] = Counter()
+    for each in rows:
+        dispositions += _counted(each["disposition"])
+        reasons += _counted_reasons(each["reasons"].combine_chunks())
+    return dict(reasons), dict(dispositions)
+
+
+def rejected_counts_of_files(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return `rejected_counts` of files that were just written."""
+    return rejected_counts(pq.ParquetFile(table.spec.path / file.path).read(columns=COUNTED) for file in files)
+
+
+def _counted_reasons(reasons: Any) -> Counter[str]:
+    rules = pc.struct_field(pc.list_flatten(reasons), "rule")
+    pairs = pa.table({"record": pc.list_parent_indices(reasons), "rule": rules})
+    return _counted(pairs.group_by(["record", "rule"]).aggregate([])["rule"])
+
+
+def _counted(values: Any) -> Counter[str]:
+    return Counter({item["values"]: item["counts"] for item in pc.value_counts(values).to_pylist()})
+
+
+def places_of(duck: DuckSession, view: str) -> Words:
+    """Return the sorted places of a view's records."""
+    found = duck.arrays(f"select {PLACE_SQL} from {view}")
+    return np.sort(packed_places(found["_place_partition"], found["_place_offset"]))
+
+
+def write_originals(silver: Table, accepted: Sequence[Path], duplicates: Words, folder: str) -> list[DataFile]:
+    """Write the rows of files that are not at these sorted places into a folder of silver; return its files."""
+    return write_partitioned(silver, _originals(accepted, silver.spec.schema.fieldNames(), duplicates), folder)
+
+
+def originals_in_memory(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> pa.Table:
+    """Return these columns of the rows that are not at these sorted places, of one file or more.
+
+    Of several queries, some may know that a column is never null: a column of the result may be.
+    """
+    chosen = list(dict.fromkeys([*names, *POSITION]))
+    batches = [*_originals(accepted, chosen, duplicates), no_rows_of_file(accepted[0], chosen)]
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables(tables, promote_options="default").select(names)
+
+
+def _originals(accepted: Sequence[Path], names: Sequence[str], duplicates: Words) -> Iterator[pa.RecordBatch]:
+    for batch in batches_in_files(accepted, names):
+        is_duplicate = are_in(places_in(batch, POSITION), duplicates)
+        yield batch.filter(pa.array(~is_duplicate)) if is_duplicate.any() else batch
