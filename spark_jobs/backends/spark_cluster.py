@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from include.ground.errors import Transient
 from include.ground.ports import EXECUTOR_SECONDS
 from include.ground.settings import CLONE, Settings
-from spark_jobs.tables.spark_files import write_files
 
 LOOPBACK = "127.0.0.1"
 PACKAGES = ("include", "spark_jobs")
@@ -93,6 +92,9 @@ def require_shared_folder(settings: Settings, spark: SparkSession) -> None:
     which no other host would find.
     """
     folder = settings.state / "spark" / f"shared-{uuid4().hex}"
+    # Imported late: a driver begins its session before its modules.
+    from spark_jobs.tables.spark_files import write_files
+
     try:
         write_files(spark.range(settings.spark_cores, numPartitions=settings.spark_cores), folder, "overwrite")
     finally:

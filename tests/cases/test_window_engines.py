@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.declare.time_zones import installed_zone
-from include.declare.windows import EPOCH, MICROSECOND, Start, Window, parsed_size, window_findings, windowed_sql
+from include.declare.windows import EPOCH, MICROSECOND, Start, Window, parsed_size, windowed_sql
 from spark_jobs.layers.gold_windows import windowed
 
 
@@ -95,7 +95,7 @@ def ordered(found: Found) -> Found:
 
 
 def test_windows_of_the_test_are_declarable() -> None:
-    assert [list(window_findings(window)) for window in WINDOWS] == [[] for _ in WINDOWS]
+    assert [list(window.findings([])) for window in WINDOWS] == [[] for _ in WINDOWS]
 
 
 def test_spark_and_python_give_the_same_windows(spark: SparkSession, python: Found) -> None:

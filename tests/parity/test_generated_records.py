@@ -64,7 +64,7 @@ def generated() -> Iterator[list[bytes]]:
     """Yield batches of records: few by Hypothesis, which likes extremes; many by random numbers, which are faster."""
     number = parity_seed()
     if not RECORDS:
-        yield hypothetical(FEW, number) + random_records(number, FEW)
+        yield hypothetical(FEW, number) + random_records(number, 6 * FEW)
     for first in range(0, RECORDS, AT_A_TIME):
         yield random_records(number * 1_000_003 + first, AT_A_TIME)
 
