@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_jobs.backends.spark.spark_table import SparkTable
 from spark_jobs.tables import failpoints
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step
@@ -27,7 +28,7 @@ def dying_at(step: Step | None, passes: int = 1) -> Iterator[None]:
     """Raise Died when `step` is passed for the `passes`-th time, and at every step and commit after that."""
     left = passes
     dead = False
-    commit = Table.commit
+    commit, writing = Table.commit, SparkTable._writing
     # Read before the patch, which also covers the module that defines it.
     alive = failpoints.pass_step
 
@@ -43,11 +44,17 @@ def dying_at(step: Step | None, passes: int = 1) -> Iterator[None]:
             raise Died(f"before a commit to {table.spec.name}")
         return commit(table, *args, **facts)
 
+    def writing_alive(table: SparkTable, *args: Any) -> Any:
+        if dead:
+            raise Died(f"before a commit to {table.spec.name}")
+        return writing(table, *args)
+
     with pytest.MonkeyPatch.context() as patch:
         for module in [m for name, m in sys.modules.items() if name.startswith("spark_jobs.")]:
             if getattr(module, "pass_step", None) is alive:
                 patch.setattr(module, "pass_step", pass_step)
         patch.setattr(Table, "commit", commit_alive)
+        patch.setattr(SparkTable, "_writing", writing_alive)
         yield
 
 

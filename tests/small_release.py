@@ -24,15 +24,13 @@ from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.read.publication import find_publication, publish, published_tables
 from include.read.published_tables import PinnedTables
-from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.local.runs import NextRun
-from spark_jobs.backends.release import Release, open_release, refined_batch, unfinished_run
+from spark_jobs.backends.release import Release, open_bronze, open_release, refined_batch, tables_of, unfinished_run
 from spark_jobs.jobs.sample_job import SOURCE
-from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, IdleSet, KafkaRecords, bronze_spec, commit_quiet_batch
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, IdleSet, KafkaRecords, commit_quiet_batch
 from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.stream.publication import publication_of
 from spark_jobs.stream.refine import RunReport, refine, refresh_due
-from spark_jobs.tables.delta_table import Table
 
 # Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.
 ARRIVED = datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC)
@@ -72,8 +70,12 @@ class SmallRelease:
     def restart(self) -> None:
         """Discard every handle and reopen the tables."""
         self.epoch += 1
-        self.bronze = Table(bronze_spec(self.settings, self.dataset.name))
+        self.bronze = open_bronze(self.settings, self.dataset.name)
         self.release: Release = open_release(self.spark, self.settings, self.dataset, self.bronze)
+        claimed = [table for table in tables_of([self.release]) if table.needs_claim]
+        self.epoch = max([self.epoch, *(table.claimed_epoch + 1 for table in claimed)])
+        for table in claimed:
+            table.claim(self.epoch)
 
     def cut_gold(self) -> None:
         """From now on, until a restart, cut each gold file into pieces, however small it is."""
@@ -91,7 +93,7 @@ class SmallRelease:
         ranges = {partition: (starts[partition], ends[partition]) for partition in ends}
         app_id = f"{self.dataset.name}/bronze/1"
         batch = BronzeBatch(number, app_id, number, ranges, self._facts(), self.idle)
-        files = commit_bronze(self.bronze, source, batch)
+        files = self.release.backend.ingest(self.bronze, source, batch)
         self.idle = batch.idle_set({int(str(file.low["partition"])) for file in files})
         self.ends, self.batches = ends, number + 1
         return number

@@ -102,7 +102,36 @@ class Replacement:
 
 
 class Refining(Protocol):
-    """What fills the tables of a release."""
+    """What opens and fills the tables of a release, and bronze."""
+
+    @property
+    def kind(self) -> Kind:
+        """Its name in HEADRACE_BACKEND."""
+
+    @property
+    def validates_ahead(self) -> bool:
+        """Whether `decide` uses a run that was validated while the one before was written."""
+
+    def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
+        """Open or create a table; with a `version` only to read it as it was."""
+
+    def claim(self, tables: Iterable[Table], epoch: int) -> None:
+        """Fence all commits of earlier owners, also those in flight; progress that is read afterwards is final.
+
+        Raises OwnershipLost when an owner of this epoch or a later one has claimed a table.
+        """
+
+    def ingest(
+        self,
+        table: Table,
+        records: DataFrame | ArrowRecords | KafkaRecords,
+        batch: BronzeBatch,
+        validate_source: Callable[[], object] = lambda: None,
+    ) -> Sequence[DataFile]:
+        """Commit a batch of offsets to bronze, unless its transaction is committed; return the batch's files.
+
+        `validate_source` is called when the records are read; its error prevents the commit. Raises RowsUnaccounted.
+        """
 
     def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> SilverTables:
         """Return a release's tables with what the backend keeps of them for `decide` and `merge`."""
@@ -134,30 +163,7 @@ class Refining(Protocol):
 
 
 class Backend(Refining, Protocol):
-    """What touches rows. One instance a session; the tables that it opens know their owner's epoch after `claim`."""
-
-    kind: Kind
-
-    def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
-        """Open or create a table; with a `version` only to read it as it was."""
-
-    def claim(self, tables: Iterable[Table], epoch: int) -> None:
-        """Fence all commits of earlier owners, also those in flight; progress that is read afterwards is final.
-
-        Raises OwnershipLost when an owner of this epoch or a later one has claimed a table.
-        """
-
-    def ingest(
-        self,
-        table: Table,
-        records: DataFrame | ArrowRecords | KafkaRecords,
-        batch: BronzeBatch,
-        validate_source: Callable[[], object] = lambda: None,
-    ) -> Sequence[DataFile]:
-        """Commit a batch of offsets to bronze, unless its transaction is committed; return the batch's files.
-
-        `validate_source` is called when the records are read; its error prevents the commit. Raises RowsUnaccounted.
-        """
+    """The whole of it: also what patches, expiry and compaction do. The engine has the driver's process do these."""
 
     def replace(self, table: Table, replacement: Replacement, transaction: Transaction, metadata: Metadata) -> None:
         """Replace rows in one commit: a patch, its reversal, records that bronze lacked."""

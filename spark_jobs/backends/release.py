@@ -21,16 +21,19 @@ from include.ground.delta_log import LOG
 from include.ground.errors import Terminal
 from include.ground.paths import gold_path, rejected_path, silver_path
 from include.ground.settings import Settings
+from include.state.lease import Lease
 from spark_jobs.backends.backend import Refining
 from spark_jobs.backends.local.backend import LocalBackend, adopted
 from spark_jobs.backends.local.tables import LocalTables
+from spark_jobs.backends.spark.spark_backend import SparkBackend
+from spark_jobs.backends.spark.spark_table import SparkTable
 from spark_jobs.layers.bronze import bronze_spec, last_before_waking
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.run_inputs import ReferenceVersions
 from spark_jobs.layers.silver_code import code_refused, load_transformation, validate_code
-from spark_jobs.layers.silver_tables import Inheritance, SilverTables, open_silver_tables, silver_of_nothing
+from spark_jobs.layers.silver_tables import Inheritance, OpenTable, SilverTables, open_silver_tables, silver_of_nothing
 from spark_jobs.tables.batches import batch_rows, commit_of, first_batch, metadata_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.spark_files import no_rows
@@ -76,8 +79,8 @@ def release_paths(settings: Settings, dataset: Dataset) -> list[Path]:
 
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
     """Open and return the tables of a release, creating those that are missing; nothing else is written."""
-    bronze = bronze or Table(bronze_spec(settings, dataset.name))
-    release = _opened(spark, settings, dataset, bronze, {})
+    bronze = bronze or open_bronze(settings, dataset.name)
+    release = _opened(chosen_backend(spark, settings), spark, settings, dataset, bronze, {})
     inheritance = _inheritance(spark, settings, release)
     return release if inheritance is None else replace(release, writer=replace(release.writer, inheritance=inheritance))
 
@@ -114,10 +117,34 @@ def pinned_release(
     With `reference`, all batches are joined with these versions of the reference tables instead of their own.
     """
     bronze = Table(bronze_spec(settings, dataset.name), versions[f"bronze.{dataset.name}"])
-    return _opened(spark, settings, dataset, bronze, versions, reference)
+    return _opened(LocalBackend(), spark, settings, dataset, bronze, versions, reference)
+
+
+def chosen_backend(spark: SparkSession, settings: Settings) -> Refining:
+    """Return what writes rows, as HEADRACE_BACKEND says."""
+    return SparkBackend(spark) if settings.computes_with_spark else LocalBackend()
+
+
+def open_bronze(settings: Settings, dataset: str) -> Table:
+    """Open or create a dataset's bronze, also before there is a session."""
+    spec = bronze_spec(settings, dataset)
+    return SparkTable(spec) if settings.computes_with_spark else Table(spec)
+
+
+def claim_tables(tables: Sequence[Table], lease: Lease) -> Lease:
+    """Fence the commits of the tables' earlier owners, also those in flight; return the lease with the epoch it takes.
+
+    Of tables that no owner has claimed, the lease, and where it expires a commit, keep earlier owners away.
+    """
+    needed = [table for table in tables if table.needs_claim]
+    claimed = lease.with_minimum_epoch(1 + max((table.claimed_epoch for table in needed), default=0))
+    for table in needed:
+        table.claim(claimed.epoch)
+    return claimed
 
 
 def _opened(
+    backend: Refining,
     spark: SparkSession,
     settings: Settings,
     dataset: Dataset,
@@ -132,8 +159,10 @@ def _opened(
     # A release whose tables exist was accepted, perhaps by fewer rules.
     is_new = not (silver_path(settings, dataset.name, dataset.release) / LOG).is_dir()
     columns = validate_code(settings, dataset, nothing) if is_new else {}
-    writer = open_silver_tables(spark, settings, dataset, bronze, transform, book, versions, nothing)
-    gold, backend = tuple(_gold_tables(settings, writer, columns, versions)), LocalBackend()
+    writer = open_silver_tables(
+        spark, settings, dataset, bronze, transform, book, versions, nothing, backend.open_table
+    )
+    gold = tuple(_gold_tables(settings, writer, columns, versions, backend.open_table))
     return Release(backend.adopt(writer, gold), gold, backend)
 
 
@@ -142,6 +171,7 @@ def _gold_tables(
     writer: SilverTables,
     columns: Mapping[str, StructType],
     versions: Mapping[str, int],
+    open_table: OpenTable,
 ) -> list[GoldTable]:
     """Open or create the gold tables; their `columns` are found again unless they are known."""
     tables, dataset, silver = [], writer.dataset, writer.silver
@@ -150,7 +180,7 @@ def _gold_tables(
         found = columns.get(gold.name) or gold_rows(gold).computed(no_rows(own, silver.spec.data_schema), 0).schema
         spec = gold_spec(settings, dataset, gold, found)
         app_id = release_app_id(dataset.name, dataset.release, f"gold/{gold.name}")
-        table = Table(spec, versions.get(spec.name))
+        table = open_table(spec, versions.get(spec.name))
         tables.append(GoldTable(gold, table, own, app_id))
     return tables
 

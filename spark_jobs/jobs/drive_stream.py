@@ -30,9 +30,9 @@ from include.state.lease import Lease
 from include.state.lease_table import LeaseLost
 from include.state.process_states import stream_name
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.release import claim_tables, open_bronze
 from spark_jobs.backends.session_start import Opened
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED
-from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.active_releases import open_active_releases
 from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.derived_loop import open_derived_loop
@@ -127,7 +127,7 @@ def prepare_stream(
     ensure_topic(bootstrap, topic, dataset.pipeline.partitions, may_create=settings.kafka_create_topics)
     for concern in topic_concerns(bootstrap, topic) if settings.kafka_bootstrap else ():
         log_line(f"topic {topic}: {concern}")
-    bronze, head, generation, recovered = preflight(settings, dataset, bootstrap)
+    bronze, head, generation, recovered, lease = preflight(settings, dataset, bootstrap, lease)
     lease = lease.with_minimum_epoch(head.epoch + 1 if head else 1)
     status.epoch = lease.epoch
     ledger, mismatch = open_writer(settings), None
@@ -192,16 +192,19 @@ def current_dataset(settings: Settings, name: str) -> Dataset:
 
 
 def preflight(
-    settings: Settings, dataset: Dataset, bootstrap: str
-) -> tuple[Table, BronzeHead | None, Generation, str | None]:
+    settings: Settings, dataset: Dataset, bootstrap: str, lease: Lease
+) -> tuple[Table, BronzeHead | None, Generation, str | None, Lease]:
     """Open bronze, validate checkpoint, tables and topic; return bronze, its last batch, and the generation to use.
 
-    The last value describes what was recovered after a power cut; None for nothing.
+    The next value describes what was recovered after a power cut; None for nothing. The last one is the lease with
+    which bronze was claimed.
     """
     refuse_lost_bronze(settings, dataset.name)
     rolled_back = roll_back_tables(settings, dataset, bootstrap, datetime.now(UTC))
-    bronze = Table(bronze_spec(settings, dataset.name))
+    bronze = open_bronze(settings, dataset.name)
+    # Where bronze ends is read after the claim: a commit of an earlier owner may come just before it.
+    lease = claim_tables([bronze], lease)
     head = bronze_head(bronze)
     generation, replaced = usable_generation(settings, dataset, bronze, head, bootstrap)
     ensure_generation(checkpoint_path(settings, dataset.name), generation)
-    return bronze, head, generation, "; ".join(filter(None, [rolled_back, replaced])) or None
+    return bronze, head, generation, "; ".join(filter(None, [rolled_back, replaced])) or None, lease

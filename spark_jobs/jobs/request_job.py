@@ -23,15 +23,14 @@ from include.plans.sources import is_due
 from include.read.publication import read_publication
 from include.state.lease import take_lease
 from include.state.owner_requests import OwnerRequest, pending_request, respond
+from spark_jobs.backends.release import claim_tables, open_bronze
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import run_job
-from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.active_releases import open_active_releases
 from spark_jobs.stream.derived_loop import execute_derived
 from spark_jobs.stream.derived_run import DerivedRelease
 from spark_jobs.stream.preflight import fence_earlier_owner
 from spark_jobs.stream.requests import execute
-from spark_jobs.tables.delta_table import Table
 
 
 class RequestTooEarly(Terminal):
@@ -58,7 +57,9 @@ def execute_pending(settings: Settings, dataset: str) -> bool:
         return True
     declared = released_dataset(settings, dataset, read_publication(settings, dataset).release)
     spark = open_session(settings, f"headrace request of {request.requester}")
-    active = open_active_releases(spark, settings, declared, Table(bronze_spec(settings, dataset)))
+    bronze = open_bronze(settings, dataset)
+    claim_tables([bronze], lease)
+    active = open_active_releases(spark, settings, declared, bronze)
     respond(settings, dataset, execute(active, request))
     return True
 

@@ -22,15 +22,13 @@ from include.ground.processes import stop_on
 from include.ground.settings import Settings
 from include.plans.reader_effects import ANALYSED
 from include.read.publication import Publication, batches_behind, publication_json, read_publication
-from spark_jobs.backends.release import BronzeEnd, refined_batch
+from spark_jobs.backends.release import BronzeEnd, open_bronze, refined_batch
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.history.reader_analysis import analysed_readers, pin_members
 from spark_jobs.jobs.bounded_job import report, run_reading_job
-from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.publication import publication_of
 from spark_jobs.stream.refine import is_ahead, refresh_up_to
-from spark_jobs.tables.delta_table import Table
 
 # The stream publishes while the shadow catches up; a last pass shorter than this counts as caught up.
 CAUGHT_UP_SECONDS = 20.0
@@ -80,7 +78,7 @@ def build(settings: Settings, dataset: str, release: str, stop: threading.Event,
     # Raises before Spark starts when nothing is published.
     read_publication(settings, dataset)
     spark = open_session(settings, f"headrace shadow {dataset}")
-    shadow = open_active_release(spark, settings, declared, Table(bronze_spec(settings, dataset)))
+    shadow = open_active_release(spark, settings, declared, open_bronze(settings, dataset))
     published = catch_up(settings, shadow, stop)
     if published is None:
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -90,6 +90,10 @@ class SilverTables:
         return release_app_id(self.dataset.name, self.dataset.release, table)
 
 
+OpenTable = Callable[[TableSpec, int | None], Table]
+"""Opens or creates a table; with a version, only to read it as it was."""
+
+
 def open_silver_tables(
     spark: SparkSession,
     settings: Settings,
@@ -99,6 +103,7 @@ def open_silver_tables(
     reference: ReferenceVersions,
     versions: Mapping[str, int],
     nothing: DataFrame,
+    open_table: OpenTable = Table,
 ) -> SilverTables:
     """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
 
@@ -106,8 +111,8 @@ def open_silver_tables(
     """
     validator, silver_is = compiled_validator(dataset.contract), silver_spec(settings, dataset, dated(nothing, dataset))
     rejected_is = rejected_spec(settings, dataset)
-    silver = Table(silver_is, versions.get(silver_is.name))
-    rejected = Table(rejected_is, versions.get(rejected_is.name))
+    silver = open_table(silver_is, versions.get(silver_is.name))
+    rejected = open_table(rejected_is, versions.get(rejected_is.name))
     staging = release_path(settings, dataset.name, dataset.release) / "_staging"
     followed = (RecordDecisions(settings, dataset.name), PayloadSchemas(settings, dataset))
     counting = compiled_warning_counter(dataset.contract)

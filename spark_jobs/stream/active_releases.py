@@ -30,12 +30,14 @@ from spark_jobs.backends.local.validation import begin_full_validation
 from spark_jobs.backends.release import (
     BronzeEnd,
     Release,
+    claim_tables,
     large_run,
     last_epoch,
     next_run,
     open_release,
     refined_batch,
     release_paths,
+    tables_of,
 )
 from spark_jobs.layers.silver_tables import first_complete_batch
 from spark_jobs.stream.publication import finish_patch, has_patch_in_progress, publication_of
@@ -121,7 +123,7 @@ class ActiveRelease:
         if bounds is None:
             return None
         following = None
-        if bronze_end is not None and not self.has_failed:
+        if bronze_end is not None and not self.has_failed and self.release.backend.validates_ahead:
             following = self._following(most, bronze_end, validations)
         now = time.time() if refreshing else None
         self.has_failed = True
@@ -309,13 +311,15 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
     try:
         take_over_tables(release_paths(settings, dataset), lease.epoch, leases_expire=bool(settings.lease_url))
         # One thread plans all that a release needs to open, for seconds; this is built by another meanwhile.
-        begun = begin_full_validation(spark, settings, dataset)
+        begun = {} if settings.computes_with_spark else begin_full_validation(spark, settings, dataset)
         release = open_release(spark, settings, dataset, bronze)
         release.local.prepared.expect(begun)
         if settings.is_power_safe:
             # New tables, and what a process that crashed, or ran without `power`, has committed.
             os.sync()
-        return ActiveRelease(release, lease.with_minimum_epoch(last_epoch(release) + 1))
+        own = [table for table in tables_of([release]) if table is not bronze]
+        lease = claim_tables(own, lease.with_minimum_epoch(last_epoch(release) + 1))
+        return ActiveRelease(release, lease)
     except BaseException:
         lease.release()
         raise

@@ -33,9 +33,8 @@ from include.ground.paths import checkpoint_path, reading_lock_path
 from include.ground.settings import Settings
 from include.state.lease import is_free
 from include.state.run_files import bootstrap_servers
-from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.local.kafka_ranges import KafkaRanges
-from spark_jobs.backends.release import least_ahead
+from spark_jobs.backends.release import chosen_backend, least_ahead
 from spark_jobs.layers.bronze import (
     BronzeBatch,
     IdleSet,
@@ -159,6 +158,7 @@ class Ingest:
     """Two threads commit batches of bronze, one at a time: each continues the other's numbers."""
 
     def __post_init__(self) -> None:
+        self.backend = chosen_backend(self.spark, self.settings)
         self.limit = BatchLimit(self.settings.batch_records, self.settings.batch_bytes)
         self.quiet.idle_after = self.dataset.pipeline.idle
 
@@ -245,7 +245,7 @@ class Ingest:
                 self.reading = batch.offsets
                 self._sync_plan(number)
                 is_repeated = self.bronze.committed(batch.app_id) >= number
-                files = commit_bronze(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
+                files = self.backend.ingest(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
                 if is_repeated:
                     self._follow_bronze(files)
                 else:

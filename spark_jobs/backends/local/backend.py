@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.backends.backend import DecidedRun, Metadata, NeedsSpark, Transaction
+from spark_jobs.backends.backend import DecidedRun, Kind, Metadata, NeedsSpark, Transaction
 from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.local.gold import merge
 from spark_jobs.backends.local.runs import LocalRun, NextRun, RunRows, decided_run
@@ -23,11 +23,21 @@ from spark_jobs.tables.delta_table import Table
 class LocalBackend:
     """Arrow and DuckDB over the tables' own files, which this process commits."""
 
-    kind = "local"
+    kind: Kind = "local"
+    validates_ahead: bool = True
 
     def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
         """Open or create a table; with a `version` only to read it as it was."""
         return Table(spec, version)
+
+    def claim(self, tables: Iterable[Table], epoch: int) -> None:
+        """Claim the tables that an owner of the other backend has claimed.
+
+        The lease, and where it expires the commit of a new owner, keep earlier owners from the others.
+        """
+        for table in tables:
+            if table.needs_claim:
+                table.claim(epoch)
 
     def ingest(
         self,

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.backends.backend import DecidedRun, Kind, Metadata, Replacement, Transaction
 from spark_jobs.backends.local.runs import NextRun
+from spark_jobs.backends.local.tables import local_tables
 from spark_jobs.backends.spark.decide import decide
 from spark_jobs.backends.spark.delta_session import require_delta
 from spark_jobs.backends.spark.ingest import ingest
@@ -30,6 +31,7 @@ class SparkBackend:
 
     spark: SparkSession
     kind: Kind = "spark"
+    validates_ahead: bool = False
 
     def __post_init__(self) -> None:
         require_delta(self.spark)
@@ -54,8 +56,8 @@ class SparkBackend:
         return ingest(_own(table), records, batch, validate_source)
 
     def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> SilverTables:
-        """Keep nothing of a release: each step plans its own queries."""
-        return writer
+        """Keep what a patch needs of a release; each step of a run plans its own queries."""
+        return local_tables(writer, ())
 
     def decide(
         self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
