@@ -84,6 +84,7 @@ class Site:
     sent: list[Sent] = field(default_factory=list)
     drivers: list[Driver] = field(default_factory=list)
     sent_count: int = 0
+    backend: str = "auto"
 
     def prepare(self, partitions: int = 2) -> None:
         """Create the dataset's folder and topic."""
@@ -108,6 +109,7 @@ class Site:
             "HEADRACE_DATASETS": str(self.settings.datasets),
             "HEADRACE_DRIVER_MEMORY": "1g",
             "HEADRACE_CONSOLE": "off",
+            "HEADRACE_BACKEND": self.backend,
             "HEADRACE_DRIVER_JVM": FAST_START_JVM,
             "HEADRACE_TRIGGER_SECONDS": "0.25",
             "PYTHONUNBUFFERED": "1",

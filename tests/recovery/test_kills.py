@@ -31,7 +31,9 @@ def lose_last_commit(site: Site) -> None:
     (commits / str(last)).unlink()
 
 
-def test_driver_killed_between_silver_and_rejected_loses_nothing(site: Site) -> None:
+@pytest.mark.parametrize("backend", ["local", "spark"])
+def test_driver_killed_between_silver_and_rejected_loses_nothing(site: Site, backend: str) -> None:
+    site.backend = backend
     site.send(200)
     driver = site.start_driver(f"kill:{Step.SILVER_COMMITTED}:0")
     assert driver.wait() == -signal.SIGKILL
@@ -58,8 +60,10 @@ def test_driver_killed_while_the_next_run_is_validated_loses_nothing(site: Site)
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(900)
-def test_driver_killed_after_each_step_loses_nothing(site: Site) -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("backend", ["local", "spark"])
+def test_driver_killed_after_each_step_loses_nothing(site: Site, backend: str) -> None:
+    site.backend = backend
     site.send(200)
     for step in AT_START:
         assert site.start_driver(f"kill:{step}").wait() == -signal.SIGKILL, step
