@@ -64,6 +64,8 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
     """
     dataset = replace(dataset, contract=replace(dataset.contract, format=JSON))
     lines = {n: line for n, line in enumerate(sample.read_bytes().splitlines()) if line.strip()}
+    # A sample is small, and its tables have no other owner.
+    settings = settings.model_copy(update={"backend": "local"})
     bronze = Table(bronze_spec(settings, dataset.name))
     release = open_release(spark, settings, dataset, bronze)
     facts = {
