@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from deliveries import Batch, days_of, deliveries, split_in_order
 from deltalake import DeltaTable
-from include.producers.injected_faults import Shares
+from include.producers.faults import Shares
 from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from release_contents import assert_accounted, assert_same_contents, release_contents
