@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from deliveries import Batch, days_of, deliveries, split_in_order
 from deltalake import DeltaTable
-from include.producers.faults import Shares
 from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from release_contents import assert_accounted, assert_same_contents, release_contents
@@ -19,6 +18,7 @@ from small_release import SmallRelease, small_release
 
 from include.ground.delta_log import commits
 from include.ground.settings import Settings
+from include.producers.faults import Shares
 from spark_jobs.backends.release import tables_of
 from spark_jobs.tables.failpoints import Step
 
