@@ -57,7 +57,7 @@ def take(scene: Scene, ingest: Ingest, monkeypatch: pytest.MonkeyPatch, *brought
         table.commit(batch.app_id, batch.transaction, batch_metadata(table, files, batch), files)
         return files
 
-    monkeypatch.setattr(ingest_module, "commit_bronze", commit)
+    monkeypatch.setattr(ingest, "backend", Mock(ingest=commit))
     monkeypatch.setattr(ingest, "wait_for_next", lambda *_: None)
     monkeypatch.setattr(ingest, "_rows", lambda *_: None)
     ingest._commit(Mock(), number)
