@@ -99,7 +99,7 @@ def test_planned_offsets_are_on_disk_before_bronze_has_the_batch(
     disk.entries.clear()
     left: list[dict[Path, bytes]] = []
     monkeypatch.setattr("spark_jobs.stream.ingest.current_versions", lambda *_: {})
-    monkeypatch.setattr("spark_jobs.stream.ingest.commit_bronze", lambda *_: left.append(disk.files()) or [])
+    monkeypatch.setattr(ingest, "backend", Mock(ingest=lambda *_: left.append(disk.files()) or []))
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", disk.fsync)
         ingest._commit(Mock(), BATCHES)

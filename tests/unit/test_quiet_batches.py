@@ -295,9 +295,8 @@ def test_a_batch_that_came_meanwhile_makes_the_decision_void(scene: Scene, monke
 
 def repeat(ingest: Ingest, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Let Spark plan a batch again that bronze has."""
-    monkeypatch.setattr(
-        ingest_module, "commit_bronze", lambda table, _, batch, __: table.batch_files(batch.number, batch.number)
-    )
+    committed = Mock(ingest=lambda table, _, batch, __: table.batch_files(batch.number, batch.number))
+    monkeypatch.setattr(ingest, "backend", committed)
     ingest._commit(Mock(), number)
 
 
