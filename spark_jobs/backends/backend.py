@@ -32,7 +32,7 @@ Metadata = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Transaction:
-    """The platform's own name of a commit: an app id (`include/app_ids.py`), and its number, which commits once."""
+    """The platform's name of a commit: an app id (`include/ground/app_ids.py`), and its number, which commits once."""
 
     app_id: str
     version: int

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from source_tree import ROOT
+from source_tree import ROOT, files
 
 PRODUCTION = ("include", "spark_jobs", "dags")
 # Every dataset has one, and `__init__` names a package.
 SHARED_FILES = {"silver.py", "__init__.py"}
 CLASS_NAME = re.compile(r"\b[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+\b")
+FILE_NAME = re.compile(r"`([\w/-]+\.(?:py|java))`")
+TOPS = ("include/", "spark_jobs/", "tests/", "infra/", "dags/", "airflow_package/")
 PRODUCTS = {"PySpark", "OpenLineage"}
 
 
@@ -55,5 +57,17 @@ def test_docstrings_name_only_classes_that_exist() -> None:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         for word in CLASS_NAME.findall(ast.get_docstring(node) or "")
         if word not in known and word not in PRODUCTS
+    ]
+    assert unknown == []
+
+
+def test_documents_name_files_that_exist() -> None:
+    paths = set(files())
+    names = {PurePosixPath(path).name for path in paths}
+    unknown = [
+        f"{document}: {name}"
+        for document in sorted(path for path in paths if path.endswith(".md"))
+        for name in FILE_NAME.findall((ROOT / document).read_text("utf-8"))
+        if (name.startswith(TOPS) and name not in paths) or PurePosixPath(name).name not in names
     ]
     assert unknown == []
