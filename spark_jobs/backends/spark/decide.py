@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from include.declare.event_times import after, before
 from include.ground.record_coordinates import COORDINATES, POSITION, RANK
 from spark_jobs.backends.backend import DecisionCounts, Metadata, Transaction
+from spark_jobs.backends.spark.figures import figures
 from spark_jobs.backends.spark.isolate import failing_records, without_failing
 from spark_jobs.backends.spark.spark_table import SparkTable
 from spark_jobs.contract.validator import REASONS
@@ -206,7 +207,7 @@ def _counted(decision: _Decision, validated: DataFrame, rows: DataFrame) -> _Fou
         F.max(TIME).alias("high"),
         F.max("_row"),
     )
-    groups = sums.collect()
+    groups = figures(sums)
     made_of = [group for group in groups if group["_made"]]
     valid = [group for group in groups if not group["_made"] and not group["_rules"]]
     rows_in = sum(group["rows"] for group in groups if not group["_made"])
@@ -287,7 +288,7 @@ def _small(rows: DataFrame, count: int) -> DataFrame:
 
 
 def _latest(writer: SilverTables, rows: DataFrame) -> dict[str, datetime]:
-    found = rows.groupBy("_partition").agg(F.max(_time(writer)).alias("high")).collect()
+    found = figures(rows.groupBy("_partition").agg(F.max(_time(writer)).alias("high")))
     return {str(each["_partition"]): EPOCH + each["high"] * MICROSECOND for each in found}
 
 
@@ -361,7 +362,7 @@ def _rows_of_base(writer: SilverTables, source: Table, target: Table, month: Col
 def _counts_of(rejected: DataFrame) -> tuple[dict[str, int], dict[str, int]]:
     """Return rejected rows by reason, each once a record, and by disposition."""
     rules = F.array_distinct(F.transform("reasons", lambda reason: reason["rule"]))
-    groups = rejected.groupBy("disposition", rules.alias("rules")).agg(F.count(F.lit(1)).alias("rows")).collect()
+    groups = figures(rejected.groupBy("disposition", rules.alias("rules")).agg(F.count(F.lit(1)).alias("rows")))
     reasons, dispositions = Counter[str](), Counter[str]()
     for group in groups:
         dispositions[group["disposition"]] += group["rows"]

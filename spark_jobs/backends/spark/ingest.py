@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from include.ground.record_coordinates import AFTER
 from spark_jobs.backends.backend import Transaction
 from spark_jobs.backends.local.bronze import commit_bronze
+from spark_jobs.backends.spark.figures import figures
 from spark_jobs.backends.spark.spark_table import SparkTable
 from spark_jobs.layers.bronze import (
     GREGORIAN,
@@ -83,7 +84,7 @@ def _counted(rows: DataFrame) -> list[DataFile]:
     lows = [F.min(each).alias(f"low_{name}") for name, each in named.items()]
     highs = [F.max(each).alias(f"high_{name}") for name, each in named.items()]
     try:
-        found = rows.groupBy("partition").agg(F.count(F.lit(1)).alias("rows"), *lows, *highs).collect()
+        found = figures(rows.groupBy("partition").agg(F.count(F.lit(1)).alias("rows"), *lows, *highs))
     except (Py4JJavaError, PySparkException) as error:
         if OVERFLOW in str(error):
             raise TimesUnreadable from error

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.ground.record_coordinates import POSITION, RANK
+from spark_jobs.backends.spark.figures import figures
 from spark_jobs.contract.validator import REASONS
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.layers.transform_errors import (
@@ -51,7 +52,7 @@ def failing_records(writer: SilverTables, validated: DataFrame, transform: Trans
                 middle = (first + last) // 2
                 pending += [(middle + 1, last), (first, middle)]
             elif error:
-                ((batch, partition, offset),) = part.select(*RANK).collect()
+                ((batch, partition, offset),) = figures(part.select(*RANK))
                 failed[batch].append((partition, offset, error))
                 if len(failed[batch]) > most_tolerated(count_rows(writer.bronze, batch, batch)):
                     raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
