@@ -36,9 +36,9 @@ from include.ground.kafka import log_end_offsets, record_reader, topic_id
 from include.ground.settings import Settings
 from include.read.published_tables import batch_offsets
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.local import bronze
 from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.jobs.slice_job import write_kafka_records
-from spark_jobs.layers import bronze
 from spark_jobs.layers.bronze import KafkaRecords, complete_source_options
 from spark_jobs.stream.preflight import last_records
 
