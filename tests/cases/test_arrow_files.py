@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.ground.settings import Settings
-from spark_jobs.backends.local import kafka_ranges as bronze_files
+from spark_jobs.backends.local import bronze as bronze_files
 from spark_jobs.backends.local.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
 from spark_jobs.backends.local.bronze import rows_by_date
 from spark_jobs.backends.local.duckdb_session import duckdb_session

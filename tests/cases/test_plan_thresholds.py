@@ -12,8 +12,8 @@ from slice_patcher import copy_release
 from small_release import SmallRelease
 
 from include.change.backfill import BackfillPlan
-from include.change.plan_parameters import BackfillParameters, ReinstateParameters, ReleaseParameters, ReplayParameters
-from include.change.reinstate import ReinstatePlan
+from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
+from include.change.reinstate import ReinstateParameters, ReinstatePlan
 from include.change.release import ReleasePlan
 from include.change.replay import ReplayPlan
 from include.ground.paths import snapshot_path
