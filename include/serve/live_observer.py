@@ -90,6 +90,8 @@ class LiveObserver:
     _latencies: dict[tuple[str, str], float | None] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stop: threading.Event = field(default_factory=threading.Event)
+    _requested: threading.Event = field(default_factory=threading.Event)
+    """Set while a page has asked since the last observation began: the first page ends a long pause."""
     _snapshot: LiveSnapshot | None = None
     _requested_at: float = 0.0
     _behind: bool = False
@@ -105,20 +107,25 @@ class LiveObserver:
     def stop(self) -> None:
         """End the thread after its current observation."""
         self._stop.set()
+        self._requested.set()
 
     def snapshot(self) -> LiveSnapshot:
         """Return the last observation; wait for the first one. Raises NotObserved."""
-        self._requested_at = self.clock()
+        self._note_request()
         with self._changed:
             self._changed.wait_for(lambda: self._snapshot is not None, FIRST_WITHIN)
         if self._snapshot is None:
             raise NotObserved
         return self._snapshot
 
+    def _note_request(self) -> None:
+        self._requested_at = self.clock()
+        self._requested.set()
+
     @property
     def number(self) -> int:
         """The number of the last observation, 0 before the first."""
-        self._requested_at = self.clock()
+        self._note_request()
         return self._snapshot.number if self._snapshot else 0
 
     def intervals(self, dataset: str, chosen: TimeRange, until: datetime) -> list[Interval]:
@@ -157,8 +164,14 @@ class LiveObserver:
                 self.observe()
             except Exception:  # noqa: BLE001  (an error of one observation must not end all later ones)
                 traceback.print_exc()
-            idle = self.clock() - self._requested_at > IDLE_AFTER
-            self._stop.wait(0.0 if self._behind else IDLE_PAUSE if idle else PAUSE)
+            if not self._behind:
+                self._pause()
+
+    def _pause(self) -> None:
+        self._stop.wait(PAUSE)
+        if self.clock() - self._requested_at > IDLE_AFTER:
+            self._requested.clear()
+            self._requested.wait(IDLE_PAUSE - PAUSE)
 
     def _advance_histories(self) -> None:
         """Read new rows of the ledger, for a second at most; a long history is read in several steps."""
