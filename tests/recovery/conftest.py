@@ -27,7 +27,9 @@ def broker_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settin
 @pytest.fixture
 def site(broker_settings: Settings, request: pytest.FixtureRequest) -> Iterator[Site]:
     """A dataset named after the test."""
-    place = Site(broker_settings, re.sub(r"[^a-z0-9_]", "_", request.node.name.removeprefix("test_"))[:40])
+    # The end of a name has its parameters.
+    name = re.sub(r"[^a-z0-9_]", "_", request.node.name.removeprefix("test_"))[-40:].strip("_")
+    place = Site(broker_settings, name)
     place.prepare()
     yield place
     place.kill_all()
