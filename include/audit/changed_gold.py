@@ -50,7 +50,7 @@ from include.read.published_tables import PinnedTables, RefreshState, open_table
 class GoldFiles:
     """Paths below the table's folder: `kept` in both versions, `added` since, `removed` since.
 
-    `actions` are those of the published version, by path; `schema` is that of the files.
+    `actions`: the files of the published version, by path. `schema`: the columns of these files.
     """
 
     folder: Path

@@ -1,8 +1,9 @@
 """How many offsets the next ingest batch may have, and when it is planned.
 
-Spark's Kafka source limits a batch by offsets only, and reads the limit when the query starts. The bytes of a record
-are those of the last batch, uncompressed; at first, those of a few records of the topic. When a batch is measured, the
-next one is already planned: a limit that is wrong by a factor of two costs one batch and a restart.
+Spark's Kafka source limits a batch by offsets only, and reads the limit when the query starts. The driver divides the
+wanted bytes by the mean size of a record: uncompressed, in the last batch, and before the first batch in a few records
+of the topic. When a batch is measured, Spark has already planned the next one: a limit that is wrong by a factor of two
+costs one batch and a restart.
 
 The next batch is planned just in time for refine's next run (adr-0008): records of one that is committed during a run
 age until the run ends.
