@@ -199,7 +199,7 @@ class DerivedBackfillPlan(BackfillPlan):
         )
 
     def apply(self, settings: Settings, record: PlanRecord) -> Applied:
-        """Publish, and show it in the ledger at once."""
+        """Apply the patch; an equal slice is entered into the ledger at once too."""
         done = super().apply(settings, record)
         project_now(settings, record.plan.dataset)
         return done
@@ -222,7 +222,7 @@ class DerivedBackfillPlan(BackfillPlan):
         return confirmation(record, published, "corrected" if record.stage is Stage.APPLIED else "rolled back")
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
-        """Refuse what another plan or reader needs."""
+        """Raise PlanConflict: a patch of grains is reverted whole, so no other plan of the dataset may be open."""
         refuse_conflict(settings, record.plan.dataset)
 
     def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:

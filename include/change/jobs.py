@@ -20,7 +20,6 @@ from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.job_guard import TIMED_OUT
 from include.ground.paths import log_path
 from include.ground.settings import Settings
-from include.observe.ledger_writer import open_writer, project_dataset
 from include.observe.processes import is_expected, observe_stream
 from include.plans.journal import is_written, load_plan
 from include.plans.lookup import open_plans
@@ -241,6 +240,9 @@ def _awaited(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerRe
 
 def project_now(settings: Settings, dataset: str) -> None:
     """Project the new commits into the ledger; if it is not available, the stream or a rebuild does it later."""
+    # Imported late: commands that only parse folders load this module, and need no database.
+    from include.observe.ledger_writer import open_writer, project_dataset
+
     with suppress(HeadraceError):
         project_dataset(open_writer(settings), settings, dataset)
 

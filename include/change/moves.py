@@ -87,7 +87,7 @@ class ReleaseKind(PlanKind[Given]):
         return confirmation(record, published, "published" if is_applied else "rolled back")
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
-        """Refuse what another plan or reader needs."""
+        """Raise DependantsBreak while the rollback would stop a running reader."""
         refuse_rollback(settings, record)
 
     def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:

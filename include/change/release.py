@@ -165,7 +165,7 @@ class ReleasePlan(ReleaseKind[ReleaseParameters]):
         return release_sides(settings, found.published, found.built)
 
     def apply(self, settings: Settings, record: PlanRecord) -> Applied:
-        """Publish, and show it in the ledger at once."""
+        """Let a release that is far behind catch up, then publish it."""
         began = time.monotonic()
         self._catch_up(settings, record)
         applied = super().apply(settings, record)

@@ -2,7 +2,7 @@ r"""Regular expressions that Java, which validates records, and Python, which ch
 
 The two agree on characters, classes that are spelled out, groups, alternatives, quantifiers, `.`, `^` and `$` (with
 Java's UNIX_LINES). They differ on `\d`, `\w`, `\s` and `\b` outside ASCII, on classes within classes, and on flags.
-Both backtrack. A pattern that may take them too many steps for the longest text of its column (`regex_steps.py`), or
+Both backtrack. A pattern that may take too many steps for the longest text of its column (`regex_automaton.py`), or
 that recurses deeply, is refused: whoever may write to the topic could stop the stream with it.
 """
 

@@ -1,7 +1,7 @@
-"""Errors are data: one class for each decision of whoever catches them; a code, facts, and the next command.
+"""Errors with a code, facts and the next command, and the masking of secrets in all that is shown.
 
-Raise one of the three classes: `Refused("the port is in use", "headrace down", code="port-in-use", port=8080)`. Only an
-error that somebody catches by its name has a class of its own, which passes its facts on in the same way.
+A new error is one of three classes: `Refused("the port is in use", "headrace down", code="port-in-use", port=8080)`. It
+needs a class of its own only if somebody catches it by name; older errors have one nevertheless.
 """
 
 from __future__ import annotations

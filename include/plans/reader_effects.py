@@ -7,7 +7,6 @@ over the new tables while these were built; without that, a column of another ty
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -139,8 +138,3 @@ def _loss(use: ColumnUse, after: ColumnTypes) -> str:
 
 def _type(tables: ColumnTypes, use: ColumnUse) -> str | None:
     return {name.lower(): kind for name, kind in tables.get(use.table, {}).items()}.get(use.column)
-
-
-def analysed_from(stored: Any) -> dict[str, Analysed]:
-    """Return what a build job reported about the readers; nothing of builds by earlier versions."""
-    return ANALYSED.validate_python(stored or {})

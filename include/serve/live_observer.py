@@ -91,7 +91,7 @@ class LiveObserver:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stop: threading.Event = field(default_factory=threading.Event)
     _requested: threading.Event = field(default_factory=threading.Event)
-    """Set while a page has asked since the last observation began: the first page ends a long pause."""
+    """Set when a page asks or `stop` is called: both end a long pause."""
     _snapshot: LiveSnapshot | None = None
     _requested_at: float = 0.0
     _behind: bool = False
@@ -169,8 +169,9 @@ class LiveObserver:
 
     def _pause(self) -> None:
         self._stop.wait(PAUSE)
-        if self.clock() - self._requested_at > IDLE_AFTER:
-            self._requested.clear()
+        # Cleared before the checks: who asks or stops after them ends the wait.
+        self._requested.clear()
+        if self.clock() - self._requested_at > IDLE_AFTER and not self._stop.is_set():
             self._requested.wait(IDLE_PAUSE - PAUSE)
 
     def _advance_histories(self) -> None:

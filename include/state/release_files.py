@@ -96,6 +96,6 @@ def verified_file(path: Path) -> JsonFile[VerifiedRange]:
 
 
 def planned_slice_file(settings: Settings, plan: str) -> JsonFile[PlannedSlice]:
-    """Return `plan.json`, of which only the slice is read; `plan_journal.py` writes it."""
+    """Return `plan.json`, of which only the slice is read; `include/plans/journal.py` writes it."""
     path = plan_path(settings, plan) / "plan.json"
     return JsonFile(path, PlannedSlice, f"headrace plan show {plan}", "nothing was built")

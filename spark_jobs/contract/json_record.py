@@ -50,7 +50,7 @@ def json_values(record: Column, contract: Contract) -> Column:
     malformed (UTF-16), bad_utf8, empty, malformed, depth, trailing_data, not_object, malformed (a number of more than
     MAX_DIGITS digits in a row), out_of_range (NaN, Infinity), duplicate_key (its path is the detail; the record's own
     names must differ by more than case, as columns do), bad_utf8 (half a surrogate pair), control_char. Objects
-    and arrays are read whole: `field_types.py` rejects a column that gets one.
+    and arrays are read whole: `validator.py` rejects a column that gets one.
     """
     spark = SparkSession.active()
     function = _reader(spark)

@@ -3,7 +3,7 @@
 Reads: the published rows, and the sources at the versions that the publication names.
 Writes: rows before and after, and the grains to correct, into the plan's folder (`PlanFolder`).
 Guarantee: after is what the table's query gives; rows that differ in the last digits of a double stay as they are
-(`differing_rows.py`).
+(`row_differences.py`).
 After a crash: repeated from the start; production was not touched.
 """
 

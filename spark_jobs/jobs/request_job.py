@@ -1,6 +1,6 @@
 """Request job: executes a pending owner request while no stream runs.
 
-Reads: the owner request. Writes: what the driver would write for it (`execute_request.py`), and the response.
+Reads: the owner request. Writes: what the driver would write for it (`requests.py`), and the response.
 Guarantee: it holds the dataset's lease, so it is the only owner; the result is that of a running driver.
 After a crash: the request stays pending, and the next owner executes it.
 Does not: refine batches beyond those that the request needs.

@@ -3,7 +3,7 @@
 Reads: bronze, the publication. Writes: the release's own silver, rejected and gold.
 Guarantee: the same tables as the stream would write, however large its runs are; production is not touched.
 After a crash: the next start finishes the run that was begun, and continues.
-Does not: compare the release, or publish it (`execute_request.py`).
+Does not: compare the release, or publish it (`requests.py`).
 
 Usage: python -m spark_jobs.jobs.shadow_job DATASET RELEASE [MEMBER…]. Prints one JSON object per line: progress, then
 `built`; with derived datasets that are released too, the members, what each is compared with and built over.

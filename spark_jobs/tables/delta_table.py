@@ -173,10 +173,20 @@ class Table:
         self._stale = False
 
     def _refresh(self) -> None:
-        """Reload after a failed commit call, since the log may contain the commit."""
+        """Reload after a failed commit call, since the log may contain the commit. Raises OwnershipLost."""
         if self._stale:
             self._delta = DeltaTable(str(self.spec.path))
             self._load()
+            if self._owner is not None:
+                self._follow_owner()
+
+    def _follow_owner(self) -> None:
+        """Continue after the owner's last transaction in the log, which may be that of the failed call."""
+        known, mine = self._transaction_version(OWNER_APP_ID) or 0, owner_epoch(self._owner or 0)
+        if owner_epoch(known) != mine:
+            self._stale = True
+            raise OwnershipLost(self.spec.name, OWNER_APP_ID, f"epoch {owner_epoch(known)} has claimed it")
+        self._owner = known
 
     def advance(self) -> None:
         """Advance to the owner's newest commit, in a process that only reads the table."""

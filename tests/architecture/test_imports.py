@@ -220,7 +220,7 @@ def test_transformations_are_never_imported() -> None:
 
 
 @pytest.mark.parametrize("package", ["include.demo", "include.producers"])
-def test_product_imports_neither_demo_nor_benchmarks_nor_producers(package: str) -> None:
+def test_product_imports_neither_demo_nor_producers(package: str) -> None:
     users = ("include.demo", "include.producers")
     strays = [
         f"{m.path}:{line} imports {target}: name the command in include/cli/main.py's table instead"

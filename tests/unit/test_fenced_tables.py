@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from include.ground.app_ids import OWNER_APP_ID, owner_epoch
 from include.ground.delta_log import commits, transaction_version
+from spark_jobs.tables import delta_table
 from spark_jobs.tables.data_files import TableSpec
 from spark_jobs.tables.delta_table import RESTATED, OwnershipLost, Table
 
@@ -83,3 +86,36 @@ def test_transactions_are_found_without_reading_more_than_some_commits(
     assert Table(spec).committed("small/plan") == 1
     assert len(read) <= RESTATED
     assert transaction_version(spec.path, OWNER_APP_ID) == table._owner
+
+
+def test_commit_of_which_the_end_was_not_seen_keeps_its_owner_s_number(
+    spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, put = claimed(spec, 3), delta_table.put_commit
+
+    def fails_afterwards(*args: Any, **options: Any) -> None:
+        put(*args, **options)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_table, "put_commit", fails_afterwards)
+        with pytest.raises(OSError, match="Input/output"):
+            commit(table, 0)
+    assert table.committed("small/runs") == 0
+    commit(table, 1)
+    owners = [each.owner or 0 for each in commits(spec.path, after=0)]
+    assert [owner - owners[0] for owner in owners] == [0, 1, 2]
+
+
+def test_table_that_another_owner_claimed_meanwhile_is_not_continued(
+    spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = claimed(spec, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_table, "put_commit", Mock(side_effect=OSError(5, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output"):
+            commit(table, 0)
+    claimed(spec, 4)
+    for _ in range(2):
+        with pytest.raises(OwnershipLost):
+            table.committed("small/runs")

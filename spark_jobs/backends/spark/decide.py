@@ -87,6 +87,8 @@ class _Decision:
     run: RefineRun
     decided_until: int
     schemas_until: int
+    is_committed: bool = False
+    """Whether silver has the run, and only rejected lacks it."""
     held: list[DataFrame] = field(default_factory=list)
 
     def hold(self, rows: DataFrame) -> DataFrame:
@@ -107,7 +109,7 @@ def decide(writer: SilverTables, run: RefineRun, *, is_committed: bool) -> Spark
     paths = [writer.bronze.spec.path / file.path for file in writer.bronze.batch_files(*run.batches)]
     decided = facts.get("decided_until") if is_committed else writer.decisions.until()
     schemas = facts.get("schemas_until") if is_committed else writer.payloads.learn(paths)
-    decision = _Decision(writer, run, int(decided or 0), int(schemas or 0))
+    decision = _Decision(writer, run, int(decided or 0), int(schemas or 0), is_committed)
     try:
         return _decided(decision, decision.hold(_validated(decision)))
     except BaseException:
@@ -148,7 +150,8 @@ def _decided(decision: _Decision, validated: DataFrame) -> SparkRun:
         rejected, reasons, dispositions = invalid, dict(found.reasons), dict(found.dispositions)
     counts = DecisionCounts(
         found.rows_in,
-        found.accepted,
+        # Rejected is the rest of what silver has, also if the records were decided differently now.
+        count_rows(writer.silver, *run.batches) if decision.is_committed else found.accepted,
         found.rows_in - found.accepted,
         reasons,
         dispositions,

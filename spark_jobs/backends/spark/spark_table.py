@@ -12,10 +12,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from delta.tables import DeltaTable as SparkDelta
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,6 +28,9 @@ from include.ground.delta_log import commit_content, has_commit
 from spark_jobs.backends.backend import Metadata, Transaction
 from spark_jobs.tables.data_files import Bound, DataFile, TableSpec, widened
 from spark_jobs.tables.delta_table import OwnershipLost, Table, validate_types
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable as SparkDelta
 
 CONCURRENT_TRANSACTION = "ConcurrentTransactionException"
 STALE = "_stale"
@@ -62,17 +65,13 @@ class SparkTable(Table):
             matched = matched & condition
         values: dict[str, str | Column] = {f"`{name}`": F.col(f"s.`{name}`") for name in self.spec.schema.fieldNames()}
         with self._statement(source.sparkSession, transaction, metadata):
-            merge = (
-                SparkDelta.forPath(source.sparkSession, str(self.spec.path))
-                .alias("t")
-                .merge(source.alias("s"), matched)
-            )
+            merge = _by_spark(source.sparkSession, self.spec.path).alias("t").merge(source.alias("s"), matched)
             merge.whenMatchedDelete().whenNotMatchedInsert(f"not s.{STALE}", values).execute()
 
     def delete(self, session: SparkSession, condition: str, transaction: Transaction, metadata: Metadata) -> None:
         """Remove the rows for which a condition holds."""
         with self._statement(session, transaction, metadata):
-            SparkDelta.forPath(session, str(self.spec.path)).delete(condition)
+            _by_spark(session, self.spec.path).delete(condition)
 
     @contextmanager
     def _statement(self, session: SparkSession, transaction: Transaction, metadata: Metadata) -> Iterator[None]:
@@ -158,3 +157,10 @@ def _bound(kind: DataType, value: Any) -> Bound:
     if isinstance(kind, TimestampType):
         return datetime.fromisoformat(value).astimezone(UTC)
     return date.fromisoformat(value) if isinstance(kind, DateType) else value
+
+
+def _by_spark(session: SparkSession, path: Path) -> SparkDelta:
+    # Imported late: a driver of the local backend needs no delta-spark.
+    from delta.tables import DeltaTable
+
+    return DeltaTable.forPath(session, str(path))
