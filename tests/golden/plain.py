@@ -31,6 +31,8 @@ OWN_COLUMNS = ("_partition", "_offset")
 """Of the columns that the platform adds, the ones that are recorded; others are batches, revisions, sketches."""
 EARLIER = re.compile(r'("detail": ")\d+(/\d+/\d+")')
 """The batch, partition and offset of the record of which another one is a duplicate."""
+SOURCE_BATCH = re.compile(r'("[\w.]+ batch )\d+(?=",?$)', re.MULTILINE)
+"""The batch of a source table that a derived dataset has read."""
 TEXT_LEFT_OUT = (
     (re.compile(r"release [0-9a-f]{12}, batch \d+ *"), "release …, batch …"),
     (re.compile(r"files: \d+ verified"), "files: … verified"),
@@ -57,7 +59,7 @@ def _plain_item(key: str, item: Any) -> Any:
 def json_text(output: str) -> str:
     """Return a command's JSON output without what is left out, one value a line, keys sorted."""
     text = json.dumps(plain(json.loads(output)), indent=1, sort_keys=True, ensure_ascii=False)
-    return EARLIER.sub(r"\1…\2", text) + "\n"
+    return SOURCE_BATCH.sub(r"\1…", EARLIER.sub(r"\1…\2", text)) + "\n"
 
 
 def printed_text(output: str) -> str:

@@ -35,8 +35,20 @@ def test_a_value_that_is_not_shown_changes_the_hash() -> None:
 
 
 def test_times_ids_and_batches_are_left_out_of_json() -> None:
-    first = {"seconds": 1.5, "release": "c491e67ed50a", "reasons": [{"detail": "0/1/77"}], "rows": 3}
-    again = {"seconds": 2.5, "release": "a78794560a2a", "reasons": [{"detail": "4/1/77"}], "rows": 3}
+    first = {
+        "seconds": 1.5,
+        "release": "c491e67ed50a",
+        "reasons": [{"detail": "0/1/77"}],
+        "rows": 3,
+        "sources": ["s.a batch 2"],
+    }
+    again = {
+        "seconds": 2.5,
+        "release": "a78794560a2a",
+        "reasons": [{"detail": "4/1/77"}],
+        "rows": 3,
+        "sources": ["s.a batch 1"],
+    }
 
     assert json_text(json.dumps(first)) == json_text(json.dumps(again))
     assert json_text(json.dumps(first)) != json_text(json.dumps(first | {"rows": 4}))
