@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from include.ground.await_progress import NoProgress, Waiting
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.job_guard import TIMED_OUT
 from include.ground.paths import log_path
+from include.ground.processes import NoProgress, Waiting
 from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
 from include.plans.journal import is_written, load_plan

@@ -32,7 +32,7 @@ from include.ground.render_template import render_html
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_literal
 from include.observe.ledger_reader import RuleWarnings, RunCounts
-from include.observe.validation_history import StoredValidation, store_validation
+from include.observe.stream_history import StoredValidation, store_validation
 from include.plans.plan import Plan, PlanRecord
 from include.plans.stage_results import Compared
 from include.read.memory_database import memory_database

@@ -21,8 +21,7 @@ from include.declare.dataset import declared_dataset
 from include.declare.derived_dataset import require_declared
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.settings import Settings, load_settings
-from include.observe.disk_use import PartUse, disk_use
-from include.observe.ended_plans import EndedData, remove_ended
+from include.observe.ended_plans import EndedData, PartUse, disk_use, remove_ended
 from include.observe.ledger_reader import Batch, OffsetRange, open_reader
 from include.observe.ledger_writer import RebuildResult
 from include.observe.ledger_writer import rebuild as rebuild_ledger

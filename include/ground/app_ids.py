@@ -1,4 +1,12 @@
-"""App ids: the names of the platform's transactions in Delta logs. `include/observe/ledger_rows.py` reads them."""
+"""App ids: the names of the platform's transactions in Delta logs, and the check that this process may still commit.
+
+`include/observe/ledger_rows.py` reads app ids. A lease that can expire adds its check, which runs right before a commit
+or a publication takes effect, and so guards every table and publication of this process (docs/architecture.md §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 
 _REFRESH = "/refresh"
 _QUIET = "/quiet"
@@ -67,3 +75,24 @@ def owner_epoch(version: int) -> int:
 def owner_number(version: int) -> int:
     """Return the number of an owner's commit."""
     return version & ((1 << EPOCH_BITS) - 1)
+
+
+Check = Callable[[], None]
+_checks: list[Check] = []
+
+
+def add_check(check: Check) -> None:
+    """Add a check: while it raises, nothing is committed."""
+    _checks.append(check)
+
+
+def remove_check(check: Check) -> None:
+    """Remove a check, if it was added."""
+    if check in _checks:
+        _checks.remove(check)
+
+
+def require_ownership() -> None:
+    """Raise the error of the first check that fails: this process may no longer commit."""
+    for check in tuple(_checks):
+        check()

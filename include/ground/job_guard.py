@@ -1,6 +1,12 @@
-"""Run a command that ends with its parent and within a time limit, without leaving processes behind (Linux).
+"""Run a command that ends with its parent, without leaving processes behind (Linux).
 
-    python -m include.ground.job_guard PARENT LIMIT GRACE RECORD COMMAND ...
+    python -m include.ground.job_guard tether PARENT COMMAND ...
+
+The kernel kills the command when PARENT, which started this, ends: that is the end of the thread that started it, so a
+runner starts its drivers from its main thread. A driver's JVM ends with the driver: its standard input is a pipe that
+no process holds any more.
+
+    python -m include.ground.job_guard guard PARENT LIMIT GRACE RECORD COMMAND ...
 
 Start it as the leader of a session. When the parent dies, on SIGTERM and after LIMIT seconds, the command gets SIGTERM;
 after GRACE seconds every process of the session is killed. The kernel kills the command if this process is killed.
@@ -11,17 +17,39 @@ by which they request the end of the job: RECORD with the ending `.end` (include
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from include.ground.process_tether import PARENT_GONE, signal_with_parent
 from include.ground.processes import end_session
+
+PR_SET_PDEATHSIG = 1
+PARENT_GONE = 3
+
+
+def signal_with_parent(number: signal.Signals, parent: int | None = None) -> None:
+    """Have the kernel send a signal to this process when its parent dies; inherited by exec, not by fork.
+
+    With `parent`, exit at once when that process has died already: the kernel would send nothing.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if parent is not None and os.getppid() != parent:
+        os._exit(PARENT_GONE)
+
+
+def tether(parent: str, *command: str) -> int:
+    """Tie this process to its parent, then execute the command in it; return 3 when the parent is gone already."""
+    signal_with_parent(signal.SIGKILL)
+    if os.getppid() == int(parent):
+        os.execv(command[0], command)
+    return PARENT_GONE
+
 
 TIMED_OUT = 124
 SIGN_EVERY = 1.0
@@ -31,10 +59,10 @@ AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 def start_command(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start the command so that the kernel kills it when this process dies."""
 
-    guard = os.getpid()
+    this = os.getpid()
 
     def prepare() -> None:
-        signal_with_parent(signal.SIGKILL, guard)
+        signal_with_parent(signal.SIGKILL, this)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
 
     return subprocess.Popen(command, preexec_fn=prepare)
@@ -63,9 +91,8 @@ def end_command(job: subprocess.Popen[bytes], grace: float) -> None:
     end_session(os.getpid(), 0.0 if job.poll() is None else grace)
 
 
-def main(arguments: Sequence[str]) -> int:
+def guard(parent: str, limit: str, grace: str, record: str, *command: str) -> int:
     """Run the command; return its exit code, or TIMED_OUT. A signal that killed it kills this process too."""
-    parent, limit, grace, record, *command = arguments
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal_with_parent(signal.SIGTERM)
@@ -83,5 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
+COMMANDS: dict[str, Callable[..., int]] = {"tether": tether, "guard": guard}
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(COMMANDS[sys.argv[1]](*sys.argv[2:]))

@@ -43,7 +43,7 @@ from include.observe.lineage_events import (
 )
 from include.observe.lineage_tables import KnownTables
 from include.observe.processes import observe_stream
-from include.observe.validation_history import MOST_KEPT, StoredValidation, stored_validations
+from include.observe.stream_history import MOST_KEPT, StoredValidation, stored_validations
 from include.read.publication import (
     Publication,
     PublishedTable,

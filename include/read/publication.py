@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from include.ground.commit_guard import require_ownership
+from include.ground.app_ids import require_ownership
 from include.ground.durable_files import discard_unfinished, write_atomically
 from include.ground.errors import Terminal
 from include.ground.paths import (

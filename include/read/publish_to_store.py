@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from include.ground.commit_guard import require_ownership
+from include.ground.app_ids import require_ownership
 from include.ground.delta_log import (
     LOG,
     checkpoint_file,

@@ -24,8 +24,8 @@ from functools import partial
 
 import psutil
 
+from include.ground.job_guard import signal_with_parent
 from include.ground.paths import run_path
-from include.ground.process_tether import signal_with_parent
 from include.ground.processes import session_processes, stop_on
 from include.ground.settings import load_settings
 from include.state.process_states import AIRFLOW

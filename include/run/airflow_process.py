@@ -25,11 +25,11 @@ from typing import NoReturn
 
 import psutil
 
-from include.ground.await_progress import NoProgress, Waiting
 from include.ground.durable_files import write_atomically
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.paths import airflow_path, database_url, log_path
 from include.ground.ports import LOOPBACK, chosen_port
+from include.ground.processes import NoProgress, Waiting
 from include.ground.settings import CLONE, Settings, load_settings
 from include.run.airflow_parts import PARTS, airflow
 from include.run.child_process import spawn

@@ -88,7 +88,7 @@ def launch(
 
 def tethered(argv: Sequence[str]) -> list[str]:
     """Return the command wrapped so that the kernel kills it when this process dies."""
-    return [sys.executable, "-m", "include.ground.process_tether", str(os.getpid()), *argv]
+    return [sys.executable, "-m", "include.ground.job_guard", "tether", str(os.getpid()), *argv]
 
 
 # The kernel reports a child's exit code to its parent only.
@@ -207,7 +207,7 @@ def start_job(
     end_request_path(settings, name).unlink(missing_ok=True)
     forget_job_end(settings, name)
     limits = (str(os.getpid()), str(limit), str(GRACE))
-    guard = [sys.executable, "-m", "include.ground.job_guard", *limits, str(record), *command]
+    guard = [sys.executable, "-m", "include.ground.job_guard", "guard", *limits, str(record), *command]
     with log.open("ab") as errors, deferred_interrupts():
         how = {"stdin": subprocess.DEVNULL, "stderr": errors, **streams}
         process = subprocess.Popen(guard, cwd=CLONE, env=driver_environment(settings), start_new_session=True, **how)

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from include.ground.await_progress import NoProgress, Waiting
 from include.ground.errors import MASK, HeadraceError, Terminal, mask_secrets
 from include.ground.paths import console_path, lease_path, metrics_path, run_path
 from include.ground.ports import LOOPBACK, chosen_port
-from include.ground.processes import stop_on
+from include.ground.processes import NoProgress, Waiting, stop_on
 from include.ground.settings import CLONE, Settings, list_settings, load_settings
 from include.observe.processes import stalled_seconds, started_datasets, unsupervised_status
 from include.run.child_process import (

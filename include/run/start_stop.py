@@ -17,11 +17,10 @@ from pathlib import Path
 from include.declare.dataset import DatasetUnknown, misnamed_folders
 from include.declare.dataset_checks import validate_datasets
 from include.declare.derived_dataset import all_dataset_names
-from include.ground.await_progress import IDLE, NoProgress, Waiting, cpu_steps
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import log_path
 from include.ground.ports import EXECUTOR_SECONDS
-from include.ground.processes import process_label
+from include.ground.processes import IDLE, NoProgress, Waiting, cpu_steps, process_label
 from include.ground.settings import CLONE, Settings
 from include.observe.processes import (
     is_started,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from include.declare.contract_rules import RuleResult
-from include.observe.stream_history import Interval
-from include.observe.validation_history import StoredValidation, stored_validations
+from include.observe.stream_history import Interval, StoredValidation, stored_validations
 from include.serve.chart_shapes import LineChart, line_chart
 from include.serve.display_values import moment, percent, whole
 from include.serve.live_observer import LiveObserver, TimeRange

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
-from include.observe.disk_use import PartUse, disk_use
+from include.observe.ended_plans import PartUse, disk_use
 from include.serve.display_values import moment, size
 
 COUNTS = ("total", "current", "replaced", "log", "deletable")

@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, Self, TextIO
 
-from include.ground.commit_guard import add_check, remove_check
+from include.ground.app_ids import add_check, remove_check
 from include.ground.durable_files import unique_suffix
 from include.ground.errors import Transient
 from include.ground.paths import lease_domain_path, lease_url
@@ -179,7 +179,7 @@ class LeaseRole(StrEnum):
 
 
 class DatabaseLease:
-    """A lease that this process took; it may commit while the lease is held (`include/ground/commit_guard.py`)."""
+    """A lease that this process took; it may commit while the lease is held (`include/ground/app_ids.py`)."""
 
     def __init__(
         self,

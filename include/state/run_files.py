@@ -16,12 +16,19 @@ from typing import Any
 
 import psutil
 
-from include.ground.await_progress import cpu_steps
 from include.ground.errors import Terminal, Transient
 from include.ground.kafka_address import KafkaAddress, KafkaSecurity
 from include.ground.paths import run_path
 from include.ground.ports import is_open
-from include.ground.processes import any_thread_runs, boot_of, host_name, session_processes, this_boot, this_place
+from include.ground.processes import (
+    any_thread_runs,
+    boot_of,
+    cpu_steps,
+    host_name,
+    session_processes,
+    this_boot,
+    this_place,
+)
 from include.ground.settings import Settings, read_password
 from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.process_states import BROKER, ProcessState, job_name, log_size

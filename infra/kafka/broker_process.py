@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from include.ground.await_progress import Waiting, cpu_steps, file_size
 from include.ground.java import find_java
 from include.ground.ports import is_open
+from include.ground.processes import Waiting, cpu_steps, file_size
 from include.ground.settings import Settings
 
 PROPERTIES = "server.properties"

@@ -19,10 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.ground.await_progress import NoProgress, Waiting, cpu_steps, file_size
 from include.ground.errors import HeadraceError, Transient
 from include.ground.java import JarMismatch, find_java, sha256_of
 from include.ground.ports import LOOPBACK, free_ports
+from include.ground.processes import NoProgress, Waiting, cpu_steps, file_size
 from include.ground.schema_registry import SchemaRegistry
 from infra.jars.fetch import cache_folder, put
 from infra.jars.ivy import download_archive

@@ -26,8 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from include.ground.app_ids import OWNER_APP_ID, owner_epoch, owner_number, owner_version
-from include.ground.commit_guard import require_ownership
+from include.ground.app_ids import OWNER_APP_ID, owner_epoch, owner_number, owner_version, require_ownership
 from include.ground.delta_log import (
     LOG,
     TRANSACTION,

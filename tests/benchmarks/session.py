@@ -17,9 +17,9 @@ from benchmarks.follower import BenchFailed, Ends, PublicationFollower
 from benchmarks.sending import Target, send_frames
 from benchmarks.sent_records import SentRecords
 from benchmarks.state import LogLine, stopped_afterwards, temporary_state
-from include.ground.await_progress import NoProgress, Waiting
 from include.ground.kafka import ensure_topic, readable_end_offsets
 from include.ground.paths import publication_path
+from include.ground.processes import NoProgress, Waiting
 from include.ground.settings import Settings
 from include.run.start_stop import up
 from include.state.process_states import stream_name

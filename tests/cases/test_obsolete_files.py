@@ -27,7 +27,7 @@ from small_release import SmallRelease
 from include.declare.dataset import RELEASE_START, ReleaseStart
 from include.ground import delta_log as table_files
 from include.ground.paths import reading_lock_path, snapshot_path
-from include.observe.disk_use import disk_use
+from include.observe.ended_plans import disk_use
 from include.state.lease import shared_lock
 from spark_jobs.backends.release import tables_of
 from spark_jobs.stream.compaction import compact_tables

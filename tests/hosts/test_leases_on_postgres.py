@@ -14,7 +14,7 @@ import pytest
 from postgres_server import PostgresServer, postgres_server
 
 from include.ground import processes as process_place
-from include.ground.commit_guard import require_ownership
+from include.ground.app_ids import require_ownership
 from include.ground.paths import lease_path
 from include.ground.settings import CLONE, Settings
 from include.state import lease as database_lease

@@ -7,8 +7,8 @@ import sys
 import psutil
 import pytest
 
-from include.ground import await_progress
-from include.ground.await_progress import IDLE, LONGEST, NoProgress, Waiting, cpu_steps
+from include.ground import processes as await_progress
+from include.ground.processes import IDLE, LONGEST, NoProgress, Waiting, cpu_steps
 
 
 class Clock:

@@ -37,7 +37,7 @@ from include.ground.delta_log import (
 )
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
-from include.observe.disk_use import disk_use
+from include.observe.ended_plans import disk_use
 from include.observe.ledger_writer import project_dataset, rebuild
 from include.read.published_tables import batch_offsets
 from include.state.lease import shared_lock

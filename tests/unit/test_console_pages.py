@@ -18,7 +18,7 @@ from include.audit.run import AuditOutcome, outcome_file
 from include.declare.contract_rules import RuleResult
 from include.declare.dataset import snapshot_dataset
 from include.ground.settings import Settings
-from include.observe.validation_history import StoredValidation, store_validation
+from include.observe.stream_history import StoredValidation, store_validation
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.journal import save_comparison
 from include.plans.reader_effects import Effect

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.ground.commit_guard import require_ownership
+from include.ground.app_ids import require_ownership
 from include.state.lease import HELD_SHARE, DatabaseLease
 from include.state.lease_table import LeaseLost, LeaseTable
 

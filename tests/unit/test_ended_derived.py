@@ -13,8 +13,7 @@ from plan_samples import NOON, TO_APPLIED, plan_at
 from include.declare.derived_dataset import released_derived, snapshot_derived
 from include.ground.paths import log_path, release_path, snapshots_path
 from include.ground.settings import CLONE, Settings
-from include.observe.disk_use import disk_use
-from include.observe.ended_plans import ended_data, remove_ended
+from include.observe.ended_plans import disk_use, ended_data, remove_ended
 from include.plans.journal import comparison_path
 from include.plans.plan import DERIVED_RELEASE
 from include.plans.stage_results import Stage

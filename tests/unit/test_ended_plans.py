@@ -30,8 +30,7 @@ from include.ground.paths import (
 )
 from include.ground.settings import Settings
 from include.observe import ended_plans
-from include.observe.disk_use import PartUse, disk_use
-from include.observe.ended_plans import delete_moved, ended_data, move_ended, pass_over, remove_ended
+from include.observe.ended_plans import PartUse, delete_moved, disk_use, ended_data, move_ended, pass_over, remove_ended
 from include.observe.ledger_rows import Row, upsert
 from include.observe.ledger_schema import projected, runs
 from include.observe.ledger_writer import open_writer

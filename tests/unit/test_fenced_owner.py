@@ -14,7 +14,7 @@ import pytest
 from test_reading_publication import flights
 from test_table_commits import file, spec
 
-from include.ground.commit_guard import add_check, remove_check
+from include.ground.app_ids import add_check, remove_check
 from include.ground.delta_log import LOG
 from include.ground.paths import bronze_path
 from include.ground.settings import Settings

@@ -30,7 +30,7 @@ from include.observe.ledger_writer import open_writer, project_dataset
 from include.observe.lineage_sender import EventFollower, receiver
 from include.observe.plan_feed import FOLLOWED
 from include.observe.run_feeds import cursors_file
-from include.observe.validation_history import StoredValidation, store_validation
+from include.observe.stream_history import StoredValidation, store_validation
 from include.plans import journal as plan_journal
 from include.plans.index import index_path
 from include.plans.journal import record_failure, save_plan

@@ -158,7 +158,7 @@ def test_job_elsewhere_is_ended_by_its_guard(settings: Settings, tmp_path: Path)
     path.parent.mkdir(parents=True, exist_ok=True)
     limits = (str(os.getpid()), "60", "1", str(path))
     guard = subprocess.Popen(
-        [sys.executable, "-m", "include.ground.job_guard", *limits, "/bin/sleep", "60"], start_new_session=True
+        [sys.executable, "-m", "include.ground.job_guard", "guard", *limits, "/bin/sleep", "60"], start_new_session=True
     )
     try:
         record(settings, "plan:p1", age=EXPIRY + 5)

@@ -306,7 +306,7 @@ def test_tethered_process_ends_with_its_parent(tmp_path: Path) -> None:
 
 def test_tether_without_its_parent_starts_nothing(tmp_path: Path) -> None:
     made = tmp_path / "made"
-    argv = [sys.executable, "-m", "include.ground.process_tether", "1", "/bin/sh", "-c", f"touch '{made}'"]
+    argv = [sys.executable, "-m", "include.ground.job_guard", "tether", "1", "/bin/sh", "-c", f"touch '{made}'"]
     assert subprocess.run(argv, cwd=CLONE, check=False).returncode == 3
     assert not made.exists()
 
@@ -315,8 +315,8 @@ def test_drivers_are_tethered_to_the_runner(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = stand_ins.started()
-    assert run.argv[:4] == [sys.executable, "-m", "include.ground.process_tether", str(os.getpid())]
-    assert run.argv[4:] == driver_process.driver_command("flights")
+    assert run.argv[:5] == [sys.executable, "-m", "include.ground.job_guard", "tether", str(os.getpid())]
+    assert run.argv[5:] == driver_process.driver_command("flights")
 
 
 def test_invalid_declaration_blocks_the_first_start(settings: Settings) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from include.ground import await_progress
-from include.ground.await_progress import IDLE
+from include.ground import processes as await_progress
+from include.ground.processes import IDLE
 from include.ground.settings import Settings
 from include.run import start_stop
 from include.run.start_stop import await_streams

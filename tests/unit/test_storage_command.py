@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from include.cli.main import app
 from include.ground.errors import Terminal
 from include.ground.settings import Settings, load_settings
-from include.observe.disk_use import disk_use
+from include.observe.ended_plans import disk_use
 from include.plans.index import index_path
 
 

@@ -20,9 +20,9 @@ from include.audit.findings import FindingKind
 from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset, derived_audit
 from include.change.jobs import recompute_derived
-from include.ground.await_progress import NoProgress, Waiting
 from include.ground.errors import Terminal, Transient
 from include.ground.kafka import ensure_topic
+from include.ground.processes import NoProgress, Waiting
 from include.ground.settings import Settings
 from include.observe.progress import observe_catch_up
 from include.producers.faults import Shares

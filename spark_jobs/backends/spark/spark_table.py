@@ -22,8 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, DecimalType, TimestampType
 
-from include.ground.app_ids import OWNER_APP_ID, owner_epoch
-from include.ground.commit_guard import require_ownership
+from include.ground.app_ids import OWNER_APP_ID, owner_epoch, require_ownership
 from include.ground.delta_log import commit_content, has_commit
 from spark_jobs.backends.backend import Metadata, Transaction
 from spark_jobs.tables.data_files import Bound, DataFile, TableSpec, widened
