@@ -79,6 +79,7 @@ class BackfillPlan(SliceKind[BackfillParameters]):
     """Recomputes the events of a range of time from bronze; an equal result verifies the range."""
 
     name = BACKFILL
+    parameters = BackfillParameters
 
     def plan(
         self, settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""

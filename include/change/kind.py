@@ -62,6 +62,7 @@ class PlanKind(ABC, Generic[Given]):
     """One kind of plan: its own steps, which `stages.py` takes in the order of these methods."""
 
     name: ClassVar[str]
+    parameters: ClassVar[type[PlanParameters]]
     builds_whole_tables: ClassVar[bool] = False
     """Whether the build is whole tables: then the contract's rules are evaluated on them even if they are equal."""
 

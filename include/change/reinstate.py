@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Annotated
 
-from include.change.plan_parameters import AS_OF, PlanParameters
+from pydantic import Field
+
+from include.change.plan_parameters import AS_OF, HIDDEN, PlanParameters
 from include.change.slices import PlanRequest, SliceKind, create_slice_plan, published_view, refuse_not_ingested
 from include.declare.history_slice import BRONZE, Slice, Span, joined_spans
 from include.ground.errors import Terminal
@@ -165,14 +168,15 @@ class ReinstateParameters(PlanParameters):
     Discarded records are included only when the filter names their status or their offsets.
     """
 
-    records: RejectedFilter
-    why: str = ""
+    records: Annotated[RejectedFilter, HIDDEN]
+    why: str = Field("validated again", description="The reason; stored with the decision.")
 
 
 class ReinstatePlan(SliceKind[ReinstateParameters]):
     """Validates rejected records again."""
 
     name = REINSTATE
+    parameters = ReinstateParameters
 
     def plan(
         self,

@@ -97,6 +97,7 @@ class ReleasePlan(ReleaseKind[ReleaseParameters]):
     """Ships a dataset's changed folder as a new release, built as a shadow of production."""
 
     name = RELEASE
+    parameters = ReleaseParameters
 
     def plan(
         self, settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
@@ -185,6 +186,7 @@ class DerivedReleasePlan(ReleaseKind[ReleaseParameters]):
     """Ships a derived dataset's changed folder, built over the sources that the published release has used."""
 
     name = DERIVED_RELEASE
+    parameters = ReleaseParameters
 
     def plan(
         self, settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""

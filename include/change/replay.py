@@ -33,6 +33,7 @@ class ReplayPlan(SliceKind[ReplayParameters]):
     """Recomputes Kafka records with the published release, and fills what bronze lacks of them."""
 
     name = REPLAY
+    parameters = ReplayParameters
 
     def plan(
         self, settings: Settings, dataset: str, parameters: ReplayParameters, by: str, now: datetime, origin: str = ""

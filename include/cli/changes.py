@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +13,13 @@ from rich.console import Console
 
 from include.change import stages as plan_stages
 from include.change.backfill import BackfillPlan, recomputes_everything
+from include.change.kind import PlanKind
 from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
 from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
 from include.change.release import ReleasePlan
 from include.change.replay import ReplayPlan
 from include.cli.main import FAILED
 from include.cli.plan import (
-    THRESHOLD,
     YES,
     Planner,
     Refusal,
@@ -29,163 +30,78 @@ from include.cli.plan import (
 )
 from include.cli.rejected import Column, Reason, Since, Status, Until
 from include.cli.rejected import app as rejected_app
-from include.cli.terminal import AsJson, Offset, Offsets, Partition, batch_range, utc_time, validated
+from include.cli.terminal import AsJson, Offset, Offsets, Partition, given, with_options
 from include.ground.settings import Settings, load_settings
-from include.ground.strict_values import MAX_OFFSET, BatchRange
 from include.plans.journal import plan_lock
 from include.plans.plan import PlanRecord
 from include.read.rejected_records import RejectedFilter
 
-app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
-RELEASED = typer.Option("--dataset", help="The dataset with the changed folder.")
-BATCH = typer.Option(
-    "--from-batch", min=0, max=MAX_OFFSET, metavar="N", help="First bronze batch to recompute. (default: all)"
-)
-RELEASED_SINCE = typer.Option(
-    "--from-timestamp", parser=utc_time, metavar="TIME", help="First Kafka time to recompute, UTC, instead of a batch."
-)
-
-TOGETHER = typer.Option(
-    "--with", metavar="DERIVED", help="A derived dataset to release in the same plan; give it again for another one."
-)
-
-
-@app.callback()
-def release() -> None:
-    """Ship a changed dataset folder: build, compare, publish."""
-
-
-@app.command()
-def plan(
-    dataset: Annotated[str, RELEASED],
-    together: Annotated[list[str] | None, TOGETHER] = None,
-    batch: Annotated[int | None, BATCH] = None,
-    since: Annotated[datetime | None, RELEASED_SINCE] = None,
-    threshold: Annotated[float, THRESHOLD] = 0.0,
-    json_: AsJson = False,
-) -> None:
-    """Show what shipping the folder would change and cost; no table is touched."""
-    plan_only(_release(dataset, together, batch, since, threshold), json_)
-
-
-@app.command()
-def run(
-    dataset: Annotated[str, RELEASED],
-    together: Annotated[list[str] | None, TOGETHER] = None,
-    batch: Annotated[int | None, BATCH] = None,
-    since: Annotated[datetime | None, RELEASED_SINCE] = None,
-    threshold: Annotated[float, THRESHOLD] = 0.0,
-    yes: Annotated[bool, YES] = False,
-    json_: AsJson = False,
-) -> None:
-    """Plan, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
-    plan_and_run(_release(dataset, together, batch, since, threshold), yes, json_)
-
-
-def _release(
-    dataset: str, together: list[str] | None, batch: int | None, since: datetime | None, threshold: float
-) -> Planner:
-    members = tuple(dict.fromkeys(together or ()))
-    parameters = validated(
-        ReleaseParameters, members=members, from_batch=batch, from_timestamp=since, threshold=threshold
-    )
-    return lambda settings: ReleasePlan().plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
-
-
-backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
-replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and insert those that bronze lacks.")
-DATASET = typer.Option("--dataset", help="The dataset.")
-SINCE = typer.Option("--from", parser=utc_time, metavar="TIME", help="First event time, UTC.")
-UNTIL = typer.Option("--to", parser=utc_time, metavar="TIME", help="End of the event times, exclusive, UTC.")
-AFTER = typer.Option("--from-timestamp", parser=utc_time, metavar="TIME", help="First time in Kafka, UTC.")
-BEFORE = typer.Option(
-    "--to-timestamp", parser=utc_time, metavar="TIME", help="End of the times in Kafka, exclusive, UTC."
-)
-BATCHES = typer.Option("--batches", parser=batch_range, metavar="A..B", help="Bronze batches, both included.")
-SOURCE = typer.Option(
-    "--source", help="auto: Kafka where it has the records, bronze for the rest; kafka or bronze: nothing else."
-)
-REFERENCE = typer.Option(
-    "--reference", help="as-of: reference tables as they were at each batch; today: as they are now."
-)
+Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 WHOLE_HISTORY = typer.Option(
     "--whole-history", help="Recompute all of the history without a confirmation; the result still needs approval."
 )
+app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
+backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
+replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and insert those that bronze lacks.")
 
 
-@backfill.callback()
-def backfills() -> None:
-    """Recompute the events of a range of time, and verify or patch them."""
+@app.command("plan")
+@with_options(ReleaseParameters)
+def plan_release(dataset: Dataset, json_: AsJson = False, **options: Any) -> None:
+    """Show what shipping the folder would change and cost; no table is touched."""
+    plan_only(_planner(ReleasePlan(), dataset, options), json_)
 
 
-@replay.callback()
-def replays() -> None:
-    """Recompute Kafka records, and insert those that bronze lacks."""
+@app.command("run")
+@with_options(ReleaseParameters)
+def run_release(dataset: Dataset, yes: Annotated[bool, YES] = False, json_: AsJson = False, **options: Any) -> None:
+    """Plan, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
+    plan_and_run(_planner(ReleasePlan(), dataset, options), yes, json_)
 
 
 @backfill.command("plan")
-def backfill_plan(
-    dataset: Annotated[str, DATASET],
-    since: Annotated[datetime, SINCE],
-    until: Annotated[datetime, UNTIL],
-    reference: Annotated[str, REFERENCE] = "as-of",
-    threshold: Annotated[float, THRESHOLD] = 0.0,
-    json_: AsJson = False,
-) -> None:
+@with_options(BackfillParameters)
+def plan_backfill(dataset: Dataset, json_: AsJson = False, **options: Any) -> None:
     """Show which records would be recomputed, and the cost; no table is touched."""
-    plan_only(_backfill(dataset, since, until, reference, threshold), json_)
+    plan_only(_planner(BackfillPlan(), dataset, options), json_)
 
 
 @backfill.command("run")
+@with_options(BackfillParameters)
 def run_backfill(
-    dataset: Annotated[str, DATASET],
-    since: Annotated[datetime, SINCE],
-    until: Annotated[datetime, UNTIL],
-    reference: Annotated[str, REFERENCE] = "as-of",
-    threshold: Annotated[float, THRESHOLD] = 0.0,
+    dataset: Dataset,
     whole_history: Annotated[bool, WHOLE_HISTORY] = False,
     yes: Annotated[bool, YES] = False,
     json_: AsJson = False,
+    **options: Any,
 ) -> None:
     """Plan, build, compare; verify what is equal, patch what differs. If killed: `headrace plan apply ID` continues."""
-    plan_and_run(_backfill(dataset, since, until, reference, threshold), yes, json_, _unconfirmed(yes or whole_history))
+    plan_and_run(_planner(BackfillPlan(), dataset, options), yes, json_, _unconfirmed(yes or whole_history))
 
 
 @replay.command("plan")
-def replay_plan(
-    dataset: Annotated[str, DATASET],
-    offsets: Offsets = None,
-    after: Annotated[datetime | None, AFTER] = None,
-    before: Annotated[datetime | None, BEFORE] = None,
-    batches: Annotated[BatchRange | None, BATCHES] = None,
-    source: Annotated[str, SOURCE] = "auto",
-    reference: Annotated[str, REFERENCE] = "as-of",
-    threshold: Annotated[float, THRESHOLD] = 0.0,
-    json_: AsJson = False,
-) -> None:
+@with_options(ReplayParameters)
+def plan_replay(dataset: Dataset, json_: AsJson = False, **options: Any) -> None:
     """Show which records would be recomputed from which source, and the cost; no table is touched."""
-    options = {"source": source, "reference": reference, "threshold": threshold}
-    plan_only(_replay(dataset, offsets, (after, before), batches, **options), json_)
+    plan_only(_planner(ReplayPlan(), dataset, options), json_)
 
 
 @replay.command("run")
+@with_options(ReplayParameters)
 def run_replay(
-    dataset: Annotated[str, DATASET],
-    offsets: Offsets = None,
-    after: Annotated[datetime | None, AFTER] = None,
-    before: Annotated[datetime | None, BEFORE] = None,
-    batches: Annotated[BatchRange | None, BATCHES] = None,
-    source: Annotated[str, SOURCE] = "auto",
-    reference: Annotated[str, REFERENCE] = "as-of",
-    threshold: Annotated[float, THRESHOLD] = 0.0,
+    dataset: Dataset,
     whole_history: Annotated[bool, WHOLE_HISTORY] = False,
     yes: Annotated[bool, YES] = False,
     json_: AsJson = False,
+    **options: Any,
 ) -> None:
     """Plan, build, compare, request approval, patch. If it is killed, `headrace plan apply ID` continues."""
-    options = {"source": source, "reference": reference, "threshold": threshold}
-    planner = _replay(dataset, offsets, (after, before), batches, **options)
-    plan_and_run(planner, yes, json_, _unconfirmed(yes or whole_history))
+    plan_and_run(_planner(ReplayPlan(), dataset, options), yes, json_, _unconfirmed(yes or whole_history))
+
+
+def _planner(kind: PlanKind[Any], dataset: str, options: Mapping[str, Any]) -> Planner:
+    parameters = given(kind.parameters, options)
+    return lambda settings: kind.plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
 
 
 def _unconfirmed(confirmed: bool) -> Refusal:
@@ -208,30 +124,6 @@ def _unconfirmed(confirmed: bool) -> Refusal:
     return refuse
 
 
-def _backfill(dataset: str, since: datetime, until: datetime, reference: str, threshold: float) -> Planner:
-    parameters = validated(BackfillParameters, start=since, end=until, reference=reference, threshold=threshold)
-    return lambda settings: BackfillPlan().plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
-
-
-def _replay(
-    dataset: str,
-    offsets: Offsets,
-    times: tuple[datetime | None, datetime | None],
-    batches: BatchRange | None,
-    **options: Any,
-) -> Planner:
-    given = {"offsets": offsets, "time": times[0] or times[1], "batches": batches}
-    by = [name for name, value in given.items() if value is not None]
-    if len(by) != 1:
-        raise typer.BadParameter("give one of --offsets, --from-timestamp with --to-timestamp, --batches")
-    ranges: dict[str, Any] = {"offsets": offsets, "start": times[0], "end": times[1]}
-    if batches is not None:
-        ranges |= {"first_batch": batches.first, "last_batch": batches.last}
-    parameters = validated(ReplayParameters, by=by[0], **ranges, **options)
-    return lambda settings: ReplayPlan().plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
-
-
-Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 Why = Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")]
 
 
@@ -287,18 +179,18 @@ def discard_rejected(
 
 
 @rejected_app.command("reinstate")
+@with_options(ReinstateParameters)
 def reinstate_rejected(
     dataset: Dataset,
-    why: Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")] = "validated again",
     reason: Reason = None,
     column: Column = None,
     status: Status = None,
     since: Since = None,
     until: Until = None,
     offsets: Offsets = None,
-    threshold: Annotated[float, THRESHOLD] = 0.0,
     yes: Annotated[bool, YES] = False,
     json_: AsJson = False,
+    **options: Any,
 ) -> None:
     """Validate records again, with their fixes and the published release; valid ones are added to silver.
 
@@ -307,12 +199,7 @@ def reinstate_rejected(
     """
 
     selection = _record_filter(reason, column, status, since, until, offsets)
-    parameters = validated(ReinstateParameters, records=selection, threshold=threshold, why=why)
-    plan_and_run(
-        lambda settings: ReinstatePlan().plan(settings, dataset, parameters, current_user(), datetime.now(UTC)),
-        yes,
-        json_,
-    )
+    plan_and_run(_planner(ReinstatePlan(), dataset, {**options, "records": selection}), yes, json_)
 
 
 def _record_filter(

@@ -27,7 +27,7 @@ from include.change.stages import (
     stage_lines,
 )
 from include.cli.main import FAILED, INTERRUPTED
-from include.cli.terminal import AsJson, share, show_comparison, wide_console
+from include.cli.terminal import AsJson, show_comparison, wide_console
 from include.ground.settings import Settings, load_settings
 from include.plans.journal import (
     PlanUnreadable,
@@ -46,9 +46,6 @@ app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planni
 ID = typer.Argument(metavar="ID", help="The plan's id, see `headrace plan list`.")
 DETAILS = typer.Option("--details", help="All differences, instead of the three that matter most.")
 YES = typer.Option("--yes", help="Approve without a confirmation.")
-THRESHOLD = typer.Option(
-    "--threshold", parser=share, metavar="SHARE", help="Share of differing keys that needs no approval: 0.01 or 1%."
-)
 LISTED = 50
 NO_PLANS = "no plans yet: headrace release|backfill|replay plan --dataset D"
 # A command whose job was ended releases the plan.

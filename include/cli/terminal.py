@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from include.change.plan_parameters import Parameters
 from include.ground import strict_values
 from include.ground.strict_values import MAX_OFFSET, MAX_PARTITION
 
 Value = TypeVar("Value")
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=Parameters)
 
 
 def parser_of(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
@@ -31,9 +34,8 @@ def parser_of(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
 
 
 utc_time = parser_of(strict_values.utc_time)
-share = parser_of(strict_values.share)
 offset_ranges = parser_of(strict_values.offset_ranges)
-batch_range = parser_of(strict_values.batch_range)
+share = parser_of(strict_values.share)
 output_file = parser_of(strict_values.output_file)
 sample_file = parser_of(strict_values.sample_file)
 
@@ -51,17 +53,52 @@ Partition = Annotated[int, typer.Argument(min=0, max=MAX_PARTITION)]
 Offset = Annotated[int, typer.Argument(min=0, max=MAX_OFFSET)]
 
 
-def validated(model: type[Model], **options: Any) -> Model:
-    """Return a command's options as a parameter model; options that were not given are left out.
+def with_options(model: type[Parameters]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of a parameter model, in place of its `**options`."""
 
-    Raises typer.BadParameter with the first wrong option.
-    """
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        first, *others, _ = inspect.signature(command, eval_str=True).parameters.values()
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (first, *others)]
+        signature = inspect.Signature([own[0], *_options(model), *own[1:]])
+
+        @wraps(command)
+        def called(**values: Any) -> None:
+            command(**values)
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        return called
+
+    return decorated
+
+
+def _options(model: type[Parameters]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each field of a model that a command takes."""
+    types = get_type_hints(model)
+    for name in model.names():
+        field = model.model_fields[name]
+        option = model.option(name)
+        if option.hidden:
+            continue
+        parse = None if option.parser is None else parser_of(option.parser)
+        kind = list[str] | None if field.annotation == Sequence[str] else types[name]
+        info = typer.Option(option.name, parser=parse, metavar=option.metavar, help=option.help or field.description)
+        default = inspect.Parameter.empty if field.is_required() else None if kind != types[name] else field.default
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def given(model: type[Model], options: Mapping[str, Any]) -> Model:
+    """Return a command's options as its parameter model. Raises typer.BadParameter with the first wrong option."""
     try:
-        return model.model_validate({name: value for name, value in options.items() if value is not None})
+        return model.of_options(options)
     except ValidationError as error:
         first = error.errors()[0]
-        name, why = str(first["loc"][0]) if first["loc"] else "", first["msg"].removeprefix("Value error, ")
-        raise typer.BadParameter(f"{name}: {why}" if name else why) from error
+        why = first["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(
+            f"{model.option(str(first['loc'][0])).name}: {why}" if first["loc"] else why
+        ) from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 WIDE = 4_000
