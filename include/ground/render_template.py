@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -20,6 +22,13 @@ def render_html(template: str, **values: object) -> str:
 def render_markdown(template: str, **values: object) -> str:
     """Return the text; values are code spans, except those that the template declares `safe`."""
     return _environment(markdown=True).get_template(template).render(values)
+
+
+def html_templates(filters: Mapping[str, Callable[[Any], str]]) -> Environment:
+    """Return the templates of pages, with more filters."""
+    found = _environment(markdown=False).overlay()
+    found.filters = {**found.filters, **filters}
+    return found
 
 
 def code_span(value: object) -> str:

@@ -23,14 +23,13 @@ from include.ground.paths import NotAFolderName
 from include.ground.settings import Settings
 from include.plans.journal import PlanUnknown
 from include.read.published_tables import TableUnknown
-from include.serve import airflow_api, live_stream, plan_pages, quality_routes, session_pages, stream_pages, table_pages
+from include.serve import airflow_api, datasets, lineage, overview, page_response, plan_decisions, tables
 from include.serve.live_observer import LiveObserver
 from include.serve.log_in import Access
-from include.serve.page_response import STATIC, Console, page
+from include.serve.page_response import STATIC, Console, FormRefused, page
 from include.serve.plan_decisions import DecisionUnknown
 from include.serve.remote_work import RemoteWork
 from include.serve.request_guard import RequestGuard
-from include.serve.session_pages import FormRefused
 
 NOT_FOUND = (DatasetUnknown, PlanUnknown, TableUnknown, IsDerived, NotAFolderName, DecisionUnknown)
 
@@ -50,7 +49,7 @@ def console_app(settings: Settings, host: str) -> FastAPI:
     app.state.is_loopback = is_loopback(host)
     app.state.work = RemoteWork()
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    for module in (stream_pages, quality_routes, table_pages, plan_pages, session_pages, live_stream, airflow_api):
+    for module in (overview, datasets, tables, lineage, plan_decisions, page_response, airflow_api):
         app.include_router(module.routes)
     app.add_api_route("/health", healthy, methods=["GET"])
     app.add_middleware(RequestGuard)

@@ -15,6 +15,7 @@ from plan_samples import NOON, advanced, plan_at
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.audit.run import AuditOutcome, outcome_file
+from include.declare.column_lineage import dataset_columns
 from include.declare.contract_rules import RuleResult
 from include.declare.dataset import snapshot_dataset
 from include.ground.settings import Settings
@@ -23,8 +24,6 @@ from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.journal import save_comparison
 from include.plans.reader_effects import Effect
 from include.plans.stage_results import Stage
-from include.serve import column_view
-from include.serve.dataset_view import rejected_samples
 
 PAGES = [
     *("/", "/?range=day", "/?range=nonsense", "/plans", "/tables", "/lineage", "/storage", "/sql", "/log-in"),
@@ -77,19 +76,22 @@ def test_dataset_shows_counts_by_layer_and_reasons(client: TestClient) -> None:
     ("detail", "shown"),
     [("7/1/40851", "the first one is partition 1, offset 40,851, batch 7"), ("seen before", "seen before")],
 )
-def test_duplicate_names_the_place_of_the_record_that_counts(settings: Settings, detail: str, shown: str) -> None:
+def test_duplicate_names_the_place_of_the_record_that_counts(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, detail: str, shown: str
+) -> None:
     reasons = [{"rule": "duplicate", "column": "event_id", "detail": detail}]
     warehouse = SmallWarehouse(settings)
     warehouse.write("bronze", [bronze_row(0, b"{}"), bronze_row(1, b"{}")])
     warehouse.write("silver", [silver_row(0, "a")])
     warehouse.write("rejected", [rejected_row(1, "duplicate", reasons=reasons)])
     warehouse.move(offsets={0: 2})
-    (sample,) = rejected_samples(settings, "sales", None)
-    assert list(sample.reasons) == [f"duplicate · event_id · {shown}"]
+    monkeypatch.setattr("include.serve.datasets.progress_of", lambda *_: None)
+    with console_client(settings) as client:
+        assert f"<li>duplicate · event_id · {shown}</li>" in client.get("/datasets/sales/rejected").text
 
 
 def test_runs_are_paged_by_batch(client: TestClient, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.serve.runs_view.PAGE", 2)
+    monkeypatch.setattr("include.serve.datasets.RUNS_SHOWN", 2)
     newest = client.get("/datasets/flights/runs").text
     assert re.findall(r'<th scope="row">(\d+)</th>', newest) == ["2", "1"]
     older = re.search(r'href="(/datasets/flights/runs\?release=\w+&amp;before=1)"', newest)
@@ -108,7 +110,7 @@ def test_runs_are_paged_by_batch(client: TestClient, stream: Stream, monkeypatch
 )
 def test_markup_in_data_is_text(client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "rejected" in path:
-        monkeypatch.setattr("include.serve.stream_pages.progress_of", lambda *_: None)
+        monkeypatch.setattr("include.serve.datasets.progress_of", lambda *_: None)
     text = client.get(path).text
     assert HOSTILE not in text
     assert "&lt;script&gt;alert(" in text
@@ -153,7 +155,7 @@ def test_plan_shows_stages_with_their_authors(settings: Settings, client: TestCl
 
 
 def test_rejected_records_are_shown_over_time_by_reason(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.serve.stream_pages.rejected_samples", lambda *_: [])
+    monkeypatch.setattr("include.serve.datasets.rejected_samples", lambda *_: [])
     text = client.get("/datasets/flights/rejected?reason=type&range=month").text
     assert "Rejected by type" in text
     assert '<a href="/datasets/flights/rejected?reason=type&amp;range=month" aria-current="true">' in text
@@ -181,8 +183,8 @@ def test_derived_dataset_has_its_tables_quality_and_rules_and_no_records(client:
 def test_table_shows_what_each_column_is_computed_from(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot_dataset(settings, "flights")
     GrownHistory(settings).add_batch()
-    computed = Mock(side_effect=column_view.dataset_columns)
-    monkeypatch.setattr(column_view, "dataset_columns", computed)
+    computed = Mock(side_effect=dataset_columns)
+    monkeypatch.setattr("include.serve.tables.dataset_columns", computed)
     with console_client(settings) as client:
         texts = [client.get("/tables/silver.flights").text for _ in range(2)]
     assert (computed.call_count, texts[0]) == (1, texts[1]), "columns of a version are computed once"
@@ -193,12 +195,13 @@ def test_table_shows_what_each_column_is_computed_from(settings: Settings, monke
 
 
 def test_live_part_is_sent_as_an_event(client: TestClient) -> None:
+    from include.serve.datasets import dataset_part, progress_of
+    from include.serve.live_observer import RANGES
     from include.serve.page_response import part
-    from include.serve.stream_pages import dataset_part
 
-    console = client.app.state.console  # type: ignore[attr-defined]
-    template, view = dataset_part(console, "flights", "hour")
-    assert '<h2 id="journey">' in part(template, view=view)
+    observer = client.app.state.console.observer  # type: ignore[attr-defined]
+    template, shown = dataset_part(observer, progress_of(observer.snapshot(), "flights"), RANGES["hour"])
+    assert '<h2 id="journey">' in part(template, **shown)
 
 
 def test_plan_shows_changed_columns_before_and_after(settings: Settings, client: TestClient) -> None:

@@ -29,8 +29,7 @@ from include.ground.http_server import source_network
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE, Settings
 from include.serve import log_in
-from include.serve.guess_limits import BY_SOURCE, BY_USER, TooManyAttempts
-from include.serve.log_in import Access, add_user
+from include.serve.log_in import BY_SOURCE, BY_USER, Access, TooManyAttempts, add_user
 from include.serve.request_guard import MOST_BODY_BYTES
 
 TOKEN = "a token of more than twenty characters"

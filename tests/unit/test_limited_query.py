@@ -11,7 +11,7 @@ from include.ground.settings import Settings
 from include.read.limited_query import QueryLimits, QueryTimedOut, limited_query
 from include.read.published_sql import QueryFailed
 from include.read.published_tables import pinned
-from include.serve.query_view import MOST_ROWS, query_view
+from include.serve.tables import MOST_ROWS, query_view
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from include.plans.lookup import next_plan_id, open_plans
 from include.plans.plan import BACKFILL, REPLAY
 from include.plans.stage_results import Stage
 from include.read.publication import publish
-from include.serve.plans_view import PAGE, plans_view
+from include.serve.plan_decisions import PAGE, plans_part
 from spark_jobs.stream.upkeep import AutomaticRemoval
 
 COPIES = 250
@@ -110,8 +110,9 @@ def test_list_opens_the_plans_that_it_shows(settings: Settings, monkeypatch: pyt
 
 def test_page_of_the_console_opens_the_plans_that_it_shows(settings: Settings) -> None:
     pages = []
-    assert len(opened_by(lambda: pages.append(plans_view(settings, 2)))) == PAGE
-    assert (len(pages[0].plans), pages[0].total, pages[0].newer, pages[0].older) == (PAGE, 4 * COPIES + 4, 1, 3)
+    assert len(opened_by(lambda: pages.append(plans_part(settings, 2)))) == PAGE
+    (page,) = pages
+    assert (len(page["lines"]), page["total"], page["newer"], page["older"]) == (PAGE, 4 * COPIES + 4, 1, 3)
 
 
 def test_rollback_of_the_last_applied_plan_opens_this_one(settings: Settings) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from include.observe.watermark import PartitionState, PartitionTime, TableWait, WatermarkStatus, watermark_json
-from include.serve.dataset_view import watermark_view
-from include.serve.table_pages import table_waits
+from include.serve.page_response import PAGES
+from include.serve.tables import table_waits
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 AHEAD = PartitionTime(0, AT + timedelta(hours=9), PartitionState.WAITING, AT, holds=False)
@@ -16,12 +18,14 @@ FOUND = WatermarkStatus(AT - timedelta(hours=2), timedelta(minutes=5), (AHEAD, Q
 
 
 def test_page_of_a_dataset_names_the_partition_that_holds_the_watermark() -> None:
-    view = watermark_view(FOUND)
-    assert view.complete == "2026-10-31 22:00:00"
-    assert view.held.startswith("Partition 2 (lagging) holds the watermark: its latest row is of 2026-11-01 00:00:00")
-    assert "idle after 5 min" in view.held
-    assert [cells[0] + cells[-1] for cells in view.partitions] == ["0", "2holds it"]
-    assert watermark_view(None).partitions == ()
+    macros: Any = PAGES.get_template("console/tabs.html.j2").module
+    shown = macros.watermark_table(FOUND)
+    assert "Complete up to 2026-10-31 22:00:00 UTC. Partition 2 (lagging) holds the watermark: its latest row" in shown
+    assert "its latest row is of 2026-11-01 00:00:00" in shown
+    assert "idle after 5 min" in shown
+    rows = re.findall(r'<th scope="row">(\d)</th>.*?<td>([^<]*)</td></tr>', shown)
+    assert rows == [("0", ""), ("2", "holds it")]
+    assert "<table>" not in macros.watermark_table(None)
 
 
 def test_page_of_a_table_says_what_it_waits_for() -> None:

@@ -1,9 +1,25 @@
-"""Charts as shapes: coordinates, labels and tooltips that `console/charts.html.j2` draws as SVG (adr-0001)."""
+"""What pages draw: charts as shapes for `console/charts.html.j2` (adr-0001), badges, and values as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from include.declare.event_times import utc_text
+
+GOOD, WARNING, BAD, IDLE = "good", "warning", "bad", "idle"
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A short text with a tone (good, warning, bad, idle) and the reason behind it."""
+
+    text: str
+    tone: str
+    why: str = ""
+
 
 WIDTH, HEIGHT = 320.0, 72.0
 TOP, BOTTOM = 6.0, 66.0
@@ -37,7 +53,6 @@ class LineChart:
     last_label: str
     hover: Sequence[HoverArea]
     rows: Sequence[tuple[str, str]]
-    kind: str = "line"
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,6 @@ class BarChart:
     last_label: str
     hover: Sequence[HoverArea]
     rows: Sequence[tuple[str, Sequence[str]]]
-    kind: str = "bars"
 
 
 def line_chart(
@@ -172,3 +186,66 @@ def _bars(columns: Sequence[Sequence[float]], highest: float) -> Iterator[Bar]:
             y -= height
             if value:
                 yield Bar(series, n * width + gap / 2, y, width - gap, max(height, 0.6))
+
+
+UNKNOWN = "–"
+STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def whole(value: float | None) -> str:
+    """Return a whole number with separators."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def short(value: float | None) -> str:
+    """Return a number in few characters: 950, 1.2k, 34M."""
+    if value is None:
+        return UNKNOWN
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as text of at most two units: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    for (size, unit), (smaller, small_unit) in zip(STEPS, (*STEPS[1:], (1, "s")), strict=True):
+        if seconds >= size:
+            rest = int(seconds % size // smaller)
+            return f"{int(seconds // size)} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{seconds:.0f} s"
+
+
+def moment(value: datetime | None) -> str:
+    """Return a time in UTC, to the second."""
+    return UNKNOWN if value is None else utc_text(value)
+
+
+def moment_of_ms(value: int | None) -> str:
+    """Return a time that is given in milliseconds since 1970."""
+    return UNKNOWN if value is None else moment(datetime.fromtimestamp(value / 1000, UTC))
+
+
+def size(count: float | None) -> str:
+    """Return bytes as text: 950 B, 1.2 kB, 34 MB."""
+    if count is None:
+        return UNKNOWN
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return f"{count / limit:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def percent(share: float | None) -> str:
+    """Return a share (0 to 1) in percent, with three digits."""
+    return UNKNOWN if share is None else f"{100 * share:.3g} %"
+
+
+FILTERS: Mapping[str, Callable[[Any], str]] = {
+    each.__name__: each for each in (whole, duration, moment, moment_of_ms, size, percent)
+}
+"""What templates format values with."""

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from include.audit.run import AuditOutcome
 from include.observe.progress import DatasetProgress, DerivedProgress
 from include.observe.stream_history import Interval
-from include.observe.watermark import WatermarkStatus
 from include.plans.plan import PlanRecord
-from include.serve.chart_shapes import LineChart, line_chart
-from include.serve.display_values import UNKNOWN, duration, moment, percent, short, whole
+from include.serve.charts import (
+    BAD,
+    GOOD,
+    IDLE,
+    WARNING,
+    Badge,
+    LineChart,
+    duration,
+    line_chart,
+    moment,
+    percent,
+    short,
+    whole,
+)
 from include.serve.live_observer import LiveObserver, LiveSnapshot, TimeRange
+from include.serve.page_response import Chosen, Shared, events, page, part, refuse_many
 from include.state.process_states import ProcessState, ProcessStatus
 
-GOOD, WARNING, BAD, IDLE = "good", "warning", "bad", "idle"
 TONES = {
     ProcessState.RUNNING: GOOD,
     ProcessState.STARTING: WARNING,
@@ -25,15 +41,22 @@ TONES = {
     ProcessState.PENDING: WARNING,
     ProcessState.STOPPED: IDLE,
 }
+AnyProgress = DatasetProgress | DerivedProgress
+routes = APIRouter()
 
 
-@dataclass(frozen=True)
-class Badge:
-    """A short text with a tone (good, warning, bad, idle) and the reason behind it."""
+@routes.get("/")
+def overview(request: Request, console: Shared, chosen: Chosen) -> HTMLResponse:
+    """Return the overview of all streams."""
+    shown, live = overview_part(console.observer, chosen), f"/live/overview?range={chosen.name}"
+    return page(request, "overview", "Overview", "Overview", live=live, chosen=chosen.name, **shown)
 
-    text: str
-    tone: str
-    why: str = ""
+
+@routes.get("/live/overview", response_class=EventSourceResponse, dependencies=[Depends(refuse_many)])
+async def live_overview(request: Request, console: Shared, chosen: Chosen) -> AsyncIterator[ServerSentEvent]:
+    """Stream the overview."""
+    async for event in events(request, lambda: part("overview", **overview_part(console.observer, chosen))):
+        yield event
 
 
 @dataclass(frozen=True)
@@ -44,66 +67,38 @@ class StreamCard:
     badges: Sequence[Badge]
     facts: Sequence[tuple[str, str]]
     charts: Sequence[LineChart]
-    plans: Sequence[tuple[str, str]]
+    plans: Sequence[PlanRecord]
     audit: Badge
 
 
-@dataclass(frozen=True)
-class ProcessRow:
-    """One process of the state folder."""
-
-    name: str
-    badge: Badge
-    pid: str
-    restarts: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class OverviewView:
-    """All that the overview shows."""
-
-    at: str
-    streams: Sequence[StreamCard]
-    unused: Sequence[str]
-    """Datasets that have neither records nor a requested stream."""
-    processes: Sequence[ProcessRow]
-    notes: Sequence[str]
-
-
-def overview_view(observer: LiveObserver, chosen: TimeRange) -> OverviewView:
-    """Return the overview as it is now."""
+def overview_part(observer: LiveObserver, chosen: TimeRange) -> dict[str, Any]:
+    """Return what the overview shows; `unused` datasets have neither records nor a requested stream."""
     now = observer.snapshot()
-    used = [each for each in now.progress.datasets if is_used(each, now)]
-    derived = [each for each in now.progress.derived if each.run is not None or each.process.pid]
-    cards = [stream_card(observer, now, each, chosen) for each in used]
-    cards += [derived_card(now, each) for each in derived]
+    cards = [stream_card(observer, now, each, chosen) for each in now.progress.datasets if _is_used(each, now)]
+    cards += [derived_card(now, each) for each in now.progress.derived if each.run is not None or each.process.pid]
     shown = {card.dataset for card in cards}
-    names = [*(each.dataset for each in now.progress.datasets), *(each.dataset for each in now.progress.derived)]
-    return OverviewView(
-        at=moment(now.at),
-        streams=cards,
-        unused=[name for name in names if name not in shown],
-        processes=[process_row(each) for each in now.progress.processes if _is_shown(each)],
-        notes=now.notes,
-    )
+    declared: list[AnyProgress] = [*now.progress.datasets, *now.progress.derived]
+    return {
+        "now": now,
+        "cards": cards,
+        "unused": [each.dataset for each in declared if each.dataset not in shown],
+        "processes": [(each, process_badge(each)) for each in now.progress.processes if _is_shown(each)],
+    }
 
 
-def is_used(each: DatasetProgress, now: LiveSnapshot) -> bool:
+def _is_used(each: DatasetProgress, now: LiveSnapshot) -> bool:
     """Whether a dataset has a stream, records or a publication."""
     return bool(each.process.pid or each.dataset in now.published or each.process.state is not ProcessState.STOPPED)
 
 
+def _is_shown(process: ProcessStatus) -> bool:
+    return process.state is not ProcessState.STOPPED or not process.name.startswith("stream:")
+
+
 def stream_card(observer: LiveObserver, now: LiveSnapshot, each: DatasetProgress, chosen: TimeRange) -> StreamCard:
     """Return the card of a dataset that has a topic."""
-    return StreamCard(
-        dataset=each.dataset,
-        badges=health_badges(now, each),
-        facts=stream_facts(now, each),
-        charts=stream_charts(observer.intervals(each.dataset, chosen, now.at), chosen),
-        plans=plan_links(now.plans, each.dataset),
-        audit=audit_badge(now.audits.get(each.dataset), now.at),
-    )
+    charts = _stream_charts(observer.intervals(each.dataset, chosen, now.at), chosen)
+    return _card(now, each, _health_badges(now, each), _stream_facts(now, each), charts)
 
 
 def derived_card(now: LiveSnapshot, each: DerivedProgress) -> StreamCard:
@@ -115,11 +110,21 @@ def derived_card(now: LiveSnapshot, each: DerivedProgress) -> StreamCard:
         *((f"rows of {table}", whole(rows)) for table, rows in each.rows.items()),
     ]
     badges = [process_badge(each.process), *([Badge("folder differs", WARNING)] if each.folder_differs else [])]
-    audit = audit_badge(now.audits.get(each.dataset), now.at)
-    return StreamCard(each.dataset, badges, facts, (), plan_links(now.plans, each.dataset), audit)
+    return _card(now, each, badges, facts, ())
 
 
-def health_badges(now: LiveSnapshot, each: DatasetProgress) -> list[Badge]:
+def _card(
+    now: LiveSnapshot,
+    each: AnyProgress,
+    badges: Sequence[Badge],
+    facts: Sequence[tuple[str, str]],
+    charts: Sequence[LineChart],
+) -> StreamCard:
+    plans = [record for record in now.plans if each.dataset in record.plan.datasets]
+    return StreamCard(each.dataset, badges, facts, charts, plans, _audit_badge(now.audits.get(each.dataset), now.at))
+
+
+def _health_badges(now: LiveSnapshot, each: DatasetProgress) -> list[Badge]:
     """Return the state of a stream, and what is wrong with it."""
     found = [process_badge(each.process)]
     promised, behind = now.latencies.get(each.dataset), each.lag.seconds
@@ -134,31 +139,24 @@ def health_badges(now: LiveSnapshot, each: DatasetProgress) -> list[Badge]:
     return found
 
 
-def stream_facts(now: LiveSnapshot, each: DatasetProgress) -> list[tuple[str, str]]:
-    """Return what is true of a stream now, as labels and values."""
+def _stream_facts(now: LiveSnapshot, each: DatasetProgress) -> list[tuple[str, str]]:
     rejected, silver = each.rows.get("rejected"), each.rows.get("silver")
     total = None if rejected is None or silver is None else rejected + silver
     watermark = now.watermarks.get(each.dataset)
+    holder = watermark.holder if watermark else None
     return [
         ("not published yet", f"{whole(each.lag.offsets)} records"),
         ("oldest of them", duration(each.lag.seconds)),
         ("complete up to", moment(watermark.watermark if watermark else None)),
-        ("held by", held_by(watermark)),
+        ("held by", f"partition {holder.partition}, {holder.state}" if holder else whole(None)),
         ("published batch", whole(each.batches.published)),
         ("in silver", whole(silver)),
         ("rejected", f"{whole(rejected)} ({percent(rejected / total if total and rejected is not None else 0.0)})"),
     ]
 
 
-def held_by(found: WatermarkStatus | None) -> str:
-    """Return which partition holds the watermark, in a few words."""
-    holder = found.holder if found else None
-    return UNKNOWN if holder is None else f"partition {holder.partition}, {holder.state}"
-
-
-def stream_charts(intervals: Sequence[Interval], chosen: TimeRange) -> list[LineChart]:
-    """Return rate, lag and freshness over time."""
-    labels = [f"{each.since:{chosen.label_format}}" for each in intervals]
+def _stream_charts(intervals: Sequence[Interval], chosen: TimeRange) -> list[LineChart]:
+    labels = interval_labels(intervals, chosen)
     rates: list[float | None] = [each.minute.published / each.seconds for each in intervals]
     return [
         line_chart("Records published, per second", labels, rates, short),
@@ -167,12 +165,12 @@ def stream_charts(intervals: Sequence[Interval], chosen: TimeRange) -> list[Line
     ]
 
 
-def plan_links(plans: Sequence[PlanRecord], dataset: str) -> list[tuple[str, str]]:
-    """Return id and stage of each open plan of a dataset."""
-    return [(record.plan.id, record.stage.value) for record in plans if dataset in record.plan.datasets]
+def interval_labels(intervals: Sequence[Interval], chosen: TimeRange) -> list[str]:
+    """Return the label of each interval, its begin."""
+    return [f"{each.since:{chosen.label_format}}" for each in intervals]
 
 
-def audit_badge(found: AuditOutcome | None, now: datetime) -> Badge:
+def _audit_badge(found: AuditOutcome | None, now: datetime) -> Badge:
     """Return the outcome of the last audit, with its age."""
     if found is None:
         return Badge("not audited yet", IDLE, "headrace audit counts every record from outside")
@@ -189,14 +187,3 @@ def audit_badge(found: AuditOutcome | None, now: datetime) -> Badge:
 def process_badge(process: ProcessStatus) -> Badge:
     """Return a process's state."""
     return Badge(process.state.label, TONES.get(process.state, BAD), process.detail or process.state.meaning)
-
-
-def process_row(process: ProcessStatus) -> ProcessRow:
-    """Return a process as a row of the table."""
-    detail = process.detail or process.last_error
-    restarts = str(process.restarts) if process.restarts else ""
-    return ProcessRow(process.name, process_badge(process), str(process.pid or ""), restarts, detail)
-
-
-def _is_shown(process: ProcessStatus) -> bool:
-    return process.state is not ProcessState.STOPPED or not process.name.startswith("stream:")

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
 from include.declare.dataset import CODE, dataset_names, declared_dataset
 from include.declare.derived_dataset import (
     REFERENCE,
@@ -17,10 +20,13 @@ from include.declare.derived_dataset import (
 )
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
+from include.read.published_tables import pinned
+from include.serve.page_response import Shared, page
 
 NODE_WIDTH, NODE_HEIGHT = 168, 36
 COLUMN, ROW, MARGIN = 232, 52, 16
 LONGEST_NAME = 24
+routes = APIRouter()
 
 
 @dataclass(frozen=True)
@@ -35,37 +41,19 @@ class LineageNode:
     link: str
 
 
-@dataclass(frozen=True)
-class LineageCurve:
-    """An edge as an SVG path, and in words."""
-
-    path: str
-    text: str
-
-
-@dataclass(frozen=True)
-class LineageView:
-    """The drawing with its size, and the same as rows: source, target, how."""
-
-    width: float
-    height: float
-    nodes: Sequence[LineageNode]
-    curves: Sequence[LineageCurve]
-    rows: Sequence[tuple[str, str, str]]
-    notes: Sequence[str]
-
-
-def lineage_view(settings: Settings, published: Sequence[str]) -> LineageView:
-    """Return the drawing of all declared datasets; `published` tables have a page."""
-    edges, notes = known_edges(settings)
-    nodes = placed_nodes(edges, published)
+@routes.get("/lineage")
+def lineage(request: Request, console: Shared) -> HTMLResponse:
+    """Return the drawing of all declared datasets, and the same as rows; published tables have a page."""
+    edges, notes = known_edges(console.settings)
+    nodes = placed_nodes(edges, sorted(pinned(console.settings).tables))
     at = {node.name: node for node in nodes}
-    return LineageView(
+    return page(
+        *(request, "lineage", "Lineage", "Lineage"),
         width=max((node.x for node in nodes), default=0) + NODE_WIDTH + MARGIN,
         height=max((node.y for node in nodes), default=0) + NODE_HEIGHT + MARGIN,
         nodes=nodes,
-        curves=[LineageCurve(_path(at[e.source], at[e.target]), f"{e.source} → {e.target}: {e.by}") for e in edges],
-        rows=[(edge.source, edge.target, edge.by) for edge in edges],
+        curves=[(_path(at[e.source], at[e.target]), f"{e.source} → {e.target}: {e.by}") for e in edges],
+        edges=[(edge.source, edge.target, edge.by) for edge in edges],
         notes=notes,
     )
 
