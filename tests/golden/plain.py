@@ -44,12 +44,12 @@ MOST_ROWS = 150
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value without what is left out."""
+    """Return a JSON value without what is left out; floats to 13 digits: the order of a sum decides its last ones."""
     if isinstance(value, dict):
         return {key: item if key in RECORDED_WHOLE else _plain_item(key, item) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
-    return value
+    return float(f"{value:.13g}") if isinstance(value, float) else value
 
 
 def _plain_item(key: str, item: Any) -> Any:

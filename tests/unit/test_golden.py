@@ -41,6 +41,7 @@ def test_times_ids_and_batches_are_left_out_of_json() -> None:
         "reasons": [{"detail": "0/1/77"}],
         "rows": 3,
         "sources": ["s.a batch 2"],
+        "sum": 100.65419056273464,
     }
     again = {
         "seconds": 2.5,
@@ -48,6 +49,7 @@ def test_times_ids_and_batches_are_left_out_of_json() -> None:
         "reasons": [{"detail": "4/1/77"}],
         "rows": 3,
         "sources": ["s.a batch 1"],
+        "sum": 100.65419056273451,
     }
 
     assert json_text(json.dumps(first)) == json_text(json.dumps(again))
