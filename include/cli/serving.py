@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 
 from include.ground.ports import LOOPBACK, chosen_port, refuse_unusable_host
-from include.ground.settings import InvalidSetting, Settings, load_settings
+from include.ground.settings import InvalidSetting, Settings, given_port, load_settings
 
 
 def console(
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port. (default: HEADRACE_CONSOLE_PORT, or a free one)")
+        int | None, typer.Option(min=0, max=65535, help="Port. (default: that of HEADRACE_CONSOLE, or a free one)")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; other than loopback needs a log-in.")] = LOOPBACK,
     add_user: Annotated[
@@ -37,7 +37,7 @@ def console(
 
     refuse_unusable_host(host, "console")
     refuse_exposed(settings, host)
-    chosen = chosen_port(0, settings.console_port if port is None else port, "console", "--port")
+    chosen = chosen_port(0, given_port(settings.console) if port is None else port, "console", "--port")
     text = f"console: http://{host}:{chosen}   (Ctrl-C ends it)"
     Console(soft_wrap=True).print(text, highlight=False, markup=False)
     serve(settings, host, chosen)
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 def metrics(
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port. (default: HEADRACE_METRICS_PORT, or a free one)")
+        int | None, typer.Option(min=0, max=65535, help="Port. (default: that of HEADRACE_METRICS, or a free one)")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = LOOPBACK,
     once: Annotated[bool, typer.Option("--once", help="Print the figures and exit.")] = False,
@@ -82,7 +82,7 @@ def metrics(
         typer.echo(generate_latest(registry).decode(), nl=False)
         return
     refuse_unusable_host(host, "metrics endpoint")
-    chosen = chosen_port(0, settings.metrics_port if port is None else port, "metrics", "--port")
+    chosen = chosen_port(0, given_port(settings.metrics) if port is None else port, "metrics", "--port")
     text = f"metrics: http://{host}:{chosen}/metrics   (Ctrl-C ends it)"
     Console(soft_wrap=True).print(text, highlight=False, markup=False)
     serve(settings, host, chosen)
@@ -135,7 +135,7 @@ def openlineage(
 ) -> None:
     """Send the runs of streams, plans and analyses as OpenLineage events; `up` does so too when a receiver is set.
 
-    The receiver is HEADRACE_OPENLINEAGE_URL, for instance Marquez, or HEADRACE_OPENLINEAGE_FILE.
+    The receiver is HEADRACE_OPENLINEAGE_URL, for instance Marquez, or a file, file:///path.
     """
 
     settings, console = load_settings(), Console(soft_wrap=True)

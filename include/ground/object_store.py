@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -149,13 +150,22 @@ class ObjectStore:
             raise StoreUnavailable(self.url, reason(str(error))) from error
 
 
+DEFAULT_REGION = "us-east-1"
+"""What clients of AWS take without AWS_REGION; stores of others accept any."""
+
+
 def find_store(settings: Settings) -> ObjectStore | None:
     """Return the store of HEADRACE_WAREHOUSE, None without one. Sends nothing. Raises PasswordUnreadable."""
     if not settings.warehouse:
         return None
     secret = settings.warehouse_secret_file
     password = read_password("HEADRACE_WAREHOUSE_SECRET_FILE", secret) if secret else ""
-    access = (settings.warehouse_endpoint, settings.warehouse_region, settings.warehouse_key_id, password)
+    access = (
+        settings.warehouse_endpoint,
+        os.environ.get("AWS_REGION", DEFAULT_REGION),
+        settings.warehouse_key_id,
+        password,
+    )
     return _connected(settings.warehouse, *access)
 
 

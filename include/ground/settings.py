@@ -18,7 +18,9 @@ from pydantic_settings import SettingsConfigDict, SettingsError
 
 from include.ground.errors import MASK, Terminal, mask_secrets, mask_value
 from include.ground.settings_profiles import (
+    CLUSTER_SIZES,
     DEFAULT_PROFILE,
+    RETIRED,
     UNSAFE_VALUES,
     Profile,
     ProfiledSettings,
@@ -35,7 +37,10 @@ OUTSIDE_SETTINGS = {
 }
 WEB_ADDRESS = r"^(https?://[\w.-]+(:\d{1,5})?)?$"
 # Spark refuses to start below 450 MiB.
-LEAST_HEAP = {"broker_memory": "128m", "driver_memory": "512m", "executor_memory": "512m"}
+LEAST_HEAP = "512m"
+MOST_BATCH_BYTES, HEAP_FOR_BATCH = 256 << 20, 12
+"""A full batch of large records takes about a twelfth of the driver's heap at most."""
+LAST_PORT = 65_535
 # Spark's other masters are local ones: threads of a driver are HEADRACE_DRIVER_CORES.
 HOST_AND_PORT = r"[\w.-]+:\d{1,5}"
 SPARK_MASTER = re.compile(
@@ -89,7 +94,6 @@ class Settings(ProfiledSettings):
         "state folder alone",
     )
     warehouse_endpoint: str = Field("", pattern=WEB_ADDRESS, description="address of that store; empty: Amazon's")
-    warehouse_region: str = Field("us-east-1", pattern=r"^[\w-]+$", description="region of that store")
     warehouse_key_id: str = Field("", description="access key id of that store; empty: AWS_… variables, or a role")
     warehouse_secret_file: Path | None = Field(None, description="file whose first line is the secret of that key")
     airflow_port: int = Field(
@@ -103,26 +107,22 @@ class Settings(ProfiledSettings):
         pattern=WEB_ADDRESS,
         description="where other containers reach Airflow's web server; empty: all parts are on this machine",
     )
-    console: Literal["on", "off"] = Field("on", description="whether headrace up starts the console")
-    metrics: Literal["on", "off"] = Field("off", description="whether headrace up starts the endpoint for Prometheus")
-    metrics_port: int = Field(
-        0, ge=0, le=65535, description="port of the metrics endpoint; 0: a free port, reused by later starts"
+    console: str = Field(
+        "on",
+        pattern=r"^(on|off|\d{1,5}|https?://[\w.-]+(:\d{1,5})?)$",
+        description="whether headrace up starts the console: on (a free port that later starts reuse), a port, off, or "
+        "the address at which browsers reach a console that is a service of its own",
     )
-    console_port: int = Field(
-        0, ge=0, le=65535, description="port of the console; 0: a free port, reused by later starts"
-    )
-    console_url: str = Field(
-        "",
-        pattern=WEB_ADDRESS,
-        description="where browsers reach a console that is a service of its own; empty: the runner starts one",
+    metrics: str = Field(
+        "off",
+        pattern=r"^(on|off|\d{1,5})$",
+        description="whether headrace up starts the endpoint for Prometheus: on (a free port that later starts reuse), "
+        "a port, or off",
     )
     openlineage_url: str = Field(
         "",
-        pattern=r"^(https?://[^\s/]+\S*)?$",
-        description="receiver that OpenLineage events are posted to; empty: none",
-    )
-    openlineage_file: Path | None = Field(
-        None, description="file that OpenLineage events are appended to instead, one per line"
+        pattern=r"^(https?://[^\s/]+\S*|file://\S+)?$",
+        description="receiver that OpenLineage events are posted to, or file:///path for one a line; empty: none",
     )
     openlineage_key_file: Path | None = Field(None, description="file whose first line is the receiver's API key")
     openlineage_namespace: str = Field(
@@ -164,19 +164,9 @@ class Settings(ProfiledSettings):
         None, description="file whose first line is that user's password"
     )
     schema_registry_ca_file: Path | None = Field(None, description="CA certificates (PEM) for TLS to that registry")
-    broker_memory: str = Field("512m", pattern=r"^\d+[mg]$", description="broker JVM heap")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
     driver_jvm: str = Field("", description="additional JVM flags of a driver")
     driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver that has no cluster: local[N]")
-    driver_host: str = Field(
-        "",
-        pattern=r"^[\w.-]*$",
-        description="where executors of a cluster reach a driver; empty: what Spark finds, its first address that is "
-        "not loopback",
-    )
-    driver_bind: str = Field(
-        "", pattern=r"^[\w.:-]*$", description="address that a driver of a cluster listens on; empty: the driver's host"
-    )
     spark_master: str = Field(
         "",
         description="master of a Spark cluster, spark://host:port; empty: drivers compute by themselves, local[N]",
@@ -186,19 +176,10 @@ class Settings(ProfiledSettings):
         description="what computes rows: local, the driver's process; spark, executors with delta-spark; auto, spark "
         "where there is a Spark master",
     )
-    spark_cores: int = Field(
-        2, ge=1, le=4096, description="cores of the cluster that a driver or a plan's job takes at most"
-    )
-    executor_cores: int = Field(1, ge=1, le=64, description="cores of an executor")
-    executor_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="executor JVM heap")
-    executor_python: str = Field(
-        "", description="Python of the executors, a path on the workers; empty: the path of the driver's Python"
-    )
     durability: Literal["process", "power"] = Field(
         "process", description="what a committed batch survives: crashes of processes, or also a power cut (fsync)"
     )
     batch_records: int = Field(250_000, ge=1, description="maximum Kafka offsets in an ingest batch")
-    batch_bytes: int = Field(256 << 20, ge=1, description="approximate maximum bytes of records in an ingest batch")
     refine_records: int = Field(
         500_000,
         ge=1,
@@ -213,16 +194,6 @@ class Settings(ProfiledSettings):
         le=3600,
         description="minimum interval between ingest batches that are not full, seconds; refine paces them",
     )
-    job_trigger_seconds: float = Field(
-        1.0,
-        ge=0,
-        le=3600,
-        description="least interval while a job of a plan, a deep or a derived audit reads the dataset",
-    )
-    restart_seconds: float = Field(
-        1.0, gt=0, le=3600, description="first pause before a process is restarted, seconds; doubles with each failure"
-    )
-    restart_tries: int = Field(5, ge=1, description="failures in a row after which a process is not restarted")
     stall_seconds: float = Field(
         1800.0,
         ge=1,
@@ -240,43 +211,59 @@ class Settings(ProfiledSettings):
     )
 
     @model_validator(mode="after")
-    def _require_kafka_login(self) -> Self:
+    def _require_whole_logins(self) -> Self:
         if self.kafka_security.startswith("SASL") and not (self.kafka_user and self.kafka_password_file):
             raise InvalidSetting(
                 "HEADRACE_KAFKA_SECURITY", f"{self.kafka_security} needs HEADRACE_KAFKA_USER and _PASSWORD_FILE"
             )
         if self.kafka_security != "PLAINTEXT" and not self.kafka_bootstrap:
             raise InvalidSetting("HEADRACE_KAFKA_SECURITY", "needs HEADRACE_KAFKA_BOOTSTRAP: it is of your own Kafka")
-        return self
-
-    @model_validator(mode="after")
-    def _require_at_most_one_receiver(self) -> Self:
-        if self.openlineage_url and self.openlineage_file:
-            raise InvalidSetting(
-                "HEADRACE_OPENLINEAGE_FILE", "is given together with HEADRACE_OPENLINEAGE_URL; choose one"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _require_whole_key(self) -> Self:
         if bool(self.warehouse_key_id) != bool(self.warehouse_secret_file):
             raise InvalidSetting("HEADRACE_WAREHOUSE_KEY_ID", "and HEADRACE_WAREHOUSE_SECRET_FILE need each other")
         return self
 
     @model_validator(mode="after")
     def _require_interval_below_stall(self) -> Self:
-        for setting in ("trigger_seconds", "job_trigger_seconds"):
-            # What nobody has set must not refuse a command; a driver that waits for its default reports in time.
-            is_set = setting in self.model_fields_set
-            if is_set and (interval := getattr(self, setting)) >= self.stall_seconds:
-                why = f"{interval:g} is not below HEADRACE_STALL_SECONDS: a driver that waits would be killed"
-                raise InvalidSetting(f"HEADRACE_{setting.upper()}", why)
+        # What nobody has set must not refuse a command; a driver that waits for its default reports in time.
+        if "trigger_seconds" in self.model_fields_set and self.trigger_seconds >= self.stall_seconds:
+            why = f"{self.trigger_seconds:g} is not below HEADRACE_STALL_SECONDS: a driver that waits would be killed"
+            raise InvalidSetting("HEADRACE_TRIGGER_SECONDS", why)
         return self
 
     @property
-    def sends_openlineage(self) -> bool:
-        """Whether OpenLineage events are sent at all."""
-        return bool(self.openlineage_url or self.openlineage_file)
+    def console_url(self) -> str:
+        """The address of a console that is a service of its own, "" without one."""
+        return self.console if "://" in self.console else ""
+
+    @property
+    def starts_console(self) -> bool:
+        """Whether the runner starts the console."""
+        return self.console != "off" and not self.console_url
+
+    @property
+    def batch_bytes(self) -> int:
+        """The approximate maximum bytes of records in an ingest batch: a small heap holds fewer at a time."""
+        return min(MOST_BATCH_BYTES, heap_bytes(self.driver_memory) // HEAP_FOR_BATCH)
+
+    @property
+    def broker_memory(self) -> str:
+        """The heap of the broker that Headrace runs; resident 273 MB, with the smaller one 238 MB."""
+        return "256m" if self.profile == "small" else "512m"
+
+    @property
+    def spark_cores(self) -> int:
+        """The cores of the cluster that a driver or a plan's job takes at most."""
+        return int(self.spark_conf.get("spark.cores.max", 2))
+
+    @property
+    def executor_cores(self) -> int:
+        """The cores of an executor."""
+        return int(self.spark_conf.get("spark.executor.cores", 1))
+
+    @property
+    def executor_memory(self) -> str:
+        """The heap of an executor."""
+        return self.spark_conf.get("spark.executor.memory", "1g")
 
     @property
     def is_power_safe(self) -> bool:
@@ -311,14 +298,9 @@ class Settings(ProfiledSettings):
 
     @model_validator(mode="after")
     def _require_possible_cluster(self) -> Self:
-        if self.spark_master and self.is_power_safe:
-            raise InvalidSetting(
-                "HEADRACE_DURABILITY", "power is not kept with HEADRACE_SPARK_MASTER: other hosts write the files"
-            )
-        if self.backend == "spark" and self.is_power_safe:
-            raise InvalidSetting(
-                "HEADRACE_DURABILITY", "power is not kept with HEADRACE_BACKEND=spark: executors write the files"
-            )
+        if self.is_power_safe and (self.spark_master or self.backend == "spark"):
+            why = "power is not kept with HEADRACE_SPARK_MASTER or HEADRACE_BACKEND=spark: others write the files"
+            raise InvalidSetting("HEADRACE_DURABILITY", why)
         if self.lease_url and not (self.kafka_bootstrap and self.runner == "service"):
             raise InvalidSetting(
                 "HEADRACE_LEASE_URL",
@@ -326,17 +308,24 @@ class Settings(ProfiledSettings):
             )
         if self.spark_master and self.executor_cores > self.spark_cores:
             raise InvalidSetting(
-                "HEADRACE_EXECUTOR_CORES",
-                f"{self.executor_cores} is more than HEADRACE_SPARK_CORES={self.spark_cores}: no executor would start",
+                "HEADRACE_SPARK_CONF",
+                f"spark.executor.cores {self.executor_cores} is more than spark.cores.max {self.spark_cores}: no"
+                " executor would start",
             )
         return self
 
-    @field_validator("broker_memory", "driver_memory", "executor_memory")
+    @field_validator("console", "metrics")
     @classmethod
-    def _require_least_heap(cls, value: str, info: ValidationInfo) -> str:
-        least = LEAST_HEAP[info.field_name or ""]
-        if heap_bytes(value) < heap_bytes(least):
-            raise ValueError(f"must be at least {least}: the JVM does not start with less")
+    def _require_port(cls, value: str) -> str:
+        if value.isdecimal() and int(value) > LAST_PORT:
+            raise ValueError(f"is not a port, which is at most {LAST_PORT}")
+        return value
+
+    @field_validator("driver_memory")
+    @classmethod
+    def _require_least_heap(cls, value: str) -> str:
+        if heap_bytes(value) < heap_bytes(LEAST_HEAP):
+            raise ValueError(f"must be at least {LEAST_HEAP}: the JVM does not start with less")
         return value
 
     @field_validator("spark_conf", "kafka_options")
@@ -347,7 +336,19 @@ class Settings(ProfiledSettings):
             reject_unsafe(key, given)
             if key.lower() not in UNSAFE_VALUES and (why := reason_refused(field, key)):
                 raise InvalidSetting(f"{PREFIX}{field.upper()}", f"option {key} is refused: {why}")
+            if not re.fullmatch(CLUSTER_SIZES.get(key, ".*"), given, re.DOTALL):
+                raise InvalidSetting(
+                    f"{PREFIX}{field.upper()}", f"option {key} must have the form {CLUSTER_SIZES[key]}"
+                )
+        memory = value.get("spark.executor.memory", LEAST_HEAP)
+        if heap_bytes(memory) < heap_bytes(LEAST_HEAP):
+            raise ValueError(f"spark.executor.memory must be at least {LEAST_HEAP}: the JVM does not start with less")
         return value
+
+
+def given_port(text: str) -> int:
+    """Return the port that HEADRACE_CONSOLE or HEADRACE_METRICS names, 0 for none."""
+    return int(text) if text.isdecimal() else 0
 
 
 def heap_bytes(text: str) -> int:
@@ -368,7 +369,8 @@ def reject_unknown(environ: Mapping[str, str]) -> None:
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OUTSIDE_SETTINGS.keys()
     for key in environ:
         if key.startswith(PREFIX) and key not in known:
-            raise InvalidSetting(key, "does not exist")
+            instead = RETIRED.get(key.removeprefix(PREFIX))
+            raise InvalidSetting(key, f"does not exist any more: {instead}; unset it" if instead else "does not exist")
 
 
 def require_folders(settings: Settings) -> None:

@@ -53,11 +53,6 @@ KNOBS = (
         "by itself not measured",
     ),
     Knob(
-        "batch_bytes", None, 64 << 20,
-        "Bytes of a full batch: where records are large, this is what limits it.",
-        "not measured: flights are small",
-    ),
-    Knob(
         "driver_memory", None, "1g",
         "Heap of a driver. A JVM takes what it may before it collects.",
         "resident driver JVM after a minute: 1.9 GB, small 1.1 GB; all processes of a stream 2.8 and 1.9 GB",
@@ -66,11 +61,6 @@ KNOBS = (
         "driver_cores", None, 1,
         "Threads of a driver: each task has buffers of its own, and a core is left for others.",
         "drain of 100,000 flights: 24,200/s, small 17,600/s",
-    ),
-    Knob(
-        "broker_memory", None, "256m",
-        "Heap of the broker that Headrace runs.",
-        "resident broker: 273 MB, small 238 MB",
     ),
 )  # fmt: skip
 
@@ -131,6 +121,8 @@ ALLOWED = {
             "spark.redaction.*",
             "spark.log.*",
         ),
+        *("spark.cores.max", "spark.executor.cores", "spark.executor.memory", "spark.pyspark.python"),
+        *("spark.driver.host", "spark.driver.bindaddress"),
         *("spark.memory.*", "spark.cleaner.*", "spark.network.*", "spark.rpc.*", "spark.shuffle.*", "spark.locality.*"),
         *(
             "spark.kryoserializer.buffer*",
@@ -188,3 +180,31 @@ def reason_refused(field: str, name: str) -> str:
         return ""
     known = (reason for pattern, reason in REASONS.items() if fnmatchcase(lower, pattern))
     return next(known, "it is not one of the options that are known to change no result")
+
+
+CLUSTER_SIZES = {
+    "spark.cores.max": "[1-9][0-9]{0,3}",
+    "spark.executor.cores": "[1-9][0-9]?",
+    "spark.executor.memory": "[0-9]+[mg]",
+}
+"""Options of HEADRACE_SPARK_CONF that we read too, and the form that we understand."""
+
+RETIRED = {
+    "WAREHOUSE_REGION": "AWS_REGION names it",
+    "OPENLINEAGE_FILE": "HEADRACE_OPENLINEAGE_URL takes file:///path",
+    "CONSOLE_PORT": "HEADRACE_CONSOLE takes a port",
+    "CONSOLE_URL": "HEADRACE_CONSOLE takes the address",
+    "METRICS_PORT": "HEADRACE_METRICS takes a port",
+    "BATCH_BYTES": "it follows from HEADRACE_DRIVER_MEMORY",
+    "BROKER_MEMORY": "HEADRACE_PROFILE=small halves it; HEADRACE_KAFKA_BOOTSTRAP names a Kafka of your own",
+    "JOB_TRIGGER_SECONDS": "HEADRACE_TRIGGER_SECONDS paces batches, a second at least while a job reads",
+    "RESTART_SECONDS": "the first pause is a second",
+    "RESTART_TRIES": "5 failures in a row are given up; headrace up tries again",
+    "SPARK_CORES": "HEADRACE_SPARK_CONF takes spark.cores.max",
+    "EXECUTOR_CORES": "HEADRACE_SPARK_CONF takes spark.executor.cores",
+    "EXECUTOR_MEMORY": "HEADRACE_SPARK_CONF takes spark.executor.memory",
+    "EXECUTOR_PYTHON": "HEADRACE_SPARK_CONF takes spark.pyspark.python",
+    "DRIVER_HOST": "HEADRACE_SPARK_CONF takes spark.driver.host",
+    "DRIVER_BIND": "HEADRACE_SPARK_CONF takes spark.driver.bindAddress",
+}
+"""Settings of earlier versions, and what takes their place."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport, TokenProvider
@@ -124,13 +124,12 @@ def _end_cut_line(path: Path) -> None:
 
 def receiver(settings: Settings) -> Deliver:
     """Return what delivers events. Raises Terminal without a receiver, PasswordUnreadable."""
-    if settings.openlineage_file:
-        return FileReceiver(settings.openlineage_file.expanduser().absolute())
+    if settings.openlineage_url.startswith("file://"):
+        return FileReceiver(Path(unquote(urlsplit(settings.openlineage_url).path)))
     if not settings.openlineage_url:
         raise Terminal(
             "no receiver of OpenLineage events is set; nothing was sent",
-            "HEADRACE_OPENLINEAGE_URL=http://…, or HEADRACE_OPENLINEAGE_FILE=events.jsonl; "
-            "headrace openlineage --export FILE needs none",
+            "HEADRACE_OPENLINEAGE_URL=http://…, or file:///events.jsonl; headrace openlineage --export FILE needs none",
             code="no-receiver",
         )
     key_file, auth = settings.openlineage_key_file, TokenProvider({})
@@ -138,11 +137,7 @@ def receiver(settings: Settings) -> Deliver:
         auth = ApiKeyTokenProvider({"apiKey": read_password("HEADRACE_OPENLINEAGE_KEY_FILE", key_file)})
     url, endpoint = split_address(settings.openlineage_url)
     config = HttpConfig(url=url, endpoint=endpoint, timeout=WITHIN, auth=auth, retry=NO_RETRY)
-    return HttpReceiver(HttpTransport(config), _receiver_name(settings))
-
-
-def _receiver_name(settings: Settings) -> str:
-    return mask_secrets(settings.openlineage_url) or str(settings.openlineage_file)
+    return HttpReceiver(HttpTransport(config), mask_secrets(settings.openlineage_url))
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -291,7 +286,7 @@ def serve(settings: Settings, show: Callable[[str], None]) -> None:
     ended = stop_on(signal.SIGTERM, signal.SIGINT)
     follower = EventFollower(settings, receiver(settings), show)
     with follower.alone():
-        show(f"sends OpenLineage events to {_receiver_name(settings)}")
+        show(f"sends OpenLineage events to {mask_secrets(settings.openlineage_url)}")
         follow(follower, settings.openlineage_seconds, ended.wait, ended.is_set)
 
 

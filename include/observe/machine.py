@@ -86,7 +86,7 @@ def check_heaps(settings: Settings, memory: int) -> CheckResult:
     found = f"driver {settings.driver_memory}, broker {settings.broker_memory}, machine {memory / (1 << 30):.1f} GiB"
     if heap_bytes(settings.driver_memory) + heap_bytes(settings.broker_memory) <= memory:
         return passed("heaps", found)
-    return failed("heaps", f"{found}: they do not fit", "set HEADRACE_DRIVER_MEMORY or HEADRACE_BROKER_MEMORY lower")
+    return failed("heaps", f"{found}: they do not fit", "set HEADRACE_DRIVER_MEMORY lower, or HEADRACE_PROFILE=small")
 
 
 def check_spark_master(settings: Settings) -> list[CheckResult]:

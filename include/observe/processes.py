@@ -106,8 +106,8 @@ def is_expected(status: ProcessStatus) -> bool:
 
 def _desired_since(settings: Settings, name: str) -> datetime | None:
     """Return when a process was requested; None when it is not requested or the request is unreadable."""
-    is_on = {CONSOLE: settings.console == "on", METRICS: settings.metrics == "on"}
-    is_on |= {OPENLINEAGE: settings.sends_openlineage}
+    is_on = {CONSOLE: settings.starts_console, METRICS: settings.metrics != "off"}
+    is_on |= {OPENLINEAGE: bool(settings.openlineage_url)}
     try:
         if name.startswith(STREAM):
             desired = desired_stream(settings, name.removeprefix(STREAM))

@@ -27,7 +27,7 @@ from include.ground.errors import MASK, HeadraceError, Terminal, mask_secrets
 from include.ground.paths import console_path, lease_path, metrics_path, run_path
 from include.ground.ports import LOOPBACK, chosen_port
 from include.ground.processes import NoProgress, Waiting, stop_on
-from include.ground.settings import CLONE, Settings, list_settings, load_settings
+from include.ground.settings import CLONE, Settings, given_port, list_settings, load_settings
 from include.observe.processes import stalled_seconds, started_datasets, unsupervised_status
 from include.run.child_process import (
     driver_environment,
@@ -116,7 +116,7 @@ def start_console(settings: Settings) -> RunFile:
 def start_metrics(settings: Settings) -> RunFile:
     """Start the endpoint on loopback, so that it dies with this process. Raises PortInUse, StateFileUnreadable."""
     path = metrics_path(settings) / "port.json"
-    port = _kept_port(path, settings.metrics_port, METRICS, "HEADRACE_METRICS_PORT")
+    port = _kept_port(path, given_port(settings.metrics), METRICS, "HEADRACE_METRICS")
     argv = tethered([sys.executable, "-m", "include.observe.metrics", LOOPBACK, str(port)])
     extra = {"port": port, "page": f"http://{LOOPBACK}:{port}/metrics"}
     return spawn(settings, METRICS, argv, CLONE, driver_environment(settings), extra)
@@ -125,14 +125,14 @@ def start_metrics(settings: Settings) -> RunFile:
 def start_openlineage(settings: Settings) -> RunFile:
     """Start sending events, so that it ends with this process; it continues where events were delivered last."""
     argv = tethered([sys.executable, "-m", "include.observe.lineage_sender"])
-    extra = {"receiver": mask_secrets(settings.openlineage_url) or str(settings.openlineage_file)}
+    extra = {"receiver": mask_secrets(settings.openlineage_url)}
     return spawn(settings, OPENLINEAGE, argv, CLONE, driver_environment(settings), extra)
 
 
 def console_port(settings: Settings) -> int:
     """Return the port for the next start, and keep it. Raises PortInUse."""
     path = console_path(settings) / "port.json"
-    return _kept_port(path, settings.console_port, CONSOLE, "HEADRACE_CONSOLE_PORT")
+    return _kept_port(path, given_port(settings.console), CONSOLE, "HEADRACE_CONSOLE")
 
 
 def _kept_port(path: Path, requested: int, name: str, setting: str) -> int:
@@ -171,15 +171,10 @@ Reporter = Callable[[str], None]
 def optional_processes(settings: Settings) -> dict[str, bool]:
     """Return the processes that settings switch on or off."""
     return {
-        CONSOLE: settings.console == "on",
-        METRICS: settings.metrics == "on",
-        OPENLINEAGE: settings.sends_openlineage,
+        CONSOLE: settings.starts_console,
+        METRICS: settings.metrics != "off",
+        OPENLINEAGE: bool(settings.openlineage_url),
     }
-
-
-def restart_policy(settings: Settings) -> Policy:
-    """Return the restart policy of the settings."""
-    return Policy(first_pause=settings.restart_seconds, tries=settings.restart_tries)
 
 
 @dataclass
@@ -431,7 +426,7 @@ def serve(settings: Settings, stop: threading.Event) -> None:
         extra = {"settings": environment_settings(), "fingerprints": settings_fingerprints(settings)}
         write_run_file(settings, RunFile(RUNNER, os.getpid(), started_at(os.getpid()), sys.orig_argv, extra))
         log_line(f"supervises {settings.state}, pid {os.getpid()}")
-        supervise(Runner(settings, restart_policy(settings), log_line), holds, stop)
+        supervise(Runner(settings, Policy(), log_line), holds, stop)
         if settings.lease_url and not holds():
             log_line("the lease is lost, drivers of this host have ended; another host may supervise")
             return

@@ -31,11 +31,11 @@ from include.observe.processes import (
 )
 from include.run.child_process import driver_environment, end_jobs, launch
 from include.run.kafka_broker import answers, check_broker_prerequisites
+from include.run.reconcile import Policy
 from include.run.runner import (
     Reporter,
     Runner,
     environment_settings,
-    restart_policy,
     settings_fingerprints,
 )
 from include.run.runner_lease import sole_runner
@@ -354,7 +354,7 @@ def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[
         send(runner, signal.SIGKILL)
         wait_gone(runner, 10)
     with sole_runner(settings):
-        local = Runner(settings, restart_policy(settings), lambda _: None, only=only, stopping=not only)
+        local = Runner(settings, Policy(), lambda _: None, only=only, stopping=not only)
         await_exits(settings, runs, lambda: local.step(time.monotonic()), report)
         while not local.step(time.monotonic()):
             time.sleep(0.05)

@@ -30,8 +30,8 @@ class NoExecutors(Transient):
         wanted = f"{settings.executor_cores} cores and {settings.executor_memory}"
         super().__init__(
             f"{settings.spark_master} has given no executor of {wanted} within {EXECUTOR_SECONDS:.0f} s; nothing was"
-            " read. Other drivers hold its cores, at most HEADRACE_SPARK_CORES each, or no worker is there",
-            "start another worker, or set HEADRACE_SPARK_CORES lower and restart the streams",
+            " read. Other drivers hold its cores, at most spark.cores.max each, or no worker is there",
+            "start another worker, or set spark.cores.max of HEADRACE_SPARK_CONF lower and restart the streams",
         )
 
 
@@ -41,12 +41,13 @@ def spark_master(settings: Settings) -> str:
 
 
 def master_options(settings: Settings, jars: Sequence[Path], jvm_flags: str) -> dict[str, str]:
-    """Return the options of a session for its master; `jars` and `jvm_flags` are what executors need as drivers do."""
+    """Return the options of a session for its master, with the given ones (HEADRACE_SPARK_CONF).
+
+    `jars` and `jvm_flags` are what executors need as drivers do.
+    """
     if not settings.spark_master:
-        return {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-    address = {"spark.driver.host": settings.driver_host, "spark.driver.bindAddress": settings.driver_bind}
+        return {**settings.spark_conf, "spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return {
-        **{key: value for key, value in address.items() if value},
         "spark.cores.max": str(settings.spark_cores),
         # YARN and Kubernetes count executors instead.
         "spark.executor.instances": str(settings.spark_cores // settings.executor_cores),
@@ -60,6 +61,7 @@ def master_options(settings: Settings, jars: Sequence[Path], jvm_flags: str) -> 
         "spark.sql.shuffle.partitions": str(max(2, settings.spark_cores)),
         # With version 2 the files of a task that an executor did not complete would stay among the results.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
+        **settings.spark_conf,
     }
 
 
@@ -69,8 +71,8 @@ def prepare_environment(settings: Settings, python: str) -> None:
     os.environ["PYSPARK_PYTHON"] = python
     if not settings.spark_master:
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
-    elif settings.executor_python:
-        os.environ["PYSPARK_PYTHON"] = settings.executor_python
+    else:
+        os.environ["PYSPARK_PYTHON"] = settings.spark_conf.get("spark.pyspark.python", python)
 
 
 def require_executor(settings: Settings, spark: SparkSession) -> None:

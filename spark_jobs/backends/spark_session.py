@@ -127,7 +127,6 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         **TUNED,
         **GUARDED,
         **master_options(settings, jars, JVM_FLAGS),
-        **settings.spark_conf,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
         "spark.driver.extraJavaOptions": _jvm_flags(settings),

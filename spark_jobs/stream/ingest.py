@@ -108,6 +108,8 @@ class QuietPartitions:
 
 
 DRAINED = "drained at the batch boundary"
+JOB_INTERVAL = 1.0
+"""Least seconds between batches while a job of a plan, a deep or a derived audit reads the dataset: it has the CPU."""
 LOOK_SECONDS = 0.5
 """How often ingest looks whether a job still reads the dataset, while its interval lasts."""
 POLL_SECONDS = 0.1
@@ -315,11 +317,11 @@ class Ingest:
 
     def _interval(self) -> float:
         """Return the least seconds from one batch to the next; a job that reads the dataset lengthens them."""
-        least, with_job = self.settings.trigger_seconds, self.settings.job_trigger_seconds
+        least = self.settings.trigger_seconds
         # A file system that does not answer must not end the query after its commit.
         with suppress(OSError):
-            if with_job > least and not is_free(reading_lock_path(self.settings, self.dataset.name)):
-                return with_job
+            if least < JOB_INTERVAL and not is_free(reading_lock_path(self.settings, self.dataset.name)):
+                return JOB_INTERVAL
         return least
 
     def _sync_plan(self, number: int) -> None:

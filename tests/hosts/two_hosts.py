@@ -27,9 +27,7 @@ RUNNER, STREAM = "run/runner", f"leases/{DATASET}"
 @contextmanager
 def shared_site(root: Path, network: Network, server: PostgresServer | None) -> Iterator[Site]:
     """Yield a dataset whose state folder all hosts have, and a Kafka that all reach; without a server: OS locks."""
-    cluster = start_broker_cluster(
-        root / "kafka", Settings(state=root / "state", broker_memory="256m"), 1, network.address
-    )
+    cluster = start_broker_cluster(root / "kafka", Settings(state=root / "state", profile="small"), 1, network.address)
     (root / "datasets").mkdir()
     given = {"lease_url": server.url if server else "", "lease_seconds": SECONDS, "runner": "service"}
     settings = Settings(

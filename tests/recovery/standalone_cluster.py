@@ -73,14 +73,11 @@ class Cluster:
         wait_until(lambda: "Successfully registered" in log.read_text("utf-8", "replace"), "the worker registers")
         return Worker(process, folder)
 
-    def settings(self) -> dict[str, str]:
+    def settings(self, cores: int = 2, *, with_secret: bool = True) -> dict[str, str]:
         """Return the variables of a stream on this cluster, with the secret if it has one."""
-        return {
-            **({"HEADRACE_SPARK_CONF": json.dumps(self.security())} if self.secret else {}),
-            "HEADRACE_SPARK_MASTER": self.master,
-            "HEADRACE_DRIVER_HOST": "127.0.0.1",
-            "HEADRACE_EXECUTOR_MEMORY": "700m",
-        }
+        conf = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "700m", "spark.cores.max": str(cores)}
+        conf |= self.security() if self.secret and with_secret else {}
+        return {"HEADRACE_SPARK_MASTER": self.master, "HEADRACE_SPARK_CONF": json.dumps(conf)}
 
     def security(self) -> dict[str, str]:
         """Return Spark's options of a cluster that only who has the secret may use."""

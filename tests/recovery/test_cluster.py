@@ -123,7 +123,7 @@ def test_executor_killed_in_mid_run_and_worker_added_lose_and_double_nothing(
 def test_python_function_of_silver_runs_on_executors_with_our_code_in_utc(cluster: Cluster, site: Site) -> None:
     (site.settings.datasets / site.dataset / "silver.py").write_text(WITH_PYTHON, "utf-8")
     cluster.add_worker()
-    driver = site.start_driver(**cluster.settings(), HEADRACE_SPARK_CORES="1")
+    driver = site.start_driver(**cluster.settings(cores=1))
     site.wait_state("running", driver, WITHIN)
     site.send(300)
     site.wait_published(driver, WITHIN)
@@ -140,7 +140,7 @@ def test_cluster_with_authentication_runs_a_stream_and_refuses_who_lacks_the_sec
     (tmp_path / "cluster").mkdir()
     with standalone_cluster(tmp_path / "cluster", SECRET) as cluster:
         cluster.add_worker()
-        driver = site.start_driver(**cluster.settings(), HEADRACE_SPARK_CORES="1")
+        driver = site.start_driver(**cluster.settings(cores=1))
         site.wait_state("running", driver, WITHIN)
         site.send(300)
         site.wait_published(driver, WITHIN)
@@ -150,8 +150,7 @@ def test_cluster_with_authentication_runs_a_stream_and_refuses_who_lacks_the_sec
         assert driver.wait() == 0
         assert SECRET not in driver.log_text()
 
-        without = {**cluster.settings(), "HEADRACE_SPARK_CORES": "1"}
-        del without["HEADRACE_SPARK_CONF"]
+        without = cluster.settings(cores=1, with_secret=False)
         refused = site.start_driver(**without)
         assert refused.wait() != 0
         assert (cluster.folder / "master.log").read_text("utf-8", "replace").count("Registering app") == 1

@@ -20,7 +20,7 @@ DATASET = "meter"
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[BrokerCluster]:
     """Three brokers, always ended."""
-    found = start_broker_cluster(tmp_path / "kafka", Settings(state=tmp_path / "state", broker_memory="256m"))
+    found = start_broker_cluster(tmp_path / "kafka", Settings(state=tmp_path / "state", profile="small"))
     yield found
     found.end()
 

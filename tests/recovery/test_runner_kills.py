@@ -31,7 +31,7 @@ ORPHANS_GONE_WITHIN = 5.0
 DATASET = "kept"
 NOT_STARTED, REFUSED = 1, 2
 # No JVM starts with this; what it does not know, Spark has it ignore.
-NO_JVM = {"HEADRACE_DRIVER_JVM": "-XX:ReservedCodeCacheSize=1k", "HEADRACE_RESTART_SECONDS": "0.1"}
+NO_JVM = {"HEADRACE_DRIVER_JVM": "-XX:ReservedCodeCacheSize=1k"}
 
 
 @pytest.fixture(scope="module")

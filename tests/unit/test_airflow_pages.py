@@ -65,7 +65,7 @@ def test_console_that_is_a_service_is_found_at_its_address(
     page_settings: Settings, logged_in_client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert logged_in_client.get("/console", follow_redirects=False).status_code == 404
-    service = page_settings.model_copy(update={"console_url": "http://127.0.0.1:8081"})
+    service = page_settings.model_copy(update={"console": "http://127.0.0.1:8081"})
     monkeypatch.setattr(airflow_plugin, "load_settings", lambda: service)
     answer = logged_in_client.get("/console", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "http://127.0.0.1:8081")

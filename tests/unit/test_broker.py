@@ -135,8 +135,8 @@ def test_missing_data_of_a_formatted_broker_is_refused(settings: Settings) -> No
 
 
 def test_broker_command_limits_its_memory(settings: Settings) -> None:
-    command = broker_command(settings.model_copy(update={"broker_memory": "300m"}), JAVA)
-    assert "-Xmx300m" in command
+    command = broker_command(settings.model_copy(update={"profile": "small"}), JAVA)
+    assert "-Xmx256m" in command
     assert f"-Djava.io.tmpdir={settings.state}/kafka/temporary" in command
     assert command[command.index("-cp") + 1] == f"{settings.jars}/broker/*"
 

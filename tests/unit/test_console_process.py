@@ -23,7 +23,7 @@ from include.state.run_files import is_alive, read_run_file, send
 def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """A runner in this process that keeps a real console, with stand-ins for the rest."""
     (port,) = free_ports(1)
-    with runner_with(two_datasets, monkeypatch, console="on", console_port=port) as found:
+    with runner_with(two_datasets, monkeypatch, console=str(port)) as found:
         yield found
 
 
@@ -50,9 +50,9 @@ def test_killed_console_is_restarted_at_the_same_address(site: StandIns) -> None
 
 
 def test_console_on_a_taken_port_is_given_up_and_says_why(site: StandIns) -> None:
-    with listener(site.settings.console_port):
+    with listener(int(site.settings.console)):
         site.until(lambda: observe_process(site.settings, CONSOLE).state is ProcessState.FAILED)
-        assert f"port {site.settings.console_port} is in use" in observe_process(site.settings, CONSOLE).detail
+        assert f"port {site.settings.console} is in use" in observe_process(site.settings, CONSOLE).detail
 
 
 def test_console_is_not_started_when_it_is_off(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from preflight_scene import Scene, open_scene
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.state.lease import shared_lock
+from spark_jobs.stream import ingest as ingest_module
 from spark_jobs.stream import progress
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.progress import READABLE_AFTER, has_records
@@ -58,9 +59,10 @@ def test_the_batch_after_a_small_one_is_planned_when_the_interval_is_over(scene:
     assert time.monotonic() - began < 10, "a drain does not wait for the interval"
 
 
-def test_a_job_that_reads_the_dataset_lengthens_the_interval(scene: Scene) -> None:
+def test_a_job_that_reads_the_dataset_lengthens_the_interval(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     ingest = ingest_of(scene, {})
-    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0, "job_trigger_seconds": 0.4})
+    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0})
+    monkeypatch.setattr(ingest_module, "JOB_INTERVAL", 0.4)
     with shared_lock(reading_lock_path(ingest.settings, ingest.dataset.name)):
         began = time.monotonic()
         ingest.wait_for_next(1, began)
@@ -70,9 +72,10 @@ def test_a_job_that_reads_the_dataset_lengthens_the_interval(scene: Scene) -> No
     assert time.monotonic() - began < 0.4
 
 
-def test_the_interval_ends_with_the_job(scene: Scene) -> None:
+def test_the_interval_ends_with_the_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     ingest = ingest_of(scene, {})
-    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0, "job_trigger_seconds": 600.0})
+    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0})
+    monkeypatch.setattr(ingest_module, "JOB_INTERVAL", 600.0)
     with ThreadPoolExecutor(1) as pool:
         with shared_lock(reading_lock_path(ingest.settings, ingest.dataset.name)):
             waiting = pool.submit(ingest.wait_for_next, 1, time.monotonic())
@@ -81,9 +84,10 @@ def test_the_interval_ends_with_the_job(scene: Scene) -> None:
         waiting.result(10)
 
 
-def test_a_lock_that_cannot_be_read_counts_as_no_job(scene: Scene) -> None:
+def test_a_lock_that_cannot_be_read_counts_as_no_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     ingest = ingest_of(scene, {})
-    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0, "job_trigger_seconds": 600.0})
+    ingest.settings = scene.settings.model_copy(update={"trigger_seconds": 0.0})
+    monkeypatch.setattr(ingest_module, "JOB_INTERVAL", 600.0)
     reading_lock_path(ingest.settings, ingest.dataset.name).mkdir(parents=True)
     began = time.monotonic()
     ingest.wait_for_next(1, began)

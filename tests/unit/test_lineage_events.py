@@ -193,7 +193,7 @@ def test_events_are_lines_of_a_file_and_a_line_cut_off_is_ended(settings: Settin
     file = tmp_path / "events.jsonl"
     file.write_text('{"cut')
     site = LineageSite(settings, LineageReceiver())
-    site.settings = site.settings.model_copy(update={"openlineage_url": "", "openlineage_file": file})
+    site.settings = site.settings.model_copy(update={"openlineage_url": file.as_uri()})
     site.publish(0, 0)
     site.poll()
     lines = file.read_text().splitlines()

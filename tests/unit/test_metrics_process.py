@@ -27,7 +27,7 @@ from include.state.run_files import is_alive, read_run_file
 def site(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """A runner in this process that keeps a real endpoint, with stand-ins for the rest."""
     (port,) = free_ports(1)
-    with runner_with(two_datasets, monkeypatch, console="off", metrics="on", metrics_port=port) as found:
+    with runner_with(two_datasets, monkeypatch, console="off", metrics=str(port)) as found:
         yield found
 
 
@@ -38,7 +38,7 @@ def test_endpoint_runs_at_its_port_and_ends_with_the_runner(site: StandIns) -> N
     site.until(works, log_path(site.settings, METRICS).name, within=60)
     run = read_run_file(site.settings, METRICS)
     assert run is not None
-    assert run.extra["port"] == site.settings.metrics_port
+    assert run.extra["port"] == int(site.settings.metrics)
     with urllib.request.urlopen(str(run.extra["page"])) as answer:
         assert b'headrace_process_up{process="metrics"} 1.0' in answer.read()
     site.runner.stopping = True

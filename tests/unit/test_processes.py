@@ -276,7 +276,7 @@ def test_down_names_who_will_restart_the_stream(settings: Settings, stand_ins: S
 def test_down_kills_an_unresponsive_driver_and_reports_it(
     settings: Settings, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_stop, "restart_policy", lambda _: Policy(drain_within=0.4))
+    monkeypatch.setattr(start_stop, "Policy", lambda: Policy(drain_within=0.4))
     stand_ins.how["flights"], printed = "deaf", list[str]()
     run = stand_ins.started("flights")
     down(settings, printed.append)

@@ -22,7 +22,8 @@ from include.observe.processes import observe_process, observe_processes, observ
 from include.run import child_process as driver_process
 from include.run import runner
 from include.run.child_process import start_blocker
-from include.run.runner import Runner, restart_policy, supervise
+from include.run.reconcile import Policy
+from include.run.runner import Runner, supervise
 from include.run.runner_lease import RunnerAlreadyRunning, sole_runner
 from include.state.lease import take_lock
 from include.state.process_states import BROKER, RUNNER, WORKING_STATES, ProcessState, read_process_records
@@ -247,7 +248,7 @@ def test_failing_turn_does_not_end_the_runner(
 
     monkeypatch.setattr(Runner, "step", step)
     with sole_runner(settings) as holds:
-        supervise(Runner(settings, restart_policy(settings), print), holds, stop)
+        supervise(Runner(settings, Policy(), print), holds, stop)
     assert turns == [False, False, False, True]
     assert capsys.readouterr().err.count("ZeroDivisionError: a defect of ours") == 2
 
@@ -258,7 +259,7 @@ def test_runner_stops_when_its_state_folder_was_removed(settings: Settings, monk
         assert holds()
         runner_lock_path(settings).unlink()
         assert not holds()
-        supervise(Runner(settings, restart_policy(settings), print), holds, threading.Event())
+        supervise(Runner(settings, Policy(), print), holds, threading.Event())
 
 
 def test_second_runner_is_refused(settings: Settings) -> None:
@@ -323,12 +324,6 @@ def test_invalid_declaration_blocks_the_first_start(settings: Settings) -> None:
     assert "is unknown" in start_blocker(settings, "fligths")
     assert start_blocker(settings, "flights") != ""
     assert start_blocker(Settings(state=settings.state), "flights") == ""
-
-
-def test_restart_policy_comes_from_the_settings(settings: Settings) -> None:
-    patient = restart_policy(settings.model_copy(update={"restart_seconds": 2.5, "restart_tries": 9}))
-    assert (patient.first_pause, patient.tries) == (2.5, 9)
-    assert restart_policy(settings).tries == 5
 
 
 def test_damaged_runner_record_counts_as_none(settings: Settings, stand_ins: StandIns) -> None:

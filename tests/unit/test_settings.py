@@ -14,8 +14,16 @@ from typer.testing import CliRunner
 
 from include.cli.main import app
 from include.ground.errors import mask_secrets
-from include.ground.settings import PREFIX, InvalidSetting, Settings, list_settings, load_settings, reject_unsafe
-from include.ground.settings_profiles import KNOBS, PURPOSES, profile_values
+from include.ground.settings import (
+    PREFIX,
+    InvalidSetting,
+    Settings,
+    given_port,
+    list_settings,
+    load_settings,
+    reject_unsafe,
+)
+from include.ground.settings_profiles import KNOBS, PURPOSES, RETIRED, profile_values
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +48,48 @@ def test_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "headrace settings" in error.remedy
 
 
+@pytest.mark.parametrize("name", RETIRED)
+def test_setting_of_an_earlier_version_is_refused_with_what_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert RETIRED[name] in refused(monkeypatch, f"{PREFIX}{name}", "1").what
+    assert name.lower() not in Settings.model_fields
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"spark.cores.max": "0"},
+        {"spark.executor.cores": "two"},
+        {"spark.executor.memory": "1 GB"},
+        {"spark.executor.memory": "1gb\n"},
+    ],
+)
+def test_size_of_a_cluster_that_we_cannot_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str]
+) -> None:
+    error = refused(monkeypatch, "HEADRACE_SPARK_CONF", json.dumps(conf))
+    assert (error.key, next(iter(conf)) in error.what) == ("HEADRACE_SPARK_CONF", True)
+
+
+@pytest.mark.parametrize(
+    ("console", "starts", "port", "url"),
+    [
+        ("on", True, 0, ""),
+        ("off", False, 0, ""),
+        ("8081", True, 8081, ""),
+        ("http://host:81", False, 0, "http://host:81"),
+    ],
+)
+def test_console_is_started_at_a_port_or_is_elsewhere(console: str, starts: bool, port: int, url: str) -> None:
+    found = Settings(console=console)
+    assert (found.starts_console, given_port(found.console), found.console_url) == (starts, port, url)
+
+
+def test_batch_takes_a_twelfth_of_a_small_heap() -> None:
+    assert [Settings(driver_memory=heap).batch_bytes >> 20 for heap in ("1200m", "3g", "8g")] == [100, 256, 256]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -48,11 +98,10 @@ def test_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADRACE_DRIVER_CORES", "0"),
         ("HEADRACE_DRIVER_MEMORY", "3 GB"),
         ("HEADRACE_SPARK_MASTER", "local[2]"),
-        ("HEADRACE_SPARK_CORES", "0"),
         ("HEADRACE_LEASE_URL", "sqlite:///leases"),
         ("HEADRACE_LEASE_SECONDS", "1"),
-        ("HEADRACE_EXECUTOR_MEMORY", "100m"),
-        ("HEADRACE_DRIVER_HOST", "a host"),
+        ("HEADRACE_CONSOLE", "yes"),
+        ("HEADRACE_METRICS", "70000"),
         ("HEADRACE_TRIGGER_SECONDS", "-1"),
         ("HEADRACE_BATCH_RECORDS", ""),
         ("HEADRACE_SPARK_CONF", "{not json"),
@@ -148,10 +197,9 @@ def test_line_of_a_setting_is_whole_when_the_output_is_a_file() -> None:
         assert any({info.name, *info.meaning.split()} <= set(line.split()) for line in lines), info.name
 
 
-@pytest.mark.parametrize("key", ["HEADRACE_TRIGGER_SECONDS", "HEADRACE_JOB_TRIGGER_SECONDS"])
-def test_interval_that_looks_like_a_hang_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_interval_that_looks_like_a_hang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_STALL_SECONDS", "60")
-    assert refused(monkeypatch, key, "60").key == key
+    assert refused(monkeypatch, "HEADRACE_TRIGGER_SECONDS", "60").key == "HEADRACE_TRIGGER_SECONDS"
 
 
 def test_interval_that_nobody_has_set_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +288,7 @@ def test_datasets_folder_that_does_not_exist_is_refused(monkeypatch: pytest.Monk
         ("HEADRACE_DRIVER_MEMORY", "1m", "512m"),
         ("HEADRACE_DRIVER_MEMORY", "511m", "512m"),
         ("HEADRACE_DRIVER_MEMORY", "0g", "512m"),
-        ("HEADRACE_BROKER_MEMORY", "1m", "128m"),
+        ("HEADRACE_SPARK_CONF", '{"spark.executor.memory": "100m"}', "512m"),
     ],
 )
 def test_heap_too_small_to_start_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str, least: str) -> None:

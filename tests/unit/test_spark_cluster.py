@@ -22,6 +22,7 @@ from spark_jobs.backends.spark_cluster import (
 )
 
 MASTER = "spark://127.0.0.1:7077"
+TOO_MANY = {"spark.cores.max": "2", "spark.executor.cores": "3"}
 
 
 @pytest.mark.parametrize(
@@ -41,18 +42,18 @@ def test_other_masters_are_refused_with_what_is_allowed(master: str) -> None:
 
 def test_executor_with_more_cores_than_the_driver_may_take_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="no executor would start"):
-        Settings(spark_master=MASTER, spark_cores=2, executor_cores=3)
-    assert Settings(spark_cores=2, executor_cores=3).executor_cores == 3, "without a cluster it means nothing"
+        Settings(spark_master=MASTER, spark_conf=TOO_MANY)
+    assert Settings(spark_conf=TOO_MANY).executor_cores == 3, "without a cluster it means nothing"
 
 
 def test_files_of_other_hosts_are_not_promised_to_survive_a_power_cut() -> None:
-    with pytest.raises(InvalidSetting, match="other hosts write the files") as refused:
+    with pytest.raises(InvalidSetting, match="others write the files") as refused:
         Settings(spark_master=MASTER, durability="power")
     assert refused.value.key == "HEADRACE_DURABILITY"
 
 
 def test_local_session_listens_on_the_loopback_address_alone() -> None:
-    settings = Settings(driver_cores=3, driver_host="runner.site")
+    settings = Settings(driver_cores=3, spark_conf={"spark.driver.host": "runner.site"})
     assert spark_master(settings) == "local[3]"
     assert master_options(settings, [], "") == {
         "spark.driver.host": "127.0.0.1",
@@ -61,9 +62,8 @@ def test_local_session_listens_on_the_loopback_address_alone() -> None:
 
 
 def test_executors_get_the_jars_the_time_zone_and_a_share_of_the_cluster() -> None:
-    settings = Settings(
-        spark_master=MASTER, spark_cores=8, executor_cores=2, executor_memory="3g", driver_host="runner.site"
-    )
+    sizes = {"spark.cores.max": "8", "spark.executor.cores": "2", "spark.executor.memory": "3g"}
+    settings = Settings(spark_master=MASTER, spark_conf={**sizes, "spark.driver.host": "runner.site"})
     options = master_options(settings, [Path("/jars/a.jar"), Path("/jars/b.jar")], "-Duser.timezone=UTC")
     assert spark_master(settings) == MASTER
     assert options["spark.jars"] == "/jars/a.jar,/jars/b.jar"

@@ -77,7 +77,7 @@ def test_stack_keeps_its_rules() -> None:
             "    privileged: true\n",
             "postgres: has the rights of the host",
         ),
-        ("docker-compose.yml", "HEADRACE_KAFKA_USER: headrace", "HEADRACE_CONSOLE_PORT: 0", "SASL_PLAINTEXT needs"),
+        ("docker-compose.yml", "HEADRACE_KAFKA_USER: headrace", "HEADRACE_KAFKA_PORT: 0", "SASL_PLAINTEXT needs"),
         ("infra/kafka/serve.sh", "STACK:SASL_PLAINTEXT", "STACK:PLAINTEXT", "STACK at :9092 needs no log-in"),
         (
             "infra/kafka/serve.sh",

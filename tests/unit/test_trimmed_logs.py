@@ -25,7 +25,8 @@ from include.plans.stage_results import Cancelled
 from include.read.publication import publish
 from include.run import log_trimming, runner
 from include.run.log_trimming import TrimResult, trim_logs
-from include.run.runner import Runner, restart_policy
+from include.run.reconcile import Policy
+from include.run.runner import Runner
 from include.run.runner_lease import sole_runner
 
 REMOVE_AFTER = Retention().logs
@@ -90,7 +91,7 @@ def test_runner_trims_logs(settings: Settings, monkeypatch: pytest.MonkeyPatch) 
     log, stop = written(log_path(settings, "stream:flights"), REMOVE_AFTER * 2), threading.Event()
     stop.set()
     with sole_runner(settings) as holds:
-        runner.supervise(Runner(settings, restart_policy(settings), print), holds, stop)
+        runner.supervise(Runner(settings, Policy(), print), holds, stop)
     assert log.read_bytes() == b""
 
 
