@@ -38,7 +38,7 @@ class ApprovePlan(ApprovalOperator):
         """Approve by policy, or wait for a person. Raises PlanHeld."""
         from include.change.stages import NotApproved, run_plan
         from include.plans.journal import plan_lock
-        from include.plans.stage_results import Stage
+        from include.plans.plan import Stage
 
         settings = load_settings()
         with airflow_errors():
@@ -59,7 +59,7 @@ class ApprovePlan(ApprovalOperator):
         """Record the decision, then let Airflow continue or skip."""
         from include.change.stages import approve, reject
         from include.plans.journal import plan_lock
-        from include.plans.stage_results import Stage
+        from include.plans.plan import Stage
 
         settings, by = load_settings(), str((event.get("responded_by_user") or {}).get("name") or "somebody")
         decide = approve if self.APPROVE in event.get("chosen_options", ()) else reject

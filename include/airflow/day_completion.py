@@ -34,7 +34,7 @@ class ReportCompleteDays(BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         """Report the complete days and return them."""
-        from include.change.backfill import published_windows
+        from include.change.recompute import published_windows
         from include.observe.health import stream_health
 
         if self.dataset not in (context["ti"].xcom_pull(task_ids="audit") or {}):

@@ -97,7 +97,7 @@ class PlanReplay(CreatePlan):
         """Plan a replay."""
         from include.airflow.run_parameters import validated_params
         from include.change.plan_parameters import ReplayParameters
-        from include.change.replay import ReplayPlan
+        from include.change.recompute import ReplayPlan
 
         params = validated_params(ReplayParameters, run_params(context))
         return ReplayPlan().plan(settings, self.dataset, params, *_author(context)), params.dry_run
@@ -112,8 +112,8 @@ class PlanBackfill(CreatePlan):
     def planned(self, settings: Settings, context: Context) -> tuple[PlanRecord, bool]:
         """Plan a backfill of the params' range, else of the run's partition; skip where nothing is published."""
         from include.airflow.run_parameters import BackfillRun, validated_params
-        from include.change.backfill import BackfillPlan, published_windows
         from include.change.kind import PlanConflict
+        from include.change.recompute import BackfillPlan, published_windows
         from include.change.slices import RangeEmpty
         from include.declare.windows import day_range
 

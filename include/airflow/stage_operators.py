@@ -115,8 +115,7 @@ class RunPlan(BaseOperator):
         """Run the remaining stages under the plan's lock; return the result."""
         from include.change.stages import run_plan
         from include.plans.journal import load_plan, plan_lock
-        from include.plans.plan import OPEN
-        from include.plans.stage_results import Stage
+        from include.plans.plan import OPEN, Stage
 
         settings = load_settings()
         with airflow_errors():
@@ -142,7 +141,7 @@ class BuildPlan(RunPlan):
 
     def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
         """Return the result of the build."""
-        from include.plans.stage_results import Built, result_json
+        from include.plans.plan import Built, result_json
 
         return result_json(record.last(Built))
 
@@ -156,7 +155,7 @@ class ComparePlan(RunPlan):
     def outcome(self, settings: Settings, record: PlanRecord) -> dict[str, Any]:
         """Return the result of the comparison, and the path of its page."""
         from include.plans.journal import comparison_path
-        from include.plans.stage_results import Compared, result_json
+        from include.plans.plan import Compared, result_json
 
         page = comparison_path(settings, record.plan.id, "html")
         return {**result_json(record.last(Compared)), "page": str(page)}
@@ -203,7 +202,7 @@ class RollBack(BaseOperator):
         from include.airflow.run_parameters import RollbackParameters, validated_params
         from include.change.stages import roll_back
         from include.plans.journal import load_plan, plan_lock
-        from include.plans.stage_results import Stage
+        from include.plans.plan import Stage
 
         settings, by = load_settings(), f"{triggered_by(context)} ({origin(context)})"
         with airflow_errors():

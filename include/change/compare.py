@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import getpid
 from pathlib import Path
@@ -19,13 +19,16 @@ from typing import Any
 from uuid import uuid4
 
 from include.declare.contract_types import COLUMN_TYPES
-from include.declare.dataset import Dataset
+from include.declare.dataset import Dataset, released_dataset
 from include.declare.measures import rounded_sql
+from include.declare.windows import Closing
 from include.ground.record_coordinates import RECORD
+from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.plans.comparison import ColumnChange, ColumnProfile, Comparison, MeasureChange, Sample, TableComparison
 from include.read.memory_database import memory_database, spill_folder
-from include.read.published_tables import bounded_reader
+from include.read.publication import Publication, tables_of
+from include.read.published_tables import bounded_reader, open_dataset, stored_refresh_state
 
 ROWS = 1_000_000
 """In a part, about: their keys and hashes are in memory, of both sides."""
@@ -447,3 +450,43 @@ def _json_row(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
         name: value if value is None or isinstance(value, bool | int | float | str) else str(value)
         for name, value in zip(names, values, strict=True)
     }
+
+
+def release_sides(settings: Settings, published: Publication, built: Publication) -> tuple[Side, Side]:
+    """Return the published and the built side at one batch; `on_close` tables have the rows that both closed."""
+
+    def side(publication: Publication) -> Side:
+        tables = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
+        return Side(released_dataset(settings, publication.dataset, publication.release), tables)
+
+    sides = side(published), side(built)
+    closed = [_closed(settings, s.dataset, p) for s, p in zip(sides, (published, built), strict=True)]
+    return _closed_on_both(sides[0], closed), _closed_on_both(sides[1], closed)
+
+
+def _closed(settings: Settings, dataset: Dataset, publication: Publication) -> dict[str, Closing]:
+    """Return which rows are closed, for each table that has no others."""
+    tables, found = tables_of(settings, publication), {}
+    for gold in dataset.pipeline.gold:
+        table, timed = tables.get(f"gold.{gold.name}"), gold.timed_by
+        if gold.closes and table is not None and timed is not None:
+            refreshed = stored_refresh_state(table.path, table.version)
+            found[table.name] = timed.closing(refreshed.watermark)
+    return found
+
+
+def _closed_on_both(side: Side, closed: Sequence[Mapping[str, Closing]]) -> Side:
+    """Return a side without the rows that are open on a side that waits for them to close."""
+    conditions = dict(side.conditions)
+    for name, bound in ((name, bound) for each in closed for name, bound in each.items() if name in side.tables):
+        if bound.column in side.tables[name].schema.names:
+            also = closed_rows(bound)
+            conditions[name] = conditions[name] & also if name in conditions else also
+    return replace(side, conditions=conditions)
+
+
+def closed_rows(closed: Closing) -> Any:
+    """Return Arrow's condition of the rows that are closed."""
+    import pyarrow.compute as pc
+
+    return pc.scalar(False) if closed.bound is None else pc.field(closed.column) < closed.bound

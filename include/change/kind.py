@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from include.change.compare import Side
@@ -15,18 +14,64 @@ from include.change.plan_parameters import PlanParameters
 from include.declare.dataset import DatasetUnknown, IsDerived, dataset_names
 from include.declare.derived_dataset import derived_names, origin_datasets
 from include.declare.history_slice import Slice
+from include.declare.release_diff import TableChange
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings
 from include.plans.comparison import Comparison
-from include.plans.journal import save_plan
-from include.plans.lookup import next_plan_id, open_plans, refuse_ended_run
-from include.plans.plan import Plan, PlanRecord, Prediction
-from include.plans.stage_results import Applied, Built, RolledBack, Stage
+from include.plans.journal import planning_lock, save_plan
+from include.plans.lookup import find_plan, next_plan_id, open_plans, refuse_ended_run
+from include.plans.plan import DRY_RUN, Applied, Built, Member, Plan, PlanRecord, Prediction, RolledBack, Stage
 from include.read.publication import Publication, stream_publications, tables_of
 from include.read.published_tables import PinnedTables
 from include.state.streams import stream_status
 
 Given = TypeVar("Given", bound=PlanParameters)
+
+
+@dataclass(frozen=True)
+class Request(Generic[Given]):
+    """What is to be planned: for which dataset, with which parameters, by whom, when, for which run of Airflow."""
+
+    settings: Settings
+    dataset: str
+    parameters: Given
+    by: str
+    now: datetime
+    origin: str = ""
+
+    def refuse_conflict(self, mine: Slice | None = None) -> None:
+        """Raise PlanConflict when an open plan may change the same records; a dry run changes none."""
+        if not self.parameters.dry_run:
+            refuse_conflict(self.settings, self.dataset, mine)
+
+    def plan(
+        self,
+        kind: str,
+        base: str,
+        release: str,
+        predicted: Prediction,
+        changes: Sequence[TableChange] = (),
+        slice: Slice | None = None,
+        requested: str = "",
+        members: Sequence[Member] = (),
+    ) -> Plan:
+        """Return the plan; a written one gets an id."""
+        return Plan(
+            DRY_RUN,
+            kind,
+            self.dataset,
+            base,
+            release,
+            planned_at=self.now,
+            planned_by=self.by,
+            threshold=self.parameters.threshold,
+            changes=changes,
+            predicted=predicted,
+            slice=slice,
+            requested=requested,
+            origin=self.origin,
+            members=members,
+        )
 
 
 @dataclass(frozen=True)
@@ -41,17 +86,15 @@ class Confirmation:
     silver_version: int | None = None
 
 
-class NotConfirmed(Terminal):
-    """A plan's events record an outcome that the tables do not have; `why` names what is missing."""
-
-    def __init__(self, plan: str, stage: Stage, why: str) -> None:
-        super().__init__(f"plan {plan} is recorded as {stage}, but {why}", "headrace audit")
-        self.plan, self.stage, self.why = plan, stage, why
-
-
 def confirmation(record: PlanRecord, publication: Publication, result: str, version: int | None = None) -> Confirmation:
     """Return that the tables have the outcome of a plan."""
     return Confirmation(record.plan.id, str(record.stage), publication.release, publication.batch, result, version)
+
+
+def not_confirmed(record: PlanRecord, why: str) -> Terminal:
+    """Return that a plan's events record an outcome that the tables do not have; `why` names what is missing."""
+    what = f"plan {record.plan.id} is recorded as {record.stage}, but {why}"
+    return Terminal(what, "headrace audit", code="not-confirmed", plan=record.plan.id, stage=record.stage)
 
 
 # The version of the plan's transaction in each table that it changed.
@@ -66,11 +109,36 @@ class PlanKind(ABC, Generic[Given]):
     builds_whole_tables: ClassVar[bool] = False
     """Whether the build is whole tables: then the contract's rules are evaluated on them even if they are equal."""
 
-    @abstractmethod
     def plan(
         self, settings: Settings, dataset: str, parameters: Given, by: str, now: datetime, origin: str = ""
     ) -> PlanRecord:
-        """Write a plan, unless it is a dry run. A second call with the same `origin` returns the first call's plan."""
+        """Write a plan, unless it is a dry run. A second call with the same `origin` returns the first call's plan.
+
+        Raises PlanBusy, RunEnded, and what `draft` raises.
+        """
+        kind = self.over_sources() if dataset in derived_names(settings) else self
+        request = Request(settings, dataset, parameters, by, now, origin)
+        with planning_lock(settings):
+            return find_plan(settings, origin) or kind.write(request, kind.draft(request))
+
+    def over_sources(self) -> PlanKind[Given]:
+        """Return the kind that plans the same for a derived dataset."""
+        return self
+
+    @abstractmethod
+    def draft(self, request: Request[Given]) -> Plan:
+        """Return a plan without an id. Raises why it cannot be planned; writes at most a snapshot of a release."""
+
+    def write(self, request: Request[Given], draft: Plan) -> PlanRecord:
+        """Write a plan under the next free id of its kind and dataset; return that of a dry run as it is.
+
+        Raises RunEnded when its run of Airflow has ended since it requested the plan.
+        """
+        if request.parameters.dry_run:
+            return PlanRecord(draft, ())
+        settings = request.settings
+        refuse_ended_run(settings, draft)
+        return save_plan(settings, replace(draft, id=next_plan_id(settings, draft.kind, draft.dataset)))
 
     @abstractmethod
     def explain_build(self, plan: Plan) -> str:
@@ -82,7 +150,7 @@ class PlanKind(ABC, Generic[Given]):
 
     @abstractmethod
     def refuse_applied(self, settings: Settings, plan: Plan) -> None:
-        """Raise AlreadyPublished when the tables have the plan's outcome although its events do not record it."""
+        """Raise when the tables have the plan's outcome although its events do not record it."""
 
     @abstractmethod
     def build_job(self, plan: Plan) -> tuple[str, ...]:
@@ -108,7 +176,7 @@ class PlanKind(ABC, Generic[Given]):
 
     @abstractmethod
     def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
-        """Return what the tables have of the applied or rolled back plan. Raises NotConfirmed."""
+        """Return what the tables have of the applied or rolled back plan. Raises `not_confirmed`."""
 
     @abstractmethod
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
@@ -140,30 +208,17 @@ class PlanConflict(Terminal):
             f"{dataset}: plan {plan} is {stage}; a second plan of the same history was refused",
             f"headrace plan apply {plan}, or headrace plan cancel {plan}",
         )
-        self.dataset, self.plan = dataset, plan
-
-
-class AlreadyPublished(Terminal):
-    """The plan's outcome is published: the command that applied it was killed before it could record that."""
-
-    def __init__(self, plan: str) -> None:
-        super().__init__(
-            f"plan {plan} cannot be rebuilt or cancelled: its outcome is published already",
-            f"headrace plan apply {plan} records that, then headrace plan rollback {plan}",
-        )
         self.plan = plan
 
 
-class DiskTooSmall(Transient):
-    """The build may not fit on the disk; `needed` and `free` in bytes."""
-
-    def __init__(self, dataset: str, path: Path, needed: int, free: int) -> None:
-        super().__init__(
-            f"{dataset}: {needed / 1e9:.1f} GB may be needed in {path}, {free / 1e9:.1f} GB are free; "
-            "nothing was planned",
-            "make room, or plan a smaller range",
-        )
-        self.dataset, self.needed, self.free = dataset, needed, free
+def already_published(plan: Plan) -> Terminal:
+    """Return that a plan's outcome is published: the command that applied it was killed before it recorded that."""
+    return Terminal(
+        f"plan {plan.id} cannot be rebuilt or cancelled: its outcome is published already",
+        f"headrace plan apply {plan.id} records that, then headrace plan rollback {plan.id}",
+        code="already-published",
+        plan=plan.id,
+    )
 
 
 def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
@@ -186,18 +241,30 @@ def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None)
 
 def predict(settings: Settings, publication: Publication) -> Prediction:
     """Return the predicted cost of a rebuild, from the published tables' logs and the stream's last reported rate."""
-    reading = PinnedTables(tables_of(settings, publication))
-    bronze = reading.facts(f"bronze.{publication.dataset}")
-    gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
+    bronze = PinnedTables(tables_of(settings, publication)).facts(f"bronze.{publication.dataset}")
     rate, records = reported_rate(settings, publication.dataset), bronze.rows or 0
+    gold = published_gold_rows(settings, publication)
     return Prediction(records, bronze.size, bronze.files, gold, round(records / rate, 1), rate)
 
 
+def published_gold_rows(settings: Settings, publication: Publication) -> int:
+    """Return how many rows the published gold tables have."""
+    reading = PinnedTables(tables_of(settings, publication))
+    return sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
+
+
 def refuse_small_disk(settings: Settings, dataset: str, predicted: Prediction) -> None:
-    """Raise DiskTooSmall unless BYTES_PER_BYTE times the bytes that the plan reads are free."""
+    """Raise Transient unless BYTES_PER_BYTE times the bytes that the plan reads are free."""
     free, needed = shutil.disk_usage(settings.state).free, BYTES_PER_BYTE * predicted.bytes
     if free < needed:
-        raise DiskTooSmall(dataset, settings.state, needed, free)
+        raise Transient(
+            f"{dataset}: {needed / 1e9:.1f} GB may be needed in {settings.state}, {free / 1e9:.1f} GB are free; "
+            "nothing was planned",
+            "make room, or plan a smaller range",
+            code="disk-too-small",
+            needed=needed,
+            free=free,
+        )
 
 
 def reported_rate(settings: Settings, dataset: str) -> float:
@@ -205,14 +272,3 @@ def reported_rate(settings: Settings, dataset: str) -> float:
     status = stream_status(settings, dataset)
     full = status.last_batch is not None and status.last_batch.rows >= ASSUMED_RATE
     return status.rates.get("refine", ASSUMED_RATE) if full else ASSUMED_RATE
-
-
-def write_new_plan(settings: Settings, draft: Plan, *, dry_run: bool) -> PlanRecord:
-    """Write a plan under the next free id of its kind and dataset; return that of a dry run as it is.
-
-    Raises RunEnded when its run of Airflow has ended since it requested the plan.
-    """
-    if dry_run:
-        return PlanRecord(draft, ())
-    refuse_ended_run(settings, draft)
-    return save_plan(settings, replace(draft, id=next_plan_id(settings, draft.kind, draft.dataset)))

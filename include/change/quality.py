@@ -33,8 +33,7 @@ from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_literal
 from include.observe.ledger_reader import RuleWarnings, RunCounts
 from include.observe.stream_history import StoredValidation, store_validation
-from include.plans.plan import Plan, PlanRecord
-from include.plans.stage_results import Compared
+from include.plans.plan import Compared, Plan, PlanRecord
 from include.read.memory_database import memory_database
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables, open_dataset

@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from os import getpid
 from typing import Any
+from uuid import uuid4
 
 from include.change.checkpoint import validate_tables
-from include.change.compare import Side
+from include.change.compare import Rows, Side, key_columns
 from include.change.quality import RESULTS, table_rules
-from include.change.sides import table_with_slice
 from include.change.stages import kind_of
 from include.declare.contract_rules import Rule, RuleResult, referenced_columns
 from include.declare.row_expectations import ROW_EXPECTATIONS
 from include.ground.errors import HeadraceError
 from include.ground.optional_packages import QualityNotInstalled
+from include.ground.record_coordinates import POSITION
 from include.ground.settings import Settings, load_settings
+from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.plans.journal import load_plan
 from include.plans.plan import PlanRecord
+from include.read.memory_database import memory_database, spill_folder
+from include.read.publication import read_publication, tables_of
+from include.read.published_tables import open_dataset
 
 
 def validate_plan(settings: Settings, plan: str) -> list[RuleResult]:
@@ -61,6 +67,42 @@ def validate_with_slice(
             observed = f"{results[place].observed}; fails without the plan too"
             results[place] = replace(results[place], failed_before=True, observed=observed)
     return results
+
+
+def table_with_slice(
+    settings: Settings, sides: tuple[Side, Side], name: str, columns: Iterable[str]
+) -> tuple[Rows, Rows]:
+    """Return a published table, and these columns of it with the rows of a slice replaced.
+
+    `sides`: the slice before and after.
+    """
+    before, after = sides
+    dataset = before.dataset
+    published = open_dataset(tables_of(settings, read_publication(settings, dataset.name))[name])
+    keys = POSITION if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
+    selected = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
+    return published, _replaced(published, before.tables[name], after.tables[name], keys, selected)
+
+
+def _replaced(published: Rows, before: Rows, after: Rows, keys: Sequence[str], columns: Sequence[str]) -> Rows:
+    import pyarrow.dataset as pd
+
+    database = memory_database()
+    for view, rows in (("published", published), ("before", before), ("after", after)):
+        database.register(view, rows)
+    same = " and ".join(
+        f"published.{sql_identifier(key)} is not distinct from before.{sql_identifier(key)}" for key in keys
+    )
+    names = ", ".join(map(sql_identifier, columns))
+    unchanged = f"select {names} from published anti join before on {same}"
+    try:
+        folder = spill_folder(getpid()) / uuid4().hex
+        folder.mkdir(parents=True)
+        result = f"{unchanged} union all select {names} from after"
+        database.execute(f"copy ({result}) to {sql_literal(str(folder / 'rows.parquet'))} (format parquet)")
+        return pd.dataset(folder)
+    finally:
+        database.close()
 
 
 def _row_rules(rules: Sequence[Rule]) -> list[Rule]:

@@ -29,9 +29,7 @@ from include.declare.release_diff import TableChange, gold_changes
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
-from include.plans.lookup import plans_of_data
-from include.plans.plan import RELEASES, Member, PlanRecord
-from include.plans.reader_effects import (
+from include.plans.dependants import (
     Analysed,
     ColumnTypes,
     DependantsBreak,
@@ -43,7 +41,8 @@ from include.plans.reader_effects import (
     release_together,
     rollback_remedy,
 )
-from include.plans.stage_results import ReleaseBuilt, Stage
+from include.plans.lookup import plans_of_data
+from include.plans.plan import RELEASES, Member, PlanRecord, ReleaseBuilt, Stage
 from include.read.publication import Publication, find_publication, publications, published_tables, read_publication
 from include.read.published_tables import columns_of, table_columns
 

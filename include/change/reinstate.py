@@ -13,12 +13,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from include.change.kind import Request
 from include.change.plan_parameters import AS_OF, HIDDEN, PlanParameters
-from include.change.slices import PlanRequest, SliceKind, create_slice_plan, published_view, refuse_not_ingested
-from include.declare.history_slice import BRONZE, Slice, Span, joined_spans
-from include.ground.errors import Terminal
+from include.change.slices import SliceKind, published_view, refuse_not_ingested, slice_plan
+from include.declare.history_slice import BRONZE, Slice, Span, SpanIndex, joined_spans
+from include.ground.errors import Refused
 from include.ground.settings import Settings
-from include.plans.journal import planning_lock
 from include.plans.plan import REINSTATE, Plan, PlanRecord
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
@@ -44,34 +44,10 @@ from include.read.rejected_records import REINSTATE as REINSTATED
 LARGEST = 1_048_576
 
 
-class NotRejected(Terminal):
-    """A record to decide on is not in `rejected`, or is a duplicate there."""
-
-    def __init__(self, dataset: str, position: Position, why: str) -> None:
-        super().__init__(
-            f"{dataset}: partition {position[0]} offset {position[1]} {why}; nothing was decided",
-            f"headrace rejected list --dataset {dataset}",
-        )
-        self.dataset, self.position = dataset, position
-
-
-class NothingSelected(Terminal):
-    """No rejected record matches the request."""
-
-    def __init__(self, dataset: str) -> None:
-        super().__init__(
-            f"{dataset}: no rejected record matches; nothing was done",
-            f"headrace rejected summary --dataset {dataset}",
-        )
-        self.dataset = dataset
-
-
-class FixRefused(Terminal):
-    """A payload cannot be a fix."""
-
-    def __init__(self, dataset: str, why: str) -> None:
-        super().__init__(f"{dataset}: {why}; nothing was fixed", "give the whole record, corrected, as one JSON object")
-        self.dataset = dataset
+def _not_rejected(dataset: str, position: Position, why: str) -> Refused:
+    """Return that a record to decide on is not in `rejected`, or is a duplicate there."""
+    what = f"{dataset}: partition {position[0]} offset {position[1]} {why}; nothing was decided"
+    return Refused(what, f"headrace rejected list --dataset {dataset}", code="not-rejected", position=position)
 
 
 @dataclass(frozen=True)
@@ -86,13 +62,14 @@ class Author:
 def fix(settings: Settings, dataset: str, payloads: Mapping[Position, bytes], who: Author) -> int:
     """Store payloads that are validated instead of the records' own; return how many fixes are new.
 
-    It is used when the records are reinstated or validated again. Raises NotRejected, FixRefused.
+    It is used when the records are reinstated or validated again. Raises Refused.
     """
     for position, payload in payloads.items():
         if not payload or len(payload) > LARGEST:
             record = f"partition {position[0]} offset {position[1]}"
             why = f"the payload for {record} has {len(payload)} bytes (1 to {LARGEST})"
-            raise FixRefused(dataset, why)
+            remedy = "give the whole record, corrected, as one JSON object"
+            raise Refused(f"{dataset}: {why}; nothing was fixed", remedy, code="fix-refused")
     batches = {position: _record(settings, dataset, position).batch for position in payloads}
     return append_decisions(
         settings,
@@ -112,7 +89,7 @@ def discard(settings: Settings, dataset: str, selection: RejectedFilter, who: Au
 def selected_records(
     settings: Settings, dataset: str, selection: RejectedFilter, statuses: Iterable[str]
 ) -> dict[Position, int]:
-    """Return the selected invalid records with one of these statuses, and their batches. Raises NothingSelected."""
+    """Return the selected invalid records with one of these statuses, and their batches. Raises Refused."""
     reading = PinnedTables(tables_of(settings, read_publication(settings, dataset)))
     decided, allowed = decided_records(settings, dataset), set(statuses)
     invalid = replace(selection, disposition="invalid")
@@ -122,7 +99,8 @@ def selected_records(
         if status_of("invalid", decided.get(position)) in allowed
     }
     if not found:
-        raise NothingSelected(dataset)
+        what = f"{dataset}: no rejected record matches; nothing was done"
+        raise Refused(what, f"headrace rejected summary --dataset {dataset}", code="nothing-selected")
     return found
 
 
@@ -136,10 +114,10 @@ def _record(settings: Settings, dataset: str, position: Position) -> RejectedRec
     partition, offset = position
     found = rejected_records(reading, dataset, RejectedFilter(offsets={partition: (offset, offset + 1)}))
     if not found:
-        raise NotRejected(dataset, position, "is not a rejected record that readers see")
+        raise _not_rejected(dataset, position, "is not a rejected record that readers see")
     if found[0].status == DUPLICATE:
         winner = found[0].reasons[0].detail
-        raise NotRejected(dataset, position, f"is a duplicate of {winner} (batch/partition/offset)")
+        raise _not_rejected(dataset, position, f"is a duplicate of {winner} (batch/partition/offset)")
     return found[0]
 
 
@@ -178,35 +156,34 @@ class ReinstatePlan(SliceKind[ReinstateParameters]):
     name = REINSTATE
     parameters = ReinstateParameters
 
-    def plan(
-        self,
-        settings: Settings,
-        dataset: str,
-        parameters: ReinstateParameters,
-        by: str,
-        now: datetime,
-        origin: str = "",
-    ) -> PlanRecord:
-        """Plan to recompute exactly these records from bronze; those that are still invalid stay rejected.
+    def draft(self, request: Request[ReinstateParameters]) -> Plan:
+        """Plan to recompute exactly these records from bronze; those that are still invalid stay rejected."""
+        records = self._records(request)
+        spans, requested = record_spans(records), f"{len(records):,} rejected records, again ({request.parameters.why})"
+        view = published_view(request.settings, request.dataset)
+        refuse_not_ingested(view, spans, requested)
+        slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
+        return slice_plan(request, view, REINSTATE, slice_, requested)
 
-        Raises NothingSelected, NothingPublished, RangeRefused, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
-        """
-        who = Author(by, now, parameters.why)
-        named = parameters.records.offsets is not None or parameters.records.status == DISCARDED
-        statuses = (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED)
-        records = selected_records(settings, dataset, parameters.records, statuses)
-        spans, requested = record_spans(records), f"{len(records):,} rejected records, again ({who.why})"
-        with planning_lock(settings):
-            view = published_view(settings, dataset)
-            refuse_not_ingested(view, spans, requested)
-            slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
-            request = PlanRequest(requested, who.by, who.at, parameters.threshold)
-            record = create_slice_plan(view, REINSTATE, slice_, request)
-        # After the plan exists and before it is built: without a plan, discarded records stay discarded.
-        append_decisions(
-            settings, dataset, [decision(REINSTATED, position, batch, who) for position, batch in records.items()]
-        )
+    def write(self, request: Request[ReinstateParameters], draft: Plan) -> PlanRecord:
+        """Write the plan, and the decisions after it: without a plan, discarded records stay discarded."""
+        record = super().write(request, draft)
+        if not request.parameters.dry_run:
+            who, planned = Author(request.by, request.now, request.parameters.why), SpanIndex(draft.records.spans)
+            records = self._records(request).items()
+            decisions = [
+                decision(REINSTATED, (partition, offset), batch, who)
+                for (partition, offset), batch in records
+                if planned.overlaps(partition, offset, offset + 1)
+            ]
+            append_decisions(request.settings, request.dataset, decisions)
         return record
+
+    def _records(self, request: Request[ReinstateParameters]) -> dict[Position, int]:
+        selection = request.parameters.records
+        named = selection.offsets is not None or selection.status == DISCARDED
+        statuses = (OPEN, FIXED, DISCARDED) if named else (OPEN, FIXED)
+        return selected_records(request.settings, request.dataset, selection, statuses)
 
     def undo_decisions(self, settings: Settings, plan: Plan, by: str) -> None:
         """Discard again what the plan has reinstated."""

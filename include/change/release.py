@@ -1,96 +1,237 @@
-"""Release plans: ship a dataset's changed folder as a new release, built as a shadow of production."""
+"""Release plans: ship a dataset's changed folder as a new release, built as a shadow of production.
+
+A release of a dataset with a topic and one of a derived dataset differ in what they read; both move publications.
+"""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from include.change.compare import Side
+from include.change.compare import Side, release_sides
 from include.change.contract_check import refuse_invalid_folder
 from include.change.jobs import JobFailed, request_owner, run_job
-from include.change.kind import predict, refuse_conflict, refuse_small_disk, reported_rate, write_new_plan
-from include.change.moves import ReleaseKind
+from include.change.kind import (
+    Confirmation,
+    Given,
+    PlanKind,
+    Request,
+    already_published,
+    confirmation,
+    not_confirmed,
+    predict,
+    published_gold_rows,
+    refuse_small_disk,
+    reported_rate,
+)
 from include.change.plan_parameters import ReleaseParameters
-from include.change.readers import derived_changes, derived_tables, lost_columns, plan_members, release_tables
-from include.change.sides import release_sides
+from include.change.readers import (
+    derived_changes,
+    derived_tables,
+    lost_columns,
+    plan_members,
+    refuse_broken_readers,
+    refuse_rollback,
+    release_tables,
+)
 from include.declare.dataset import Dataset, ReleaseStart, released_dataset, snapshot_dataset
 from include.declare.dataset_checks import checked_dataset, validate_datasets
 from include.declare.derived_dataset import (
     DerivedDataset,
     as_dataset,
     declared_derived,
-    derived_names,
     released_derived,
     snapshot_derived,
 )
 from include.declare.event_times import utc_text
 from include.declare.reference_tables import validate_reference_tables
 from include.declare.release_diff import release_changes
-from include.ground.errors import Terminal
+from include.ground.errors import HeadraceError, Refused, Terminal
 from include.ground.paths import bronze_path
 from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
-from include.plans.journal import planning_lock
-from include.plans.lookup import find_plan, plans_of_data
-from include.plans.plan import DERIVED_RELEASE, DRY_RUN, ENDED, RELEASE, RELEASES, Plan, PlanRecord, Prediction
-from include.plans.sources import published_versions, readable_versions
-from include.plans.stage_results import Applied, ReleaseBuilt, Retired, Stage
-from include.read.publication import Publication, read_publication, tables_of
+from include.plans.dependants import drop_obsolete, published_versions, readable_versions
+from include.plans.lookup import plans_of_data
+from include.plans.plan import (
+    DERIVED_RELEASE,
+    ENDED,
+    RELEASE,
+    RELEASES,
+    Applied,
+    Plan,
+    PlanRecord,
+    Prediction,
+    ReleaseBuilt,
+    Retired,
+    RolledBack,
+    Stage,
+)
+from include.read.publication import Publication, find_publication, read_publication, tables_of
 from include.read.published_tables import first_batch_since, first_unexpired_batch, open_dataset, pinned
-from include.state.owner_requests import OwnerRequest, RequestKind
+from include.state.owner_requests import (
+    OwnerRequest,
+    RequestKind,
+    pending_request,
+    submit_request,
+    withdraw_own_request,
+)
 from include.state.release_files import active_releases_file
 
 
-class NothingToRelease(Terminal):
-    """The folder is the published release."""
+class ReleaseKind(PlanKind[Given]):
+    """A kind that publishes another release, of datasets with a topic and of derived ones."""
 
-    def __init__(self, dataset: str, release: str) -> None:
-        super().__init__(
-            f"{dataset}: the folder is release {release}, which is published already; nothing was planned",
-            f"change something in include/datasets/{dataset}/ first",
-        )
-        self.dataset, self.release = dataset, release
+    builds_whole_tables = True
+
+    def explain_apply(self, plan: Plan) -> str:
+        own = f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
+        return own + "".join(f", then {m.dataset} {m.release} in place of {m.base}" for m in plan.members)
+
+    def refuse_applied(self, settings: Settings, plan: Plan) -> None:
+        if all(_published(settings, part) == part.release for part in plan.parts):
+            raise already_published(plan)
+
+    def read_build(self, output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
+        return read_release_build(output, seconds)
+
+    def refuse_apply(self, settings: Settings, record: PlanRecord) -> None:
+        refuse_broken_readers(settings, record)
+
+    def apply(self, settings: Settings, record: PlanRecord) -> Applied:
+        return Applied(batch=_move(settings, record.plan, _released, "apply"))
+
+    def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
+        is_applied = record.stage is Stage.APPLIED
+        expected = record.plan.release if is_applied else record.plan.base
+        if published.release != expected:
+            raise not_confirmed(record, f"release {published.release} is published, not {expected}")
+        return confirmation(record, published, "published" if is_applied else "rolled back")
+
+    def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
+        refuse_rollback(settings, record)
+
+    def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:
+        return RolledBack(batch=_move(settings, record.plan, _base, "rollback"))
+
+    def drop_build(self, settings: Settings, plan: Plan) -> None:
+        """Publish the bases of a plan that is cancelled between the moves of its datasets.
+
+        Its release is maintained no longer: as a shadow without a plan it could be neither released again nor retired.
+        """
+        if any(_published(settings, part) == part.release for part in plan.parts):
+            _move(settings, plan, _base, "cancel")
+        if plan.release in (active_releases_file(settings, plan.dataset).read() or ()):
+            retire = OwnerRequest(plan.id, RequestKind.RETIRE, plan.release, again=_command(plan, "cancel"))
+            request_owner(settings, plan.dataset, retire)
 
 
-class ReleaseAlreadyActive(Terminal):
-    """The folder is a shadow release that the stream maintains: there is nothing to build."""
-
-    def __init__(self, dataset: str, release: str) -> None:
-        super().__init__(
-            f"{dataset}: the folder is release {release}, which the stream maintains as a shadow; nothing was planned",
-            "headrace plan list, then headrace plan rollback ID (publishes it again) or retire ID (ends it)",
-        )
-        self.dataset, self.release = dataset, release
+def read_release_build(output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
+    """Return the result of a build job's last output; `members` has the outputs of the other jobs of the plan."""
+    parts = {key: output[key] for key in ("built", "published", "seen", "analysed") if key in output}
+    members = {name: read_release_build(each, 0.0) for name, each in output.get("members", {}).items()}
+    batch = output["built"]["batch"]
+    return ReleaseBuilt.model_validate({**parts, "members": members, "batch": batch, "seconds": seconds})
 
 
-class StartPointRefused(Terminal):
-    """A release cannot start at that batch or time."""
+def _move(settings: Settings, plan: Plan, target: Callable[[Plan], str], decision: str) -> int:
+    """Have one of the two releases of each dataset of the plan published, the same for all; return the plan's batch.
 
-    def __init__(self, dataset: str, why: str, remedy: str = "") -> None:
-        super().__init__(
-            f"{dataset}: {why}; nothing was planned", remedy or f"headrace ledger show --dataset {dataset}"
-        )
-        self.dataset = dataset
+    `decision` is the command on the plan that moves them, and continues a move that was interrupted.
+
+    The owner of a derived dataset gets its request first and executes it when its sources have moved: it never follows
+    them with its other release, also when this process is killed in between. Moving twice moves once (adr-0001).
+    """
+    first, *others = plan.parts
+    for part in plan.parts:
+        if (published := read_publication(settings, part.dataset).release) not in (part.base, part.release):
+            what = f"plan {plan.id} is about releases {part.base} and {part.release}, {published} is published"
+            raise Refused(f"{what}; nothing was done", "headrace plan list", code="other-release-published")
+    waiting = [part for part in others if _has_to_move(settings, part, target) or _has_own_request(settings, part)]
+    try:
+        for part in waiting:
+            drop_obsolete(settings, part.dataset)
+            submit_request(settings, part.dataset, _request(plan, part, target, decision))
+        batch = _publish(settings, first, _request(plan, first, target, decision))
+    except BaseException:
+        if _has_to_move(settings, first, target):
+            # Those that are at the target already would follow the source back: their requests hold them there.
+            for part in waiting:
+                if _has_to_move(settings, part, target):
+                    withdraw_own_request(settings, part.dataset, plan.id)
+        raise
+    for part in waiting:
+        try:
+            _publish(settings, part, _request(plan, part, target, decision))
+        except HeadraceError as error:
+            what = f"plan {plan.id} is between its moves: {part.dataset} still has the release of before"
+            cancel = f"until it is applied, headrace plan cancel {plan.id} moves all back"
+            remedy = f"the same command again continues; {cancel}"
+            raise Terminal(f"{what} ({error.what})", remedy, code="half-moved", dataset=part.dataset) from error
+    return batch
 
 
-class ReleaseIncompatible(Terminal):
-    """The changed folder reads another topic than bronze holds."""
+def _request(plan: Plan, part: Plan, target: Callable[[Plan], str], decision: str) -> OwnerRequest:
+    """Return the request for a part of a plan, which is due when the parts before it are published."""
+    earlier = plan.parts[: plan.datasets.index(part.dataset)]
+    return OwnerRequest(
+        plan.id,
+        RequestKind.PROMOTE,
+        target(part),
+        after={each.dataset: target(each) for each in earlier},
+        instead={each.dataset: each.base if target(each) == each.release else each.release for each in earlier},
+        again=_command(plan, decision),
+    )
 
-    def __init__(self, dataset: str, why: str) -> None:
-        super().__init__(f"{dataset}: {why}; nothing was planned", "make it a dataset of its own")
-        self.dataset = dataset
+
+def _command(plan: Plan, decision: str) -> str:
+    return f"headrace plan {decision} {plan.id}"
 
 
-class StreamNotRunning(Terminal):
-    """Only a running stream maintains releases, so only it can retire one."""
+def _publish(settings: Settings, part: Plan, request: OwnerRequest) -> int:
+    """Have a release published; return the batch. Publishing it twice publishes it once."""
+    publication = read_publication(settings, part.dataset)
+    if publication.release == request.release and not _has_own_request(settings, part):
+        return publication.batch
+    return request_owner(settings, part.dataset, request, is_kept=bool(request.after)).batch
 
-    def __init__(self, plan: str, dataset: str) -> None:
-        super().__init__(
-            f"plan {plan}: the stream of {dataset} does not run; nothing was done", f"headrace up {dataset}"
-        )
-        self.plan = plan
+
+def _has_to_move(settings: Settings, part: Plan, target: Callable[[Plan], str]) -> bool:
+    return _published(settings, part) != target(part)
+
+
+def _has_own_request(settings: Settings, part: Plan) -> bool:
+    """Return whether the owner has, and perhaps executes, a request of the part's plan."""
+    pending = pending_request(settings, part.dataset)
+    return pending is not None and pending.plan == part.id
+
+
+def _published(settings: Settings, part: Plan) -> str | None:
+    publication = find_publication(settings, part.dataset)
+    return publication.release if publication is not None else None
+
+
+def _released(part: Plan) -> str:
+    return part.release
+
+
+def _base(part: Plan) -> str:
+    return part.base
+
+
+def _nothing_to_release(dataset: str, release: str) -> Refused:
+    return Refused(
+        f"{dataset}: the folder is release {release}, which is published already; nothing was planned",
+        f"change something in include/datasets/{dataset}/ first",
+        code="nothing-to-release",
+        release=release,
+    )
+
+
+def _start_refused(dataset: str, why: str, remedy: str = "") -> Refused:
+    """Return that a release cannot start at a batch or time."""
+    remedy = remedy or f"headrace ledger show --dataset {dataset}"
+    return Refused(f"{dataset}: {why}; nothing was planned", remedy, code="start-point-refused")
 
 
 class ReleasePlan(ReleaseKind[ReleaseParameters]):
@@ -99,78 +240,59 @@ class ReleasePlan(ReleaseKind[ReleaseParameters]):
     name = RELEASE
     parameters = ReleaseParameters
 
-    def plan(
-        self, settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
-    ) -> PlanRecord:
+    def over_sources(self) -> PlanKind[ReleaseParameters]:
+        return DerivedReleasePlan()
+
+    def draft(self, request: Request[ReleaseParameters]) -> Plan:
         """Plan to publish the dataset as its folder declares it now. Touches no table, reads no data file.
 
-        With a later start, silver and rejected rows of earlier batches are inherited as they are. Raises
-        DatasetUnknown, DeclarationRefused, NothingPublished, NothingToRelease, StartPointRefused, ReleaseIncompatible,
-        ReleaseAlreadyActive, PlanConflict, PlanBusy, DiskTooSmall, ReferenceLost.
+        With a later start, silver and rejected rows of earlier batches are inherited as they are.
         """
-        if dataset in derived_names(settings):
-            return DerivedReleasePlan().plan(settings, dataset, parameters, by, now, origin)
-        with planning_lock(settings):
-            if known := find_plan(settings, origin):
-                return known
-            declared, publication = checked_dataset(settings, dataset), read_publication(settings, dataset)
-            base = released_dataset(settings, dataset, publication.release)
-            start = _release_start(settings, publication, parameters)
-            if _same_code(declared, base) and start is None and base.release_start is None:
-                raise NothingToRelease(dataset, publication.release)
-            if declared.pipeline.topic != base.pipeline.topic:
-                raise ReleaseIncompatible(dataset, f"topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}")
-            if not parameters.dry_run:
-                refuse_conflict(settings, dataset)
-            validate_reference_tables(settings, declared)
-            if start is not None:
-                _refuse_other_shape(base, declared)
-            _refuse_active(settings, declared, start)
-            refuse_invalid_folder(settings, declared, base.contract)
-            members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
-            predicted = predict(settings, publication)
-            refuse_small_disk(settings, dataset, predicted)
-            fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
-            draft = Plan(
-                id=DRY_RUN,
-                kind=RELEASE,
-                dataset=dataset,
-                base=base.release,
-                release=fresh.release,
-                planned_at=now,
-                planned_by=by,
-                threshold=parameters.threshold,
-                changes=[
-                    *release_changes(base, fresh),
-                    *members.changes,
-                    *lost_columns(settings, base, fresh, members),
-                ],
-                predicted=predicted,
-                requested=_requested(settings, publication, start),
-                origin=origin,
-                members=members.plans,
-            )
-            return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+        settings, dataset, parameters = request.settings, request.dataset, request.parameters
+        declared, publication = checked_dataset(settings, dataset), read_publication(settings, dataset)
+        base = released_dataset(settings, dataset, publication.release)
+        start = _release_start(settings, publication, parameters)
+        if _same_code(declared, base) and start is None and base.release_start is None:
+            raise _nothing_to_release(dataset, publication.release)
+        if declared.pipeline.topic != base.pipeline.topic:
+            what = f"{dataset}: topic {declared.pipeline.topic!r} is not {base.pipeline.topic!r}; nothing was planned"
+            raise Refused(what, "make it a dataset of its own", code="release-incompatible")
+        request.refuse_conflict()
+        validate_reference_tables(settings, declared)
+        if start is not None:
+            _refuse_other_shape(base, declared)
+        _refuse_active(settings, declared, start)
+        refuse_invalid_folder(settings, declared, base.contract)
+        members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
+        predicted = predict(settings, publication)
+        refuse_small_disk(settings, dataset, predicted)
+        fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
+        changes = [*release_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)]
+        requested = _requested(settings, publication, start)
+        return request.plan(
+            RELEASE,
+            base.release,
+            fresh.release,
+            predicted,
+            changes=changes,
+            requested=requested,
+            members=members.plans,
+        )
 
     def explain_build(self, plan: Plan) -> str:
-        """Say what is built from what."""
         return f"build release {plan.release} from bronze in tables of its own"
 
     def build_job(self, plan: Plan) -> tuple[str, ...]:
-        """Return the job and the names of what it builds."""
         return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release, *(member.dataset for member in plan.members)
 
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-        """Return both sides at the build's batch."""
         found = record.last(ReleaseBuilt).of(record.plan.dataset)
         return release_sides(settings, found.published, found.built)
 
     def apply(self, settings: Settings, record: PlanRecord) -> Applied:
         """Let a release that is far behind catch up, then publish it."""
-        began = time.monotonic()
         self._catch_up(settings, record)
-        applied = super().apply(settings, record)
-        return applied.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
+        return super().apply(settings, record)
 
     def _catch_up(self, settings: Settings, record: PlanRecord) -> None:
         """Advance a release that was built long ago, so that the stream has at most one run left."""
@@ -188,63 +310,42 @@ class DerivedReleasePlan(ReleaseKind[ReleaseParameters]):
     name = DERIVED_RELEASE
     parameters = ReleaseParameters
 
-    def plan(
-        self, settings: Settings, dataset: str, parameters: ReleaseParameters, by: str, now: datetime, origin: str = ""
-    ) -> PlanRecord:
-        """Plan to publish the derived dataset as its folder declares it now. Touches no table, reads no data file.
-
-        Raises DerivedUnknown, StartPointRefused, and what a release of a dataset with a topic raises.
-        """
+    def draft(self, request: Request[ReleaseParameters]) -> Plan:
+        """Plan to publish the derived dataset as its folder declares it now. Touches no table, reads no data file."""
+        settings, dataset, parameters = request.settings, request.dataset, request.parameters
         if parameters.from_batch is not None or parameters.from_timestamp is not None:
             why = "it is derived and has no batches; its release computes everything"
-            raise StartPointRefused(dataset, why, f"headrace release plan --dataset {dataset}")
-        with planning_lock(settings):
-            if known := find_plan(settings, origin):
-                return known
-            validate_datasets(settings, [dataset])
-            declared, publication = declared_derived(settings, dataset), read_publication(settings, dataset)
-            base = released_derived(settings, dataset, publication.release)
-            if declared.release == base.release:
-                raise NothingToRelease(dataset, base.release)
-            if not parameters.dry_run:
-                refuse_conflict(settings, dataset)
-            members = plan_members(settings, dataset, derived_tables(declared), parameters.members, parameters.dry_run)
-            over = _chosen_sources(settings, declared, publication)
-            predicted = predicted_of_sources(settings, declared, _gold_rows(settings, publication))
-            refuse_small_disk(settings, dataset, predicted)
-            fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
-            draft = Plan(
-                id=DRY_RUN,
-                kind=DERIVED_RELEASE,
-                dataset=dataset,
-                base=base.release,
-                release=fresh.release,
-                planned_at=now,
-                planned_by=by,
-                threshold=parameters.threshold,
-                changes=[
-                    *derived_changes(base, fresh),
-                    *members.changes,
-                    *lost_columns(settings, base, fresh, members),
-                ],
-                predicted=predicted,
-                requested=over,
-                origin=origin,
-                members=members.plans,
-            )
-            return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+            raise _start_refused(dataset, why, f"headrace release plan --dataset {dataset}")
+        validate_datasets(settings, [dataset])
+        declared, publication = declared_derived(settings, dataset), read_publication(settings, dataset)
+        base = released_derived(settings, dataset, publication.release)
+        if declared.release == base.release:
+            raise _nothing_to_release(dataset, base.release)
+        request.refuse_conflict()
+        members = plan_members(settings, dataset, derived_tables(declared), parameters.members, parameters.dry_run)
+        over = _chosen_sources(settings, declared, publication)
+        predicted = predicted_of_sources(settings, declared, published_gold_rows(settings, publication))
+        refuse_small_disk(settings, dataset, predicted)
+        fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
+        changes = [*derived_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)]
+        return request.plan(
+            DERIVED_RELEASE,
+            base.release,
+            fresh.release,
+            predicted,
+            changes=changes,
+            requested=over,
+            members=members.plans,
+        )
 
     def explain_build(self, plan: Plan) -> str:
-        """Say what is built from what."""
         return f"compute release {plan.release} from its sources in tables of its own"
 
     def build_job(self, plan: Plan) -> tuple[str, ...]:
-        """Return the job and the names of what it builds."""
         members = json.dumps({"members": [member.dataset for member in plan.members]})
         return "spark_jobs.jobs.derived_build_job", plan.dataset, plan.release, members
 
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-        """Return both sides at the build's batch."""
         found = record.last(ReleaseBuilt).of(record.plan.dataset)
 
         def side(publication: Publication) -> Side:
@@ -259,22 +360,20 @@ def _release_start(settings: Settings, publication: Publication, parameters: Rel
     if since is not None:
         batch = first_batch_since(bronze_path(settings, publication.dataset), since)
         if batch is None:
-            raise StartPointRefused(
-                publication.dataset, f"no record has arrived since {utc_text(since, 'minutes')} UTC"
-            )
+            raise _start_refused(publication.dataset, f"no record has arrived since {utc_text(since, 'minutes')} UTC")
     if batch is None or batch == 0:
         return None
     if not 0 < batch <= publication.batch + 1:
-        raise StartPointRefused(
+        raise _start_refused(
             publication.dataset, f"batch {batch} is not published, the last one is {publication.batch}"
         )
     bronze, silver = _expired_until(settings, publication)
     if batch < bronze:
         why = f"batches before {bronze} have expired from bronze; a release from {bronze} on inherits their rows"
-        raise StartPointRefused(publication.dataset, why)
+        raise _start_refused(publication.dataset, why)
     if silver > bronze:
         why = f"batches before {silver} have expired from silver and cannot be inherited, but bronze has them"
-        raise StartPointRefused(publication.dataset, why)
+        raise _start_refused(publication.dataset, why)
     versions = (publication.tables[f"{layer}.{publication.dataset}"].version for layer in ("silver", "rejected"))
     return ReleaseStart(publication.release, batch, *versions)
 
@@ -296,20 +395,26 @@ def _expired_until(settings: Settings, publication: Publication) -> tuple[int, i
 
 
 def _refuse_other_shape(base: Dataset, fresh: Dataset) -> None:
-    """Raise StartPointRefused when inherited rows would not fit: other duplicates, or no time for a new window."""
+    """Refuse when inherited rows would not fit: other duplicates, or no time for a new window."""
     if base.pipeline.identity != fresh.pipeline.identity:
-        raise StartPointRefused(fresh.name, "another identity finds other duplicates, also among inherited rows")
+        raise _start_refused(fresh.name, "another identity finds other duplicates, also among inherited rows")
     new = set(fresh.pipeline.time_columns) - set(base.pipeline.time_columns)
     if new:
-        raise StartPointRefused(fresh.name, f"inherited rows may lack {', '.join(sorted(new))}, which has windows now")
+        raise _start_refused(fresh.name, f"inherited rows may lack {', '.join(sorted(new))}, which has windows now")
 
 
 def _refuse_active(settings: Settings, declared: Dataset, start: ReleaseStart | None) -> None:
-    """Raise ReleaseAlreadyActive when the stream maintains a release of this code with the same start."""
+    """Refuse when the stream maintains a release of this code with the same start."""
     for release in active_releases_file(settings, declared.name).read() or ():
         active = released_dataset(settings, declared.name, release)
         if _same_code(active, declared) and _start(active.release_start) == _start(start):
-            raise ReleaseAlreadyActive(declared.name, release)
+            raise Refused(
+                f"{declared.name}: the folder is release {release}, which the stream maintains as a shadow; "
+                "nothing was planned",
+                "headrace plan list, then headrace plan rollback ID (publishes it again) or retire ID (ends it)",
+                code="release-already-active",
+                release=release,
+            )
 
 
 def _same_code(one: Dataset, other: Dataset) -> bool:
@@ -340,11 +445,12 @@ def _needed_by_others(settings: Settings, plan: Plan, published: str) -> Iterato
 def retire_release(settings: Settings, record: PlanRecord) -> Retired:
     """Have the stream stop maintaining the plan's unpublished releases, except those that another plan needs.
 
-    Raises StreamNotRunning, PlanUnreadable.
+    Only a running stream maintains releases, so only it can retire one. Raises Refused, PlanUnreadable.
     """
     plan = record.plan
     if not is_expected(observe_stream(settings, plan.dataset)):
-        raise StreamNotRunning(plan.id, plan.dataset)
+        what = f"plan {plan.id}: the stream of {plan.dataset} does not run; nothing was done"
+        raise Refused(what, f"headrace up {plan.dataset}", code="stream-not-running", plan=plan.id)
     publication = read_publication(settings, plan.dataset)
     needed = {publication.release, *_needed_by_others(settings, plan, publication.release)}
     others = sorted({plan.base, plan.release} - needed)
@@ -363,11 +469,6 @@ def _chosen_sources(settings: Settings, declared: DerivedDataset, publication: P
     if readable_versions(settings, declared, used, current) is used:
         return ""
     return "over the published versions of its sources, which have the columns that it reads"
-
-
-def _gold_rows(settings: Settings, publication: Publication) -> int:
-    tables = pinned(settings)
-    return sum(tables.facts(name).rows or 0 for name in publication.tables)
 
 
 def predicted_of_sources(settings: Settings, derived: DerivedDataset, gold_rows: int, share: float = 1.0) -> Prediction:

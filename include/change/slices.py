@@ -8,81 +8,205 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from include.change.compare import Side
-from include.change.history import PublishedHistory
+from include.change.compare import Side, parquet_rows
 from include.change.jobs import request_owner
 from include.change.kind import (
     TRANSACTION,
-    AlreadyPublished,
     Confirmation,
     Given,
-    NotConfirmed,
     PlanKind,
+    Request,
+    already_published,
     confirmation,
+    not_confirmed,
+    published_gold_rows,
     refuse_conflict,
     refuse_small_disk,
     refuse_unknown_dataset,
     reported_rate,
-    write_new_plan,
 )
 from include.change.plan_parameters import AS_OF
-from include.change.sides import slice_sides
 from include.declare.dataset import Dataset, released_dataset
 from include.declare.history_slice import BRONZE, Slice, Span, SpanIndex, joined_spans
 from include.declare.reference_tables import current_versions
 from include.ground.app_ids import plan_app_id
-from include.ground.delta_log import commits_descending, transaction_version
-from include.ground.errors import Terminal
+from include.ground.delta_log import add_actions, commits_descending, transaction_version
+from include.ground.errors import Refused
 from include.ground.paths import patch_path, silver_path
 from include.ground.settings import Settings
-from include.plans.plan import DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.stage_results import Applied, Published, RolledBack, SliceBuilt, Stage
-from include.read.publication import Publication, read_publication, tables_of
-from include.read.published_tables import BatchOffsets, PinnedTables, first_complete_batch
+from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.plans.plan import Applied, Plan, PlanRecord, Prediction, Published, RolledBack, SliceBuilt, Stage
+from include.read.memory_database import memory_database
+from include.read.publication import Publication, PublishedTable, read_publication, tables_of
+from include.read.published_tables import (
+    BatchOffsets,
+    PinnedTables,
+    first_complete_batch,
+    layer_order,
+    open_dataset,
+    open_table,
+)
+from include.read.published_tables import batch_offsets as read_batch_offsets
 from include.state.owner_requests import OwnerRequest, RequestKind
 from include.state.release_files import patch_in_progress_file
 
 
-class RangeRefused(Terminal):
-    """The requested range cannot be recomputed; `requested` is the range in words."""
+@dataclass(frozen=True)
+class FileFacts:
+    """One data file: path, rows, bytes, and the bounds of its columns as the log has them."""
+
+    path: str
+    rows: int
+    size: int
+    low: Mapping[str, Any]
+    high: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PublishedHistory:
+    """A dataset's published bronze and silver."""
+
+    bronze: PublishedTable
+    silver: PublishedTable
+
+    @cached_property
+    def batch_offsets(self) -> list[BatchOffsets]:
+        """The offsets that bronze's commits name, up to the published batch."""
+        return read_batch_offsets(self.bronze.path, self.bronze.batch)
+
+    @cached_property
+    def bronze_files(self) -> list[FileFacts]:
+        """Bronze's files."""
+        return list(files_of(self.bronze))
+
+    @cached_property
+    def silver_files(self) -> list[FileFacts]:
+        """Silver's files."""
+        return list(files_of(self.silver))
+
+    @cached_property
+    def ends(self) -> dict[int, int]:
+        """The published end of each partition."""
+        return {part.partition: part.end for part in sorted(self.batch_offsets, key=lambda part: part.end)}
+
+    def missing(self, parts: Iterable[BatchOffsets]) -> list[BatchOffsets]:
+        """Return the batches' offsets of which bronze has fewer rows than their commit counted."""
+        found: Counter[tuple[int, int]] = Counter()
+        for file in self.bronze_files:
+            if _is_of_one_batch(file):
+                found[file.low["_batch_id"], file.low["partition"]] += file.rows
+        compacted = [file for file in self.bronze_files if not _is_of_one_batch(file)]
+        counted = rows_of_files(self.bronze, compacted, '_batch_id, "partition", count(*)', "true", "group by all")
+        found.update({(batch, partition): rows for batch, partition, rows in counted})
+        return [part for part in parts if found[part.batch, part.partition] < part.rows]
+
+    def absent(self, part: BatchOffsets) -> list[tuple[int, int]]:
+        """Return the ranges [start, end) of a batch's offsets for which bronze has no row."""
+        import pyarrow.compute as pc
+
+        condition = (pc.field("_batch_id") == part.batch) & (pc.field("partition") == part.partition)
+        found = open_dataset(self.bronze).to_table(columns=["offset"], filter=condition)["offset"]
+        return list(holes(sorted(found.to_pylist()), part.start, part.end))
+
+    def batches_with_events(self, columns: Sequence[str], since: datetime, until: datetime) -> set[int]:
+        """Return the batches that may have a silver row with one of `columns` in [since, until)."""
+        files = [f for f in self.silver_files if any(_may_lie(f, column, since, until) for column in columns)]
+        low, high = (sql_literal(moment.isoformat()) for moment in (since, until))
+        inside = " or ".join(f"({c} >= {low} and {c} < {high})" for c in map(sql_identifier, columns))
+        mixed = [file for file in files if not _is_of_one_batch(file)]
+        exact = rows_of_files(self.silver, mixed, "distinct _batch_id", inside)
+        return {file.low["_batch_id"] for file in files if _is_of_one_batch(file)} | {batch for (batch,) in exact}
+
+
+def holes(offsets: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of [start, end) between ascending `offsets`."""
+    at = start
+    for offset in offsets:
+        if offset > at:
+            yield at, offset
+        at = offset + 1
+    if at < end:
+        yield at, end
+
+
+def files_of(table: PublishedTable) -> Iterator[FileFacts]:
+    """Yield the table's files at its published version."""
+    found = add_actions(open_table(table))
+    low, high = (_bounds(found, part) for part in ("min.", "max."))
+    facts = (_values(found[name]) for name in ("path", "num_records", "size_bytes"))
+    for path, rows, size, lower, upper in zip(*facts, low, high, strict=True):
+        yield FileFacts(unquote(path), rows, size, lower, upper)
+
+
+def rows_of_files(
+    table: PublishedTable, files: Sequence[FileFacts], columns: str, condition: str, rest: str = ""
+) -> list[tuple[Any, ...]]:
+    """Return the result of a query over some of a table's files, which DuckDB reads; empty without files."""
+    if not files:
+        return []
+    paths = ", ".join(sql_literal(str(table.path / file.path)) for file in files)
+    source = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
+    with closing(memory_database()) as database:
+        return list(database.execute(f"select {columns} from {source} where {condition} {rest}").fetchall())
+
+
+def _is_of_one_batch(file: FileFacts) -> bool:
+    """Whether a file's rows are of one batch; false for compacted files, and for those of a run of several batches."""
+    return bool(file.low["_batch_id"] == file.high["_batch_id"])
+
+
+def _bounds(found: Any, part: str) -> list[dict[str, Any]]:
+    """Return one of the two bounds of each file by column; thousands of files, so a column at a time."""
+    names = [name for name in found.column_names if name.startswith(part)]
+    columns = [name.removeprefix(part) for name in names]
+    if not names:
+        return [{} for _ in range(found.num_rows)]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(_values(found[name]) for name in names), strict=True)]
+
+
+def _values(column: Any) -> list[Any]:
+    """Return a column as Python values. Arrow would return nanoseconds as pandas objects, and import pandas for it."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", tz=column.type.tz))
+    return list(column.to_pylist())
+
+
+def _may_lie(file: FileFacts, column: str, since: datetime, until: datetime) -> bool:
+    low, high = file.low.get(column), file.high.get(column)
+    return low is None or high is None or (low < until and high >= since)
+
+
+class RangeEmpty(Refused):
+    """The range is valid, but nothing is published in it."""
 
     def __init__(self, dataset: str, requested: str, why: str, remedy: str) -> None:
         super().__init__(f"{dataset}, {requested}: {why}; nothing was planned", remedy)
-        self.dataset, self.requested = dataset, requested
 
 
-class RangeEmpty(RangeRefused):
-    """The range is valid, but nothing is published in it."""
+def range_refused(dataset: str, requested: str, why: str, remedy: str) -> Refused:
+    """Return that a range cannot be recomputed; `requested` is the range in words."""
+    return Refused(f"{dataset}, {requested}: {why}; nothing was planned", remedy, code="range-refused")
 
 
-class RecordsMissing(Terminal):
-    """Records of the range are in none of the sources that may be read."""
-
-    def __init__(self, dataset: str, spans: Sequence[Span], searched: str, remedy: str) -> None:
-        shown = ", ".join(f"partition {s.partition} offsets {s.start} to {s.end - 1}" for s in spans[:5])
-        more = f" and {len(spans) - 5} more ranges" if len(spans) > 5 else ""
-        super().__init__(f"{dataset}: {shown}{more} are not in {searched}; nothing was planned", remedy)
-        self.dataset, self.spans = dataset, tuple(spans)
-
-
-class GapFilled(Terminal):
-    """The plan restored records that bronze had lost: reverting it would lose them again."""
-
-    def __init__(self, plan: str) -> None:
-        super().__init__(
-            f"plan {plan} filled a gap in bronze; reverting it would lose records, so nothing was done",
-            "headrace audit",
-        )
-        self.plan = plan
+def records_missing(dataset: str, spans: Sequence[Span], searched: str, remedy: str) -> Refused:
+    """Return that records of the range are in none of the sources that may be read."""
+    shown = ", ".join(f"partition {s.partition} offsets {s.start} to {s.end - 1}" for s in spans[:5])
+    more = f" and {len(spans) - 5} more ranges" if len(spans) > 5 else ""
+    what = f"{dataset}: {shown}{more} are not in {searched}; nothing was planned"
+    return Refused(what, remedy, code="records-missing", spans=tuple(spans))
 
 
 @dataclass(frozen=True)
@@ -95,16 +219,14 @@ class PublishedView:
     history: PublishedHistory
 
     def from_bronze(self, spans: Sequence[Span]) -> list[Span]:
-        """Return the spans with source BRONZE. Raises RecordsMissing when bronze lacks some of their records,
-        RangeRefused when some have expired.
-        """
+        """Return the spans with source BRONZE; refuse them when bronze lacks records of them, or some have expired."""
         self.refuse_expired(spans)
         missing = self.missing(spans)
         if missing:
             name = self.publication.dataset
             ends = {span.partition: [span.start, span.end] for span in missing}
             remedy = f"headrace replay run --dataset {name} --offsets '{as_argument(ends)}'   (fills it from Kafka)"
-            raise RecordsMissing(name, missing, f"bronze.{name}", remedy)
+            raise records_missing(name, missing, f"bronze.{name}", remedy)
         return [Span(span.partition, span.start, span.end, BRONZE) for span in spans]
 
     @cached_property
@@ -113,13 +235,13 @@ class PublishedView:
         return first_complete_batch(PinnedTables(tables_of(self.settings, self.publication)), self.publication.dataset)
 
     def refuse_expired(self, spans: Sequence[Span]) -> None:
-        """Raise RangeRefused for records of batches that have expired: silver or bronze lacks what the slice needs."""
+        """Refuse records of batches that have expired: silver or bronze lacks what the slice needs."""
         old = [part for part in self.history.batch_offsets if part.batch < self.complete] if self.complete else []
         if parts_within(old, spans):
             self._refuse_old()
 
     def refuse_expired_times(self, since: datetime, before: int) -> None:
-        """Raise RangeRefused unless each record of batches before `before` arrived before `since`."""
+        """Refuse unless each record of batches before `before` arrived before `since`."""
         times = (part.latest_ms for part in self.history.batch_offsets if part.batch < before) if before else ()
         if any(time is not None and time >= since.timestamp() * 1000 for time in times):
             self._refuse_old()
@@ -127,17 +249,17 @@ class PublishedView:
     def _refuse_old(self) -> None:
         why = "they have expired, as retention of pipeline.yaml declares"
         remedy = f"plan a range of records that batch {self.complete} or a later one has"
-        raise RangeRefused(self.publication.dataset, f"batches before {self.complete}", why, remedy)
+        raise range_refused(self.publication.dataset, f"batches before {self.complete}", why, remedy)
 
     def refuse_inherited(self, slice_: Slice) -> None:
-        """Raise RangeRefused for records that the release inherited instead of validating them."""
+        """Refuse records that the release inherited instead of validating them."""
         start = self.declared.release_start
         if start is None:
             return
         if parts_within([part for part in self.history.batch_offsets if part.batch < start.batch], slice_.spans):
             why = f"release {self.declared.release} starts at batch {start.batch} and inherited earlier batches"
             remedy = "a later range, or a release from the first batch: headrace release run"
-            raise RangeRefused(self.publication.dataset, f"batches before {start.batch}", why, remedy)
+            raise range_refused(self.publication.dataset, f"batches before {start.batch}", why, remedy)
 
     def reference(self, requested: str) -> dict[str, int] | None:
         """Return the versions of the reference tables to join with all records; None: those of each batch."""
@@ -145,7 +267,7 @@ class PublishedView:
             return None
         if not self.declared.pipeline.reference:
             why = "it joins no reference tables"
-            raise RangeRefused(self.publication.dataset, "with today's reference tables", why, f"--reference {AS_OF}")
+            raise range_refused(self.publication.dataset, "with today's reference tables", why, f"--reference {AS_OF}")
         return current_versions(self.settings, self.publication.dataset)
 
     def missing(self, spans: Sequence[Span]) -> list[Span]:
@@ -168,45 +290,14 @@ def published_view(settings: Settings, dataset: str) -> PublishedView:
     return PublishedView(settings, publication, released_dataset(settings, dataset, publication.release), history)
 
 
-@dataclass(frozen=True)
-class PlanRequest:
-    """Who requested a slice plan, when, in words, with which threshold, and for which Airflow run.
-
-    `dry_run`: the plan is returned without being stored.
-    """
-
-    requested: str
-    by: str
-    now: datetime
-    threshold: float = 0.0
-    origin: str = ""
-    dry_run: bool = False
-
-
-def create_slice_plan(view: PublishedView, kind: str, slice_: Slice, request: PlanRequest) -> PlanRecord:
-    """Write a plan for a slice, unless it is a dry run. Raises PlanConflict, RangeRefused, DiskTooSmall."""
-    name = view.publication.dataset
-    if not request.dry_run:
-        refuse_conflict(view.settings, name, slice_)
+def slice_plan(request: Request[Any], view: PublishedView, kind: str, slice_: Slice, requested: str) -> Plan:
+    """Return a plan for a slice; `requested` is its range in words. Raises PlanConflict, Refused, Transient."""
+    request.refuse_conflict(slice_)
     view.refuse_inherited(slice_)
-    predicted = _predicted(view, slice_)
-    refuse_small_disk(view.settings, name, predicted)
-    draft = Plan(
-        id=DRY_RUN,
-        kind=kind,
-        dataset=name,
-        base=view.publication.release,
-        release=view.publication.release,
-        planned_at=request.now,
-        planned_by=request.by,
-        threshold=request.threshold,
-        changes=(),
-        predicted=predicted,
-        slice=slice_,
-        requested=request.requested + _reference_text(slice_.reference),
-        origin=request.origin,
-    )
-    return write_new_plan(view.settings, draft, dry_run=request.dry_run)
+    predicted, release = _predicted(view, slice_), view.publication.release
+    refuse_small_disk(view.settings, request.dataset, predicted)
+    requested += _reference_text(slice_.reference)
+    return request.plan(kind, release, release, predicted, slice=slice_, requested=requested)
 
 
 def _reference_text(versions: Mapping[str, int] | None) -> str:
@@ -221,8 +312,7 @@ def _predicted(view: PublishedView, slice_: Slice) -> Prediction:
     shares = [(file, _share(file.low, file.high, spans)) for file in view.history.bronze_files]
     files = [file for file, share in shares if share]
     records, every = round(sum(f.rows * share for f, share in shares)), sum(f.rows for f in view.history.bronze_files)
-    reading = PinnedTables(tables_of(view.settings, view.publication))
-    gold = sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
+    gold = published_gold_rows(view.settings, view.publication)
     rate = reported_rate(view.settings, view.publication.dataset)
     share = records / every if every else 0.0
     size = round(sum(file.size * share for file, share in shares))
@@ -267,15 +357,15 @@ def _lies_in(part: BatchOffsets, spans: Sequence[Span]) -> bool:
 
 
 def refuse_not_ingested(view: PublishedView, spans: Iterable[Span], requested: str) -> None:
-    """Raise RangeRefused when a span names offsets that are not published yet."""
+    """Refuse when a span names offsets that are not published yet."""
     name, ends = view.publication.dataset, view.history.ends
     for span in spans:
         if span.partition not in ends:
             why = f"{name} has no partition {span.partition} (published: {sorted(ends)})"
-            raise RangeRefused(name, requested, why, f"headrace ledger show --dataset {name}")
+            raise range_refused(name, requested, why, f"headrace ledger show --dataset {name}")
         if span.end > ends[span.partition]:
             why = f"partition {span.partition} is published up to offset {ends[span.partition] - 1}"
-            raise RangeRefused(name, requested, why, "headrace wait --caught-up, or an earlier end")
+            raise range_refused(name, requested, why, "headrace wait --caught-up, or an earlier end")
 
 
 def overlap(one: Span, other: Span) -> Span | None:
@@ -294,92 +384,90 @@ def as_argument(ranges: Mapping[int, Sequence[int]]) -> str:
     return json.dumps({str(partition): list(span) for partition, span in ranges.items()})
 
 
+def slice_sides(settings: Settings, plan: Plan, dataset: Dataset) -> tuple[Side, Side]:
+    """Return the rows of a slice of a dataset's release before and after its recomputation."""
+    folder = patch_path(settings, plan.dataset, plan.release, plan.id)
+    names = sorted((path.name for path in (folder / "after").iterdir()), key=layer_order)
+
+    def side(state: str) -> Side:
+        return Side(dataset, {name: parquet_rows(folder / state / name) for name in names})
+
+    return side("before"), side("after")
+
+
 class SliceKind(PlanKind[Given]):
     """A kind that recomputes a slice of history with the published release."""
 
     def explain_build(self, plan: Plan) -> str:
-        """Say what is built from what."""
         return f"recompute {plan.requested} with release {plan.release}, in a separate folder"
 
     def explain_apply(self, plan: Plan) -> str:
-        """Say what replaces what."""
         return "replace the rows that differ, all tables in one publication"
 
     def refuse_applied(self, settings: Settings, plan: Plan) -> None:
-        """Refuse when the owner has begun or committed the patch."""
+        """Refuse when the owner has begun the patch, or committed it to any table."""
         patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
         app_id = plan_app_id(plan.dataset, plan.release, plan.id)
-        committed = transaction_version(silver_path(settings, plan.dataset, plan.release), app_id)
-        if (patch is not None and patch.plan == plan.id) or committed is not None:
-            raise AlreadyPublished(plan.id)
+        committed = (transaction_version(path, app_id) is not None for path in self.patched_tables(settings, plan))
+        if (patch is not None and patch.plan == plan.id) or any(committed):
+            raise already_published(plan)
+
+    def patched_tables(self, settings: Settings, plan: Plan) -> Iterable[Path]:
+        """Return the tables to which each patch commits: silver, also when none of its rows differs."""
+        return [silver_path(settings, plan.dataset, plan.release)]
 
     def build_job(self, plan: Plan) -> tuple[str, ...]:
-        """Return the job and the names of what it builds."""
         return "spark_jobs.jobs.slice_job", plan.dataset, plan.id
 
     def read_build(self, output: Mapping[str, Any], seconds: float) -> SliceBuilt:
-        """Return the job's figures."""
         return SliceBuilt.model_validate({"built": output["built"], "seconds": seconds})
 
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-        """Return both sides at the build's batch."""
         return slice_sides(settings, record.plan, released_dataset(settings, record.plan.dataset, record.plan.release))
 
     def apply(self, settings: Settings, record: PlanRecord) -> Applied:
-        """Have the owner apply the patch; return how many rows changed. An equal slice needs no request."""
-        if record.last(SliceBuilt).is_equal:
-            drop_rows(settings, record.plan)
-            return Applied(batch=record.last(SliceBuilt).batch, changed=0)
-        batch, seconds = _patch(settings, record, RequestKind.APPLY_PATCH)
-        return Applied(batch=batch, seconds=seconds)
+        """Have the owner apply the patch. An equal slice needs no request."""
+        return Applied.model_validate(_patch(settings, record, RequestKind.APPLY_PATCH))
 
     def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
-        """Confirm that the patch is committed and published. Raises NotConfirmed.
-
-        Every patch commits to silver, also when no row of silver differs, and is published after that.
-        """
+        """Confirm that the patch is committed and published."""
         plan, name = record.plan, f"silver.{record.plan.dataset}"
         if record.last(Published).changed == 0:
             return confirmation(record, published, "verified")
         app_id = plan_app_id(plan.dataset, plan.release, plan.id)
         transaction, silver = TRANSACTION[record.stage], silver_path(settings, plan.dataset, plan.release)
         if (transaction_version(silver, app_id) or 0) < transaction:
-            raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
+            raise not_confirmed(record, f"{name} has no commit of it")
         own = (c.version for c in commits_descending(silver) if (c.app_id, c.app_version) == (app_id, transaction))
         version = next(own)
         shown = published.tables[name].version if published.release == plan.release else version
         if shown < version:
-            raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {shown}, before it ({version})")
+            raise not_confirmed(record, f"{name} is published at version {shown}, before it ({version})")
         result = "corrected" if record.stage is Stage.APPLIED else "rolled back"
         return confirmation(record, published, result, version)
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
-        """Raise GapFilled when bronze would lose records, RangeRefused when records have expired, PlanConflict."""
+        """Refuse when bronze would lose records, when records have expired, or while a plan of them is open."""
         if record.last(SliceBuilt).filled:
-            raise GapFilled(record.plan.id)
+            what = f"plan {record.plan.id} filled a gap in bronze; reverting it would lose records, so nothing was done"
+            raise Refused(what, "headrace audit", code="gap-filled", plan=record.plan.id)
         published_view(settings, record.plan.dataset).refuse_expired(record.plan.records.spans)
         refuse_conflict(settings, record.plan.dataset, record.plan.records)
 
     def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:
-        """Have the owner revert the patch; return at which batch, and how long it took."""
-        built = record.last(SliceBuilt)
-        if built.is_equal:
-            drop_rows(settings, record.plan)
-            return RolledBack(batch=built.batch, changed=0)
-        batch, seconds = _patch(settings, record, RequestKind.REVERT_PATCH)
-        return RolledBack(batch=batch, seconds=seconds)
+        return RolledBack.model_validate(_patch(settings, record, RequestKind.REVERT_PATCH))
 
     def drop_build(self, settings: Settings, plan: Plan) -> None:
-        """Remove the slice's rows."""
-        drop_rows(settings, plan)
+        """Remove the slice's rows before and after; the comparison stays."""
+        shutil.rmtree(patch_path(settings, plan.dataset, plan.release, plan.id), ignore_errors=True)
 
 
-def drop_rows(settings: Settings, plan: Plan) -> None:
-    """Remove the slice's rows before and after; the comparison stays."""
-    shutil.rmtree(patch_path(settings, plan.dataset, plan.release, plan.id), ignore_errors=True)
-
-
-def _patch(settings: Settings, record: PlanRecord, kind: RequestKind) -> tuple[int, float]:
-    plan, began = record.plan, time.monotonic()
-    request = OwnerRequest(plan.id, kind, plan.release, record.last(SliceBuilt).attempt)
-    return request_owner(settings, plan.dataset, request).batch, round(time.monotonic() - began, 2)
+def _patch(settings: Settings, record: PlanRecord, kind: RequestKind) -> dict[str, int]:
+    """Have the owner apply or revert a patch; return at which batch. Rows that are equal are only removed."""
+    plan, built = record.plan, record.last(SliceBuilt)
+    if built.is_equal:
+        shutil.rmtree(patch_path(settings, plan.dataset, plan.release, plan.id), ignore_errors=True)
+        return {"batch": built.batch, "changed": 0}
+    return {
+        "batch": request_owner(settings, plan.dataset, OwnerRequest(plan.id, kind, plan.release, built.attempt)).batch
+    }

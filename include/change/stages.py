@@ -13,31 +13,35 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from include.change.backfill import BackfillPlan, DerivedBackfillPlan
 from include.change.compare import Side, compare
 from include.change.comparison_view import comparison_page
 from include.change.jobs import FactsReporter, JobDied, JobFailed, JobTimedOut, end_plan_job, run_job
 from include.change.kind import Confirmation, PlanKind
 from include.change.quality import blocking_rules, refuse_held, run_checks
 from include.change.readers import effects_of_plan
+from include.change.recompute import BackfillPlan, DerivedBackfillPlan, ReplayPlan
 from include.change.reinstate import ReinstatePlan
 from include.change.release import DerivedReleasePlan, ReleasePlan, retire_release
-from include.change.replay import ReplayPlan
 from include.ground.errors import Terminal
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.plans.comparison import HELD, NEEDS_APPROVAL, Comparison
 from include.plans.journal import load_plan, plan_lock, record_failure, record_result, save_comparison
-from include.plans.plan import Event, Plan, PlanRecord, StageRefused, validate_stage
-from include.plans.stage_results import (
+from include.plans.plan import (
     Approved,
     Built,
     Cancelled,
     Compared,
+    Event,
+    Plan,
+    PlanRecord,
+    Published,
     Rejected,
     Retired,
     SliceBuilt,
     Stage,
+    StageRefused,
+    validate_stage,
 )
 from include.read.publication import read_publication
 from include.state.lease import shared_lock
@@ -255,7 +259,7 @@ def stage_lines(record: PlanRecord) -> Iterator[str]:
 
 
 def build(settings: Settings, record: PlanRecord, by: str, report: FactsReporter) -> PlanRecord:
-    """Run the plan's build job. Raises JobFailed, JobDied, JobTimedOut, AlreadyPublished.
+    """Run the plan's build job. Raises JobFailed, JobDied, JobTimedOut, Terminal.
 
     A killed release build continues where it stopped, a slice is built anew.
     """
@@ -329,11 +333,18 @@ def apply(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     validate_stage(record, Stage.APPLIED)
     kind = kind_of(record.plan)
     kind.refuse_apply(settings, record)
-    return record_result(settings, record.plan.id, kind.apply(settings, record), by)
+    began = time.monotonic()
+    return _recorded(settings, record, kind.apply(settings, record), began, by)
+
+
+def _recorded(settings: Settings, record: PlanRecord, result: Published, began: float, by: str) -> PlanRecord:
+    """Record a move of the publication, and how long it took."""
+    took = None if result.changed == 0 else round(time.monotonic() - began, 2)
+    return record_result(settings, record.plan.id, result.model_copy(update={"seconds": took}), by)
 
 
 def confirm(settings: Settings, record: PlanRecord) -> Confirmation:
-    """Return what the tables have of an applied or rolled back plan. Raises NotConfirmed, NothingPublished."""
+    """Return what the tables have of an applied or rolled back plan. Raises NothingPublished, and that they lack it."""
     confirmed = [
         kind_of(part.plan).confirm(settings, part, read_publication(settings, part.plan.dataset))
         for part in record.parts
@@ -344,17 +355,18 @@ def confirm(settings: Settings, record: PlanRecord) -> Confirmation:
 def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
     """Publish the state from before the plan, as current as it is now. Rolling back twice rolls back once.
 
-    Raises StageRefused, GapFilled, PlanConflict.
+    Raises StageRefused, Refused, PlanConflict.
     """
     validate_stage(record, Stage.ROLLED_BACK)
     kind = kind_of(record.plan)
     kind.refuse_revert(settings, record)
     kind.undo_decisions(settings, record.plan, by)
-    return record_result(settings, record.plan.id, kind.revert(settings, record), by)
+    began = time.monotonic()
+    return _recorded(settings, record, kind.revert(settings, record), began, by)
 
 
 def retire(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Stop maintaining the release that is not published; its tables stay. Raises StreamNotRunning."""
+    """Stop maintaining the release that is not published; its tables stay. Raises Refused."""
     validate_stage(record, Stage.RETIRED)
     retired = [retire_release(settings, part) for part in record.parts]
     releases = [release for each in retired for release in each.releases]
@@ -369,7 +381,7 @@ def reject(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
 
 
 def cancel(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Drop the plan; a built release is used when it is planned again. Raises AlreadyPublished."""
+    """Drop the plan; a built release is used when it is planned again. Raises Terminal when it is published already."""
     validate_stage(record, Stage.CANCELLED)
     plan, kind = record.plan, kind_of(record.plan)
     # First, so that the owner cannot begin between the check and the withdrawal. The requests of members stay until
@@ -390,7 +402,7 @@ def _withdraw(settings: Settings, plan: Plan) -> None:
 def end_and_cancel(settings: Settings, plan: str, by: str, wait: float) -> PlanRecord:
     """End the plan's job, wait up to `wait` seconds for its lock, and cancel it.
 
-    Raises PlanUnknown and StageRefused before anything is ended; PlanBusy; AlreadyPublished.
+    Raises PlanUnknown and StageRefused before anything is ended; PlanBusy; Terminal when it is published already.
     """
     validate_stage(load_plan(settings, plan), Stage.CANCELLED)
     end_plan_job(settings, plan, by)

@@ -12,12 +12,11 @@ import typer
 from rich.console import Console
 
 from include.change import stages as plan_stages
-from include.change.backfill import BackfillPlan, recomputes_everything
 from include.change.kind import PlanKind
 from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
+from include.change.recompute import BackfillPlan, ReplayPlan, recomputes_everything
 from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
 from include.change.release import ReleasePlan
-from include.change.replay import ReplayPlan
 from include.cli.main import FAILED
 from include.cli.plan import (
     YES,

@@ -39,8 +39,7 @@ from include.plans.journal import (
     record_json,
 )
 from include.plans.lookup import newest_plans
-from include.plans.plan import PlanRecord, next_command, validate_stage
-from include.plans.stage_results import Applied, Compared, Stage
+from include.plans.plan import Applied, Compared, PlanRecord, Stage, next_command, validate_stage
 
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")
 ID = typer.Argument(metavar="ID", help="The plan's id, see `headrace plan list`.")

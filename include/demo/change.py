@@ -27,8 +27,8 @@ from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset
 from include.change import stages as plan_stages
 from include.change.plan_parameters import ReleaseParameters, ReplayParameters
+from include.change.recompute import ReplayPlan
 from include.change.release import ReleasePlan
-from include.change.replay import ReplayPlan
 from include.change.stages import PlanStage, run_plan
 from include.cli.audit import print_audits
 from include.cli.main import FAILED

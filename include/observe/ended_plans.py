@@ -43,8 +43,7 @@ from include.observe.ledger_writer import open_writer
 from include.plans.index import note_without_data
 from include.plans.journal import PLANNING_TIMEOUT, comparison_path, planning_lock
 from include.plans.lookup import plan_of, plans_of_data
-from include.plans.plan import ENDED, RELEASES, PlanRecord
-from include.plans.stage_results import Retired, Stage
+from include.plans.plan import ENDED, RELEASES, PlanRecord, Retired, Stage
 from include.read.publication import find_publication, read_publication
 from include.state.lease import is_lease_free
 from include.state.release_files import active_releases_file

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, computed_fiel
 from pydantic.dataclasses import dataclass
 
 from include.declare.contract_rules import RuleResult
-from include.plans.reader_effects import Effect, holding
+from include.plans.dependants import Effect, holding
 
 EQUAL, WITHIN_POLICY, NEEDS_APPROVAL, HELD = "equal", "within policy", "needs approval", "held"
 # Sums of the same doubles differ in their last digits from one order of rows to another.

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 from include.ground.errors import Transient
 from include.ground.paths import plan_path
 from include.ground.settings import Settings
-from include.plans.plan import PLAN_ID, RELEASES, PlanRecord
-from include.plans.stage_results import Applied, Stage
+from include.plans.plan import PLAN_ID, RELEASES, Applied, PlanRecord, Stage
 
 INDEX, EARLIER_INDEX = ".index-2", ".index"
 LOCKED_WITHIN = 60.0

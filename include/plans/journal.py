@@ -30,8 +30,20 @@ from include.ground.processes import process_label
 from include.ground.settings import Settings
 from include.plans.comparison import Comparison, comparison_from_json
 from include.plans.index import PlanIndexUnavailable, enter, enter_ahead, entry_of, newest_ids
-from include.plans.plan import KIND_NAMES, PLAN_ID, Event, Member, Plan, PlanRecord, Prediction, validate_stage
-from include.plans.stage_results import Stage, StageResult, read_result, result_json
+from include.plans.plan import (
+    KIND_NAMES,
+    PLAN_ID,
+    Event,
+    Member,
+    Plan,
+    PlanRecord,
+    Prediction,
+    Stage,
+    StageResult,
+    read_result,
+    result_json,
+    validate_stage,
+)
 
 # Planning takes seconds (it reads logs and few columns), so a second planner waits for the lock.
 PLANNING_TIMEOUT = 60.0

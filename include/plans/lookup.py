@@ -34,8 +34,7 @@ from include.plans.index import (
     stray_names,
 )
 from include.plans.journal import PlanUnknown, PlanUnreadable, UnreadablePlan, load_plan, planning_lock
-from include.plans.plan import Plan, PlanRecord
-from include.plans.stage_results import Applied, Stage
+from include.plans.plan import Applied, Plan, PlanRecord, Stage
 from include.state.json_file import JsonFile
 
 

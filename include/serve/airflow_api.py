@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from include.audit.kafka import open_topic
 from include.audit.run import counts, record_outcomes, requested_audits
-from include.change.backfill import BackfillPlan
 from include.change.comparison_view import comparison_markdown
 from include.change.jobs import recompute_derived
 from include.change.kind import PlanConflict
@@ -33,8 +32,8 @@ from include.change.plan_parameters import (
     ReleaseParameters,
     ReplayParameters,
 )
+from include.change.recompute import BackfillPlan, ReplayPlan
 from include.change.release import ReleasePlan
-from include.change.replay import ReplayPlan
 from include.change.slices import RangeEmpty
 from include.change.stages import PlanStage, explanation, needs_approval, run_plan
 from include.ground.errors import Terminal
@@ -43,8 +42,7 @@ from include.observe.health import current_breaches, end_of_watch, health_line, 
 from include.observe.processes import standing_sentence
 from include.plans.journal import load_comparison, load_plan, plan_lock
 from include.plans.lookup import plan_of_ended_run
-from include.plans.plan import PlanRecord
-from include.plans.stage_results import Stage
+from include.plans.plan import PlanRecord, Stage
 from include.serve.action_log import logged_action
 from include.serve.page_response import console_of
 from include.serve.plan_decisions import DECISIONS

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from include.declare.derived_dataset import DerivedDataset, DerivedGold, released_derived
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.settings import Settings
-from include.plans.reader_effects import Analysed
+from include.plans.dependants import Analysed
 from include.read.publication import (
     Publication,
     PublishedTable,

@@ -22,7 +22,7 @@ from typing import Any
 from include.declare.derived_dataset import released_derived
 from include.ground.paths import release_lease_path, warehouse
 from include.ground.settings import Settings
-from include.plans.reader_effects import ANALYSED
+from include.plans.dependants import ANALYSED
 from include.read.publication import (
     Publication,
     SourceVersion,

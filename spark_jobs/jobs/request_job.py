@@ -19,7 +19,7 @@ from include.declare.derived_dataset import derived_names, released_derived
 from include.ground.errors import Terminal
 from include.ground.paths import lease_path
 from include.ground.settings import Settings
-from include.plans.sources import is_due
+from include.plans.dependants import is_due
 from include.read.publication import read_publication
 from include.state.lease import take_lease
 from include.state.owner_requests import OwnerRequest, pending_request, respond

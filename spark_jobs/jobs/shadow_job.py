@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from include.declare.dataset import released_dataset
 from include.ground.processes import stop_on
 from include.ground.settings import Settings
-from include.plans.reader_effects import ANALYSED
+from include.plans.dependants import ANALYSED
 from include.read.publication import Publication, batches_behind, publication_json, read_publication
 from spark_jobs.backends.release import BronzeEnd, open_bronze, refined_batch
 from spark_jobs.backends.spark_session import open_session

@@ -23,7 +23,7 @@ from include.ground.app_ids import release_app_id
 from include.ground.delta_log import LOG, FileChanges, transaction_version
 from include.ground.paths import derived_run_path, gold_path, release_path, warehouse
 from include.ground.settings import Settings
-from include.plans.sources import Versions, awaited_moves, can_come, readable_versions, refuse_lacking
+from include.plans.dependants import Versions, awaited_moves, can_come, readable_versions, refuse_lacking
 from include.read.publication import (
     Publication,
     PublishedTable,

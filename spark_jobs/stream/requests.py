@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import Settings
-from include.plans.sources import drop_obsolete, is_due
+from include.plans.dependants import drop_obsolete, is_due
 from include.read.rejected_records import decision_log_size
 from include.state.json_file import StateFileUnreadable
 from include.state.owner_requests import (

@@ -23,8 +23,7 @@ from include.change.plan_parameters import ReleaseParameters
 from include.change.release import ReleasePlan
 from include.change.stages import SilentReporter
 from include.ground.settings import Settings
-from include.plans.plan import PlanRecord
-from include.plans.stage_results import Stage
+from include.plans.plan import PlanRecord, Stage
 from include.read.published_tables import pinned
 
 LONGEST_STREAM = 3600.0

@@ -16,7 +16,7 @@ from derived_site import opened
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.change import moves as release_kind
+from include.change import release as release_kind
 from include.change import stages as build_parts
 from include.change.jobs import RequestRefused
 from include.change.plan_parameters import ReleaseParameters
@@ -25,8 +25,7 @@ from include.change.stages import SilentReporter, run_plan
 from include.declare.dataset import snapshot_dataset
 from include.declare.derived_dataset import released_derived
 from include.ground.settings import Settings
-from include.plans.plan import PlanRecord
-from include.plans.stage_results import Stage
+from include.plans.plan import PlanRecord, Stage
 from include.read.publication import find_publication
 from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request

@@ -27,7 +27,7 @@ from small_release import SmallRelease
 
 from include.audit.kafka import Topic
 from include.audit.verified_history import audit_scope
-from include.change.history import PublishedHistory
+from include.change.slices import PublishedHistory
 from include.declare.dataset import load_dataset
 from include.ground.delta_log import commits
 from include.observe.ledger_writer import rebuild

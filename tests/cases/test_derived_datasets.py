@@ -22,10 +22,9 @@ from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 
 from include.audit.origin import OriginRefused, derived_origin
-from include.change.moves import read_release_build
 from include.change.plan_parameters import ReleaseParameters
 from include.change.quality import PlanHeld, validate_published
-from include.change.release import DerivedReleasePlan
+from include.change.release import DerivedReleasePlan, read_release_build
 from include.change.stages import approve, compare_built
 from include.declare.derived_dataset import snapshot_derived
 from include.declare.yaml_declarations import DeclarationRefused
@@ -33,7 +32,7 @@ from include.ground import delta_log as table_files
 from include.ground.paths import publication_path
 from include.ground.settings import CLONE, Settings
 from include.plans.journal import record_result
-from include.plans.stage_results import Compared
+from include.plans.plan import Compared
 from include.read.publication import find_publication, publication_json, publish, read_publication
 from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, RequestKind

@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 
 from include.change.stages import cancel, confirm, roll_back
 from include.plans.comparison import HELD
+from include.plans.dependants import DependantsBreak, SourcesLackColumns
 from include.plans.journal import load_comparison, load_plan
-from include.plans.reader_effects import DependantsBreak
-from include.plans.sources import SourcesLackColumns
-from include.plans.stage_results import Compared, Stage
+from include.plans.plan import Compared, Stage
 from include.read.publication import read_publication
 from include.state.owner_requests import pending_request
 

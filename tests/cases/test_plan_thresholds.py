@@ -11,11 +11,10 @@ import pytest
 from slice_patcher import copy_release
 from small_release import SmallRelease
 
-from include.change.backfill import BackfillPlan
 from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
+from include.change.recompute import BackfillPlan, ReplayPlan
 from include.change.reinstate import ReinstateParameters, ReinstatePlan
 from include.change.release import ReleasePlan
-from include.change.replay import ReplayPlan
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 from include.plans.journal import load_plan

@@ -13,12 +13,12 @@ import joint_site
 import pytest
 from joint_site import CONTRACT, HOURS, NOON, JointSite
 from pyspark.sql import SparkSession
+from refused import refused
 from rich.console import Console
 from small_release import Record, SmallRelease
 
 from include.change.contract_check import FolderNotValid
 from include.change.readers import MemberRefused
-from include.change.release import NothingToRelease
 from include.change.stages import cancel, confirm, roll_back
 from include.cli.terminal import show_comparison
 from include.declare import contract_file
@@ -26,10 +26,9 @@ from include.declare.contract import WIDER
 from include.declare.contract_types import default_type
 from include.declare.dataset import released_dataset
 from include.observe.progress import is_outdated
+from include.plans.dependants import DependantsBreak
 from include.plans.journal import load_comparison
-from include.plans.plan import PlanRecord
-from include.plans.reader_effects import DependantsBreak
-from include.plans.stage_results import Stage
+from include.plans.plan import PlanRecord, Stage
 from include.read.publication import read_publication
 
 HUGE = 3_000_000_000
@@ -107,7 +106,7 @@ def test_release_of_an_earlier_version_keeps_its_types_until_the_folder_is_relea
     stream.take([tap(5, -HUGE)])
     assert stream.silver()["n"].to_list() == [7, HUGE, 8, HUGE, -HUGE]
     assert not is_outdated(site.settings, "taps", record.plan.release)
-    with pytest.raises(NothingToRelease):
+    with refused("nothing-to-release"):
         site.plan("taps")
 
 

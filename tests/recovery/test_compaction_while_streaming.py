@@ -11,8 +11,7 @@ import pytest
 from recovery_site import Site
 
 from include.plans.journal import record_result, save_plan
-from include.plans.plan import REPLAY, Plan, Prediction
-from include.plans.stage_results import Cancelled
+from include.plans.plan import REPLAY, Cancelled, Plan, Prediction
 from include.read.publication import read_publication
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.tables.batches import first_batch, last_batch

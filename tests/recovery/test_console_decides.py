@@ -14,7 +14,7 @@ from served_console import served_console
 from shipped_release import REFUSED, only_plan, ship_doubled_litres
 
 from include.plans.journal import load_plan
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 from include.read.published_tables import pinned
 from include.serve.action_log import last_actions
 from include.serve.log_in import add_user

@@ -19,7 +19,7 @@ from include.ground.ports import free_ports, is_open
 from include.ground.settings import CLONE, Settings
 from include.observe.processes import observe_stream
 from include.plans.journal import load_plan
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 from include.read.publication import read_publication, tables_of
 from include.state.process_states import ProcessState
 from include.state.streams import desired_stream

@@ -29,7 +29,7 @@ from small_warehouse import SmallWarehouse, at, bronze_row, rejected_row, silver
 from include.ground.delta_log import Commit
 from include.ground.settings import Settings
 from include.observe.ledger_writer import LedgerWriter, open_writer
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 from include.read.publication import Publication, TableVersion, publish
 
 GOAL_MS = 200.0

@@ -8,7 +8,7 @@ import pytest
 from site_of_stack import DATASET, Stack, await_that
 
 from include.change.stages import confirm
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 
 REPLAY = f"replay__{DATASET}"
 PARAMETERS = {"by": "batches", "first_batch": 1, "last_batch": 1, "threshold": 1}

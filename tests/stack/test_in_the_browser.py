@@ -12,7 +12,7 @@ from site_of_stack import DATASET, Stack, await_that
 from stack_tools.airflow_rest import ANSWER_AFTER
 
 from include.ground.settings import CLONE
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 from include.run.airflow_process import USER
 
 CHROMIUM = "/usr/bin/chromium"

@@ -14,7 +14,7 @@ from site_of_stack import DATASET, Stack, await_that
 
 from include.ground.errors import Refused
 from include.observe.ledger_reader import open_reader
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 
 STREAM, BACKFILL, REPLAY, ROLLBACK = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "rollback"))
 QUALITY = f"quality__{DATASET}"

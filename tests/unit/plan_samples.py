@@ -10,12 +10,16 @@ from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.plans.journal import record_result, save_plan
 from include.plans.lookup import next_plan_id
-from include.plans.plan import RELEASE, RELEASES, Plan, PlanRecord, Prediction
-from include.plans.stage_results import (
+from include.plans.plan import (
+    RELEASE,
+    RELEASES,
     Applied,
     Approved,
     Cancelled,
     Compared,
+    Plan,
+    PlanRecord,
+    Prediction,
     Rejected,
     ReleaseBuilt,
     Retired,

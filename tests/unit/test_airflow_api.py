@@ -17,7 +17,7 @@ from plan_samples import plan_at
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings
 from include.plans.journal import load_plan, planning_lock
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 from include.serve.action_log import last_actions
 from include.serve.console_server import ConsoleExposed, refuse_exposed
 from include.serve.remote_work import RemoteWork, WorkState

@@ -19,7 +19,7 @@ from include.change.jobs import JobDied, JobTimedOut, PlanCancelled, end_plan_jo
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import CLONE, Settings
 from include.observe.processes import observe_jobs
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 from include.run import child_process as job_process
 from include.run.child_process import JobRunning, refuse_running
 from include.run.start_stop import down

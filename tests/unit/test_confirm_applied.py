@@ -7,17 +7,16 @@ from datetime import UTC, datetime
 
 import pytest
 from plan_samples import advanced
+from refused import refused
 from small_warehouse import RELEASE, SmallWarehouse, silver_row
 
-from include.change.backfill import write_verified
-from include.change.kind import NotConfirmed
+from include.change.recompute import write_verified
 from include.change.stages import confirm
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.plans.journal import load_plan, save_plan
-from include.plans.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction
+from include.plans.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
 from include.plans.plan import RELEASE as A_RELEASE
-from include.plans.stage_results import Stage
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WAY = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
@@ -57,7 +56,7 @@ def corrected(sales: SmallWarehouse, plan: str, way: int) -> None:
 
 
 def test_unpublished_release_is_not_confirmed(sales: SmallWarehouse) -> None:
-    with pytest.raises(NotConfirmed, match="not fedcba987654"):
+    with refused("not-confirmed", match="not fedcba987654"):
         confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654"))
 
 
@@ -66,14 +65,14 @@ def test_rolled_back_release_is_confirmed(sales: SmallWarehouse) -> None:
 
 
 def test_patch_without_a_commit_is_not_confirmed(sales: SmallWarehouse) -> None:
-    with pytest.raises(NotConfirmed, match="no commit of it"):
+    with refused("not-confirmed", match="no commit of it"):
         confirm(sales.settings, applied(sales.settings, REPLAY))
 
 
 def test_unpublished_patch_is_not_confirmed(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, REPLAY)
     corrected(sales, record.plan.id, 1)
-    with pytest.raises(NotConfirmed, match="before it"):
+    with refused("not-confirmed", match="before it"):
         confirm(sales.settings, record)
     sales.move()
     assert confirm(sales.settings, record).result == "corrected"
@@ -83,7 +82,7 @@ def test_partly_reverted_patch_is_not_confirmed(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, REPLAY, back=True)
     corrected(sales, record.plan.id, 1)
     sales.move()
-    with pytest.raises(NotConfirmed, match="rolled_back"):
+    with refused("not-confirmed", match="rolled_back"):
         confirm(sales.settings, record)
     corrected(sales, record.plan.id, 2)
     sales.move()
@@ -92,7 +91,7 @@ def test_partly_reverted_patch_is_not_confirmed(sales: SmallWarehouse) -> None:
 
 def test_verified_day_needs_its_verification_file(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, BACKFILL, changed=0)
-    with pytest.raises(NotConfirmed, match="verified"):
+    with refused("not-confirmed", match="verified"):
         confirm(sales.settings, record)
     write_verified(sales.settings, record.plan, 0, 0)
     assert confirm(sales.settings, record).result == "verified"

@@ -15,7 +15,7 @@ from plan_samples import plan_at
 
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 from include.serve import plan_decisions
 from include.serve.action_log import last_actions
 from include.serve.console_server import ConsoleExposed, serve

@@ -17,7 +17,7 @@ from served_console import served_console
 from include.ground.settings import CLONE, Settings
 from include.observe.ledger_writer import open_writer, project_dataset
 from include.plans.journal import load_plan
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 
 CHROMIUM = "/usr/bin/chromium"
 PLAN = "release-flights-1"

@@ -21,9 +21,9 @@ from include.declare.dataset import snapshot_dataset
 from include.ground.settings import Settings
 from include.observe.stream_history import StoredValidation, store_validation
 from include.plans.comparison import Comparison, Sample, TableComparison
+from include.plans.dependants import Effect
 from include.plans.journal import save_comparison
-from include.plans.reader_effects import Effect
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 
 PAGES = [
     *("/", "/?range=day", "/?range=nonsense", "/plans", "/tables", "/lineage", "/storage", "/sql", "/log-in"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from include.change.backfill import DerivedBackfillPlan
 from include.change.plan_parameters import BackfillParameters, ReleaseParameters
+from include.change.recompute import DerivedBackfillPlan
 from include.change.release import ReleasePlan
 from include.change.stages import compare_built, needs_approval
 from include.declare.derived_dataset import released_derived, snapshot_derived
@@ -19,7 +19,7 @@ from include.ground.paths import warehouse
 from include.ground.settings import CLONE, Settings
 from include.plans.comparison import NEEDS_APPROVAL, WITHIN_POLICY
 from include.plans.journal import load_plan, record_result
-from include.plans.stage_results import ReleaseBuilt
+from include.plans.plan import ReleaseBuilt
 from include.read.publication import Publication, TableVersion, publish, read_publication
 
 NAME = "departures"

@@ -15,8 +15,7 @@ from include.ground.paths import log_path, release_path, snapshots_path
 from include.ground.settings import CLONE, Settings
 from include.observe.ended_plans import disk_use, ended_data, remove_ended
 from include.plans.journal import comparison_path
-from include.plans.plan import DERIVED_RELEASE
-from include.plans.stage_results import Stage
+from include.plans.plan import DERIVED_RELEASE, Stage
 from include.read.publication import Publication, SourceVersion, publish
 from include.run.log_trimming import OF_DATASET
 from spark_jobs.stream.derived_loop import DerivedUpkeep

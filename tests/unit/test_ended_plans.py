@@ -37,8 +37,7 @@ from include.observe.ledger_writer import open_writer
 from include.plans.index import index_path, number_of_plans
 from include.plans.journal import PlanUnreadable, comparison_path, load_plan, record_result
 from include.plans.lookup import plan_ids_of_data
-from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE
-from include.plans.stage_results import Stage
+from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, Stage
 from include.read.publication import NothingPublished, publish
 from include.state.lease import take_lock
 from include.state.release_files import active_releases_file

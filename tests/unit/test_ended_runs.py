@@ -17,8 +17,8 @@ from test_airflow_api import BEARER, TOKEN
 from test_derived_plan_thresholds import NAME, NOON
 
 from include.airflow import run_listener
-from include.change.backfill import BackfillPlan
 from include.change.plan_parameters import BackfillParameters
+from include.change.recompute import BackfillPlan
 from include.ground.paths import ended_runs_path
 from include.ground.settings import Settings
 from include.plans.journal import planning_lock

@@ -12,20 +12,18 @@ from unittest.mock import Mock
 import pytest
 from plan_samples import TO_APPLIED, advanced, publication, sample_plan
 
-from include.change import moves as release_kind
 from include.change import readers as table_readers
+from include.change import release as release_kind
 from include.change import stages as plan_stages
 from include.change.comparison_view import comparison_markdown, comparison_page
 from include.change.jobs import RequestRefused
 from include.declare.derived_dataset import ColumnUse
 from include.ground.settings import Settings
 from include.plans.comparison import HELD, Comparison
+from include.plans.dependants import Analysed, DependantsBreak, Effect, Reader, drop_obsolete, is_due
 from include.plans.journal import load_plan, save_plan
 from include.plans.lookup import last_applied, plans_of_data
-from include.plans.plan import Member, PlanRecord
-from include.plans.reader_effects import Analysed, DependantsBreak, Effect, Reader
-from include.plans.sources import drop_obsolete, is_due
-from include.plans.stage_results import ReleaseBuilt, Stage
+from include.plans.plan import Member, PlanRecord, ReleaseBuilt, Stage
 from include.read.publication import (
     Publication,
     SourceVersion,

@@ -34,8 +34,7 @@ from include.observe.stream_history import StoredValidation, store_validation
 from include.plans import journal as plan_journal
 from include.plans.index import index_path
 from include.plans.journal import record_failure, save_plan
-from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, REPLAY, Member
-from include.plans.stage_results import ReleaseBuilt, Stage
+from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, REPLAY, Member, ReleaseBuilt, Stage
 from include.read.publication import Publication, SourceVersion, TableVersion, publish, read_publication
 from include.state.process_states import stream_name
 from include.state.run_files import RunFile, identity_of, started_at, write_run_file

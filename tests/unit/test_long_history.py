@@ -25,8 +25,7 @@ from include.ground.settings import Settings
 from include.plans import journal as plan_journal
 from include.plans.journal import SUGGESTED, PlanUnknown, load_plan, record_result, save_plan
 from include.plans.lookup import next_plan_id, open_plans
-from include.plans.plan import BACKFILL, REPLAY
-from include.plans.stage_results import Stage
+from include.plans.plan import BACKFILL, REPLAY, Stage
 from include.read.publication import publish
 from include.serve.plan_decisions import PAGE, plans_part
 from spark_jobs.stream.upkeep import AutomaticRemoval

@@ -28,14 +28,13 @@ from include.airflow.plan_operators import PartitionNotADay, PlanBackfill, PlanR
 from include.airflow.quality_operator import ValidateTables
 from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
 from include.change import quality as published_quality
-from include.change import replay as replay_plan
+from include.change import recompute as replay_plan
 from include.change import slices as slice_plan
 from include.change import stages as plan_stages
-from include.change.backfill import BackfillPlan
-from include.change.kind import Confirmation, NotConfirmed, PlanConflict
+from include.change.kind import Confirmation, PlanConflict, not_confirmed
 from include.change.plan_parameters import ReplayParameters
 from include.change.quality import PublishedChecks
-from include.change.replay import ReplayPlan
+from include.change.recompute import BackfillPlan, ReplayPlan
 from include.change.slices import RangeEmpty
 from include.declare.contract_rules import RuleResult
 from include.ground.errors import Terminal, Transient
@@ -45,8 +44,7 @@ from include.observe import health
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.journal import load_plan, save_comparison
 from include.plans.lookup import find_plan, newest_plans
-from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction
-from include.plans.stage_results import Stage
+from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction, Stage
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ORIGIN = "replay__flights/manual__1"
@@ -291,7 +289,7 @@ def test_apply_fails_unless_the_tables_confirm_it(own_settings: Settings, monkey
     record = planned(own_settings, *WAY)
 
     def not_there(settings: Settings, record: PlanRecord) -> dict[str, Any]:
-        raise NotConfirmed(record.plan.id, record.stage, "silver has no commit of it")
+        raise not_confirmed(record, "silver has no commit of it")
 
     monkeypatch.setattr(plan_stages, "confirm", not_there)
     with pytest.raises(AirflowFailException, match="silver has no commit of it"):

@@ -10,7 +10,7 @@ from test_operators import WAY, context, planned
 from include.airflow.approval_operator import ApprovePlan
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
-from include.plans.stage_results import Stage
+from include.plans.plan import Stage
 
 own_settings = test_operators.own_settings
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from include.change import backfill as backfill_plan
+from include.change import recompute as backfill_plan
 from include.change import stages as plan_stages
 from include.change.quality import PlanHeld
 from include.declare.dataset import Dataset, load_dataset
@@ -25,8 +25,17 @@ from include.ground.paths import patch_path, snapshot_path
 from include.ground.settings import CLONE, Settings
 from include.plans.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY
 from include.plans.journal import comparison_path, record_result, save_plan
-from include.plans.plan import BACKFILL, RELEASE, Plan, PlanRecord, Prediction
-from include.plans.stage_results import Compared, ReleaseBuilt, SliceBuilt, Stage
+from include.plans.plan import (
+    BACKFILL,
+    RELEASE,
+    Compared,
+    Plan,
+    PlanRecord,
+    Prediction,
+    ReleaseBuilt,
+    SliceBuilt,
+    Stage,
+)
 from include.read.publication import Publication, TableVersion, publish
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

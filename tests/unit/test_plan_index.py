@@ -26,8 +26,7 @@ from include.plans.lookup import (
     open_plans,
     rolled_back_by,
 )
-from include.plans.plan import BACKFILL
-from include.plans.stage_results import Stage
+from include.plans.plan import BACKFILL, Stage
 
 
 def damaged_header(path: Path) -> None:

@@ -20,8 +20,7 @@ from include.plans import lookup as plan_lookup
 from include.plans.index import index_path
 from include.plans.journal import PlanUnreadable, load_plan, record_result, save_plan
 from include.plans.lookup import find_plan, newest_plans, next_plan_id, open_plans
-from include.plans.plan import OPEN, TRANSITIONS
-from include.plans.stage_results import Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
+from include.plans.plan import OPEN, TRANSITIONS, Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
 
 OLD_REPLAY = """{"id": "replay-flights-1", "kind": "replay", "dataset": "flights", "base": "aaa", "release": "aaa",
  "planned_at": "2026-01-01T12:00:00+00:00", "planned_by": "ann", "threshold": 0.0, "changes": [],

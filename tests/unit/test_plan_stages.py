@@ -17,9 +17,9 @@ from include.plans.plan import (
     KIND_NAMES,
     REPLAY,
     PlanRecord,
+    Stage,
     StageRefused,
 )
-from include.plans.stage_results import Stage
 
 PATHS: tuple[tuple[Stage, ...], ...] = (
     (),

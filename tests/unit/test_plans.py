@@ -15,17 +15,18 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_samples import TO_APPLIED, advanced, result_of
+from refused import refused
 from rich.console import Console
 
 from include.change import release as release_plan
 from include.change import stages as plan_stages
-from include.change.kind import AlreadyPublished, DiskTooSmall, refuse_small_disk
+from include.change.kind import refuse_small_disk
 from include.change.reinstate import restore_discards
-from include.change.release import StreamNotRunning
 from include.cli import plan as plan_command
 from include.declare.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.declare.release_diff import TableChange, release_changes
+from include.ground.errors import Transient
 from include.ground.paths import plan_path, silver_path
 from include.ground.settings import CLONE, Settings
 from include.plans.journal import PlanBusy, PlanUnknown, load_plan, plan_lock, save_plan
@@ -38,9 +39,11 @@ from include.plans.plan import (
     Plan,
     PlanRecord,
     Prediction,
+    ReleaseBuilt,
+    Retired,
+    Stage,
     StageRefused,
 )
-from include.plans.stage_results import ReleaseBuilt, Retired, Stage
 from include.read.publication import Publication, publish
 from include.read.rejected_records import DISCARD, Decision, append_decisions, decided_records
 from include.state.owner_requests import (
@@ -272,7 +275,7 @@ def test_change_of_the_watermark_names_the_tables_that_wait_for_it(
 def test_published_plan_cannot_be_cancelled(settings: Settings) -> None:
     record = save_plan(settings, plan(settings))
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
-    with pytest.raises(AlreadyPublished, match="release-flights-1"):
+    with refused("already-published", match="release-flights-1"):
         plan_stages.cancel(settings, record, "ann")
     assert load_plan(settings, record.plan.id).stage is Stage.PLANNED
 
@@ -282,7 +285,7 @@ def test_retiring_without_a_running_stream_submits_no_request(settings: Settings
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
     for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED):
         record = advanced(settings, load_plan(settings, name), stage)
-    with pytest.raises(StreamNotRunning, match="headrace up flights"):
+    with refused("stream-not-running", match="headrace up flights"):
         plan_stages.retire(settings, record, "ann")
     assert pending_request(settings, "flights") is None
 
@@ -313,7 +316,7 @@ def test_plan_larger_than_the_free_disk_is_refused(settings: Settings) -> None:
     free = shutil.disk_usage(settings.state).free
     fits = replace(plan(settings).predicted, bytes=free // 4)
     refuse_small_disk(settings, "flights", fits)
-    with pytest.raises(DiskTooSmall, match="GB are free"):
+    with refused("disk-too-small", match="GB are free", kind=Transient):
         refuse_small_disk(settings, "flights", replace(fits, bytes=free))
 
 

@@ -17,17 +17,18 @@ import pytest
 
 from include.declare.column_lineage import derived_uses
 from include.declare.derived_dataset import DerivedDataset, load_derived
-from include.plans.reader_effects import (
+from include.plans.dependants import (
     Analysed,
     ColumnTypes,
     Effect,
     Reader,
+    SourcesLackColumns,
     effects_on,
     held_remedy,
     holding,
+    missing_columns,
     rollback_remedy,
 )
-from include.plans.sources import SourcesLackColumns, missing_columns
 from include.read.publication import SourceVersion
 
 DEPTH = int(os.environ.get("HEADRACE_TEST_ORDERS", "4"))

@@ -19,8 +19,7 @@ from include.airflow.run_listener import cancel_plan_of, release_watched, start_
 from include.ground.paths import silver_path
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
-from include.plans.plan import REPLAY
-from include.plans.stage_results import Stage
+from include.plans.plan import REPLAY, Stage
 from include.state.streams import desired_stream, request_stream
 
 STREAM, RUN = "stream__flights", "scheduled__1"

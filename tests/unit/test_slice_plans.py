@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from ledgered_stream import Stream
 
-from include.change.backfill import BackfillPlan
-from include.change.history import holes
 from include.change.plan_parameters import BackfillParameters, ReplayParameters, format_range
+from include.change.recompute import BackfillPlan
+from include.change.slices import holes
 from include.declare.dataset import DatasetUnknown
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.ground.paths import bronze_path

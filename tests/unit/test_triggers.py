@@ -22,8 +22,7 @@ from include.observe.health import (
     health_line,
 )
 from include.plans.journal import record_result, save_plan
-from include.plans.plan import REPLAY, Plan, Prediction
-from include.plans.stage_results import Cancelled
+from include.plans.plan import REPLAY, Cancelled, Plan, Prediction
 from include.state.process_states import ProcessState
 from include.state.streams import desired_stream, release_stream, request_stream
 

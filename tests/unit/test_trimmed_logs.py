@@ -20,8 +20,7 @@ from include.declare.pipeline import Retention
 from include.ground.paths import airflow_path, log_path, snapshots_path
 from include.ground.settings import CLONE, Settings, load_settings
 from include.plans.journal import record_result, save_plan
-from include.plans.plan import RELEASE, Plan, Prediction
-from include.plans.stage_results import Cancelled
+from include.plans.plan import RELEASE, Cancelled, Plan, Prediction
 from include.read.publication import publish
 from include.run import log_trimming, runner
 from include.run.log_trimming import TrimResult, trim_logs

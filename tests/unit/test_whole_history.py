@@ -13,16 +13,14 @@ from plan_samples import NOON, SLICE, plan_at, publication, sample_plan
 from typer.testing import CliRunner
 
 from include.change import slices as slice_plan
-from include.change.backfill import BackfillPlan
 from include.change.kind import PlanKind
-from include.change.replay import ReplayPlan
+from include.change.recompute import BackfillPlan, ReplayPlan
 from include.cli import changes as slice_commands
 from include.cli import plan as plan_command
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.ground.settings import Settings
 from include.plans.lookup import newest_plans
-from include.plans.plan import BACKFILL, REPLAY
-from include.plans.stage_results import Stage
+from include.plans.plan import BACKFILL, REPLAY, Stage
 from include.read.publication import publish
 from include.read.published_tables import BatchOffsets
 

@@ -8,10 +8,11 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from refused import refused
 
-from include.change.backfill import published_windows
 from include.change.plan_parameters import ReleaseParameters
-from include.change.release import NothingToRelease, ReleasePlan
+from include.change.recompute import published_windows
+from include.change.release import ReleasePlan
 from include.declare.dataset import content_hash, declared_dataset, load_dataset, released_dataset, snapshot_dataset
 from include.declare.release_diff import release_changes
 from include.declare.time_zones import ZONES_FILE, database_version, installed_zone
@@ -83,7 +84,7 @@ def test_other_rules_are_a_release_and_are_named(settings: Settings) -> None:
 
 def test_plan_refuses_the_same_rules_and_takes_others(settings: Settings) -> None:
     warehouse = write_sales(settings)
-    with pytest.raises(NothingToRelease):
+    with refused("nothing-to-release"):
         ReleasePlan().plan(settings, "sales", ReleaseParameters(dry_run=True), "ann", LATE)
     published = earlier_rules(settings, warehouse.release)
     replace(warehouse, release=published).move(batch=1, offsets={0: 4, 1: 1})

@@ -11,15 +11,13 @@ from typing import Any
 
 import polars as pl
 
-from include.change.backfill import BackfillPlan
 from include.change.plan_parameters import BackfillParameters, ReplayParameters
-from include.change.replay import ReplayPlan
+from include.change.recompute import BackfillPlan, ReplayPlan
 from include.change.stages import SilentReporter, cancel, run_plan
 from include.ground.delta_log import commits
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
-from include.plans.plan import PlanRecord
-from include.plans.stage_results import SliceBuilt, Stage
+from include.plans.plan import PlanRecord, SliceBuilt, Stage
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import pinned
 from workloads.registry import DERIVED

@@ -1,56 +1,73 @@
-"""Backfill plans: recompute the events of a range of time from bronze; an equal result verifies the range."""
+"""Plans that recompute a range: backfills of event time, from bronze, and replays of Kafka records.
+
+An equal backfill verifies its range. A replay also fills what bronze lacks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from include.change.compare import Side
 from include.change.jobs import project_now
 from include.change.kind import (
     TRANSACTION,
-    AlreadyPublished,
     Confirmation,
-    NotConfirmed,
+    PlanKind,
+    Request,
     confirmation,
+    not_confirmed,
     refuse_conflict,
     refuse_small_disk,
-    write_new_plan,
 )
-from include.change.plan_parameters import AS_OF, BackfillParameters, format_range
+from include.change.plan_parameters import AS_OF, BackfillParameters, ReplayParameters, format_range
 from include.change.release import predicted_of_sources
-from include.change.sides import slice_sides
 from include.change.slices import (
-    PlanRequest,
     PublishedView,
     RangeEmpty,
-    RangeRefused,
     SliceKind,
-    create_slice_plan,
     is_whole_history,
+    overlap,
     published_view,
+    range_refused,
+    records_missing,
+    refuse_not_ingested,
+    slice_plan,
+    slice_sides,
     span_of,
 )
 from include.declare.dataset import released_dataset
-from include.declare.derived_dataset import as_dataset, derived_names, released_derived
+from include.declare.derived_dataset import as_dataset, released_derived
 from include.declare.event_times import before
 from include.declare.grain_range import GrainRange, grain_range
-from include.declare.history_slice import Slice, joined_spans
+from include.declare.history_slice import BRONZE, KAFKA, Slice, Span, joined_spans
 from include.declare.windows import Window
 from include.ground.app_ids import plan_app_id
 from include.ground.delta_log import commits_descending, transaction_version
 from include.ground.errors import Terminal
+from include.ground.kafka import log_start_offsets, topic_id
 from include.ground.paths import verified_path, warehouse
 from include.ground.settings import Settings
 from include.plans.comparison import EQUAL, Comparison
-from include.plans.journal import planning_lock
-from include.plans.lookup import find_plan
-from include.plans.plan import BACKFILL, DERIVED_BACKFILL, DRY_RUN, Plan, PlanRecord, Prediction
-from include.plans.stage_results import Applied, Published, RolledBack, SliceBuilt, Stage
+from include.plans.plan import (
+    BACKFILL,
+    DERIVED_BACKFILL,
+    REPLAY,
+    Applied,
+    Plan,
+    PlanRecord,
+    Prediction,
+    Published,
+    RolledBack,
+    SliceBuilt,
+    Stage,
+)
 from include.read.publication import Publication, find_publication, read_publication, tables_of
 from include.read.published_tables import first_unexpired_batch, open_dataset
-from include.state.release_files import VerifiedRange, patch_in_progress_file, verified_file
+from include.state.release_files import VerifiedRange, verified_file
+from include.state.run_files import bootstrap_servers
 
 
 def write_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) -> None:
@@ -67,7 +84,7 @@ def write_verified(settings: Settings, plan: Plan, batch: int, read_at_ms: int) 
 
 
 def _refuse_expired_events(view: PublishedView, since: datetime) -> None:
-    """Raise RangeRefused when silver may have lost events of `since` or later: none lies further ahead of its arrival
+    """Refuse when silver may have lost events of `since` or later: none lies further ahead of its arrival
     than the contract allows."""
     pipeline, columns = view.declared.pipeline, view.declared.contract.columns
     ahead = max((column.future for column in columns if column.name in pipeline.time_columns), default=timedelta())
@@ -81,30 +98,22 @@ class BackfillPlan(SliceKind[BackfillParameters]):
     name = BACKFILL
     parameters = BackfillParameters
 
-    def plan(
-        self, settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
-    ) -> PlanRecord:
-        """Plan to recompute the events of a range. A second call with the same `origin` returns the first call's plan.
+    def over_sources(self) -> PlanKind[BackfillParameters]:
+        return DerivedBackfillPlan()
 
-        Raises NothingPublished, RangeRefused, RangeEmpty, RecordsMissing, PlanConflict, PlanBusy, DiskTooSmall.
-        """
-        if dataset in derived_names(settings):
-            return DerivedBackfillPlan().plan(settings, dataset, parameters, by, now, origin)
-        since, until = parameters.start, parameters.end
+    def draft(self, request: Request[BackfillParameters]) -> Plan:
+        """Plan to recompute the events of a range. Raises RangeEmpty, Refused, PlanConflict, NothingPublished."""
+        dataset, since, until = request.dataset, request.parameters.start, request.parameters.end
         requested = f"events {format_range(since, until)}"
-        with planning_lock(settings):
-            if known := find_plan(settings, origin):
-                return known
-            view = published_view(settings, dataset)
-            _refuse_expired_events(view, since)
-            batches = view.history.batches_with_events(view.declared.pipeline.time_columns, since, until)
-            parts = [part for part in view.history.batch_offsets if part.batch in batches]
-            if not parts:
-                raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
-            spans = view.from_bronze(joined_spans(map(span_of, parts)))
-            slice_ = Slice(spans, since, until, view.reference(parameters.reference))
-            request = PlanRequest(requested, by, now, parameters.threshold, origin, parameters.dry_run)
-            return create_slice_plan(view, BACKFILL, slice_, request)
+        view = published_view(request.settings, dataset)
+        _refuse_expired_events(view, since)
+        batches = view.history.batches_with_events(view.declared.pipeline.time_columns, since, until)
+        parts = [part for part in view.history.batch_offsets if part.batch in batches]
+        if not parts:
+            raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
+        spans = view.from_bronze(joined_spans(map(span_of, parts)))
+        slice_ = Slice(spans, since, until, view.reference(request.parameters.reference))
+        return slice_plan(request, view, BACKFILL, slice_, requested)
 
     def record_comparison(self, settings: Settings, record: PlanRecord, found: Comparison) -> None:
         """Record the range as verified when it is equal with each batch's own reference tables."""
@@ -114,7 +123,7 @@ class BackfillPlan(SliceKind[BackfillParameters]):
             project_now(settings, record.plan.dataset)
 
     def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
-        """Confirm a backfill like any slice; an equal one by the file that verifies its range. Raises NotConfirmed.
+        """Confirm a backfill like any slice; an equal one by the file that verifies its range.
 
         With other reference tables than each batch's own, an equal range is not verified and has no such file.
         """
@@ -123,7 +132,7 @@ class BackfillPlan(SliceKind[BackfillParameters]):
             if plan.records.reference is not None:
                 return confirmation(record, published, "equal with the current reference tables")
             if not verified_path(settings, plan.dataset, plan.release, plan.id).is_file():
-                raise NotConfirmed(plan.id, record.stage, "its range was not recorded as verified")
+                raise not_confirmed(record, "its range was not recorded as verified")
             return confirmation(record, published, "verified")
         return super().confirm(settings, record, published)
 
@@ -136,65 +145,34 @@ class DerivedBackfillPlan(BackfillPlan):
 
     name = DERIVED_BACKFILL
 
-    def plan(
-        self, settings: Settings, dataset: str, parameters: BackfillParameters, by: str, now: datetime, origin: str = ""
-    ) -> PlanRecord:
-        """Plan to recompute the grains of a range from the versions of the sources that the publication names.
-
-        A second call with the same `origin` returns the first call's plan. Raises NothingPublished, RangeRefused,
-        PlanConflict, PlanBusy, DiskTooSmall.
-        """
-        since, until = parameters.start, parameters.end
-        requested = f"grains {format_range(since, until)}"
-        with planning_lock(settings):
-            if known := find_plan(settings, origin):
-                return known
-            if parameters.reference != AS_OF:
-                why = "it is derived and joins no reference tables"
-                raise RangeRefused(dataset, requested, why, f"--reference {AS_OF}")
-            publication = read_publication(settings, dataset)
-            if not parameters.dry_run:
-                refuse_conflict(settings, dataset)
-            ranges = dict(_ranges(settings, publication, Slice((), since, until)))
-            predicted = _predicted(settings, publication, ranges)
-            refuse_small_disk(settings, dataset, predicted)
-            whole = [name for name, inside in ranges.items() if inside is None]
-            draft = Plan(
-                id=DRY_RUN,
-                kind=DERIVED_BACKFILL,
-                dataset=dataset,
-                base=publication.release,
-                release=publication.release,
-                planned_at=now,
-                planned_by=by,
-                threshold=parameters.threshold,
-                changes=(),
-                predicted=predicted,
-                slice=Slice((), since, until),
-                requested=requested + (f", and all of {', '.join(whole)}" if whole else ""),
-                origin=origin,
-            )
-            return write_new_plan(settings, draft, dry_run=parameters.dry_run)
+    def draft(self, request: Request[BackfillParameters]) -> Plan:
+        """Plan to recompute the grains of a range from the versions of the sources that the publication names."""
+        settings, dataset = request.settings, request.dataset
+        slice_ = Slice((), request.parameters.start, request.parameters.end)
+        requested = f"grains {format_range(request.parameters.start, request.parameters.end)}"
+        if request.parameters.reference != AS_OF:
+            why = "it is derived and joins no reference tables"
+            raise range_refused(dataset, requested, why, f"--reference {AS_OF}")
+        publication = read_publication(settings, dataset)
+        request.refuse_conflict()
+        ranges = dict(_ranges(settings, publication, slice_))
+        predicted, release = _predicted(settings, publication, ranges), publication.release
+        refuse_small_disk(settings, dataset, predicted)
+        if whole := [name for name, inside in ranges.items() if inside is None]:
+            requested += f", and all of {', '.join(whole)}"
+        return request.plan(DERIVED_BACKFILL, release, release, predicted, slice=slice_, requested=requested)
 
     def explain_build(self, plan: Plan) -> str:
-        """Say what is built from what."""
         return f"recompute {plan.requested} from its sources with release {plan.release}, in a separate folder"
 
-    def refuse_applied(self, settings: Settings, plan: Plan) -> None:
-        """Raise AlreadyPublished when a table has a commit of the plan, or its patch was begun."""
-        patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
-        app_id = plan_app_id(plan.dataset, plan.release, plan.id)
-        paths = [table.path for table in read_publication(settings, plan.dataset).tables.values()]
-        committed = [transaction_version(warehouse(settings) / path, app_id) is not None for path in paths]
-        if (patch is not None and patch.plan == plan.id) or any(committed):
-            raise AlreadyPublished(plan.id)
+    def patched_tables(self, settings: Settings, plan: Plan) -> Iterable[Path]:
+        """Return all published tables: a patch commits to those that differ."""
+        return [warehouse(settings) / each.path for each in read_publication(settings, plan.dataset).tables.values()]
 
     def build_job(self, plan: Plan) -> tuple[str, ...]:
-        """Return the job and the names of what it builds."""
         return "spark_jobs.jobs.derived_slice_job", plan.dataset, plan.id
 
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-        """Return both sides at the build's batch."""
         return slice_sides(
             settings, record.plan, as_dataset(released_derived(settings, record.plan.dataset, record.plan.release))
         )
@@ -206,20 +184,17 @@ class DerivedBackfillPlan(BackfillPlan):
         return done
 
     def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
-        """Confirm an equal backfill by the file that verifies its range, a patch by its commit in each table.
-
-        Raises NotConfirmed.
-        """
+        """Confirm an equal backfill by the file that verifies its range, a patch by its commit in each table."""
         plan, root = record.plan, warehouse(settings)
         if record.last(Published).changed == 0:
             return super().confirm(settings, record, published)
         app_id, transaction = plan_app_id(plan.dataset, plan.release, plan.id), TRANSACTION[record.stage]
         for name, table in published.tables.items() if published.release == plan.release else ():
             if (transaction_version(root / table.path, app_id) or 0) < transaction:
-                raise NotConfirmed(plan.id, record.stage, f"{name} has no commit of it")
+                raise not_confirmed(record, f"{name} has no commit of it")
             newest = next((c.version for c in commits_descending(root / table.path) if c.app_id == app_id), None)
             if newest is not None and table.version < newest:
-                raise NotConfirmed(plan.id, record.stage, f"{name} is published at version {table.version}, before it")
+                raise not_confirmed(record, f"{name} is published at version {table.version}, before it")
         return confirmation(record, published, "corrected" if record.stage is Stage.APPLIED else "rolled back")
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
@@ -227,7 +202,6 @@ class DerivedBackfillPlan(BackfillPlan):
         refuse_conflict(settings, record.plan.dataset)
 
     def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:
-        """Publish the state of before."""
         done = super().revert(settings, record)
         project_now(settings, record.plan.dataset)
         return done
@@ -280,3 +254,69 @@ def _predicted(settings: Settings, publication: Publication, ranges: Mapping[str
     every = sum(_rows(tables[name], None) for name in ranges)
     derived = released_derived(settings, publication.dataset, publication.release)
     return predicted_of_sources(settings, derived, gold, gold / every if every else 1.0)
+
+
+class ReplayPlan(SliceKind[ReplayParameters]):
+    """Recomputes Kafka records with the published release, and fills what bronze lacks of them."""
+
+    name = REPLAY
+    parameters = ReplayParameters
+
+    def draft(self, request: Request[ReplayParameters]) -> Plan:
+        """Plan to recompute records. Raises RangeEmpty, Refused, PlanConflict, NothingPublished, BrokerUnreachable."""
+        dataset, parameters, source = request.dataset, request.parameters, request.parameters.source
+        view, requested = published_view(request.settings, dataset), parameters.requested
+        spans = _requested_spans(view, parameters)
+        if not spans:
+            remedy = f"headrace ledger show --dataset {dataset}"
+            raise RangeEmpty(dataset, requested, "no record is published there", remedy)
+        refuse_not_ingested(view, spans, requested)
+        parts = view.from_bronze(spans) if source == BRONZE else _split_by_retention(view, spans, source)
+        return slice_plan(
+            request, view, REPLAY, Slice(parts, reference=view.reference(parameters.reference)), requested
+        )
+
+
+def _requested_spans(view: PublishedView, parameters: ReplayParameters) -> list[Span]:
+    if parameters.offsets is not None:
+        return [Span(part, start, end, BRONZE) for part, (start, end) in sorted(parameters.offsets.items())]
+    if parameters.start is not None and parameters.end is not None:
+        return _spans_of_times(view, parameters.start, parameters.end)
+    first, last = parameters.first_batch or 0, parameters.last_batch or 0
+    return joined_spans(span_of(part) for part in view.history.batch_offsets if first <= part.batch <= last)
+
+
+def _spans_of_times(view: PublishedView, since: datetime, until: datetime) -> list[Span]:
+    """Kafka's times ascend with the offsets (the broker sets them), so a range of times is a range of offsets."""
+    import pyarrow.compute as pc
+
+    view.refuse_expired_times(since, view.complete)
+    inside = (pc.field("timestamp") >= since) & (pc.field("timestamp") < until)
+    found = open_dataset(view.history.bronze).to_table(columns=["partition", "offset"], filter=inside)
+    ends = found.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
+    return [Span(row["partition"], row["offset_min"], row["offset_max"] + 1, BRONZE) for row in ends]
+
+
+def _split_by_retention(view: PublishedView, spans: Sequence[Span], source: str) -> list[Span]:
+    """Cut each span where Kafka's retention ends: below it bronze, from it on Kafka."""
+    view.refuse_expired(spans)
+    bootstrap, topic = bootstrap_servers(view.settings), view.declared.pipeline.topic
+    other_ids = {part.topic_id for part in view.history.batch_offsets} - {topic_id(bootstrap, topic)}
+    if other_ids:
+        why = f"bronze was read from topic {topic} with id {min(other_ids)}, which was deleted and created again"
+        raise range_refused(view.publication.dataset, "from Kafka", why, "--source bronze")
+    starts = log_start_offsets(bootstrap, topic)
+    below = [overlap(span, Span(span.partition, 0, starts[span.partition], BRONZE)) for span in spans]
+    above = [overlap(span, Span(span.partition, starts[span.partition], span.end, KAFKA)) for span in spans]
+    old, fresh = [part for part in below if part], [part for part in above if part]
+    if source == KAFKA and old:
+        remedy = "--source auto takes bronze for what Kafka has deleted"
+        raise records_missing(view.publication.dataset, old, "Kafka any longer", remedy)
+    missing = view.missing(old)
+    if missing:
+        where = f"Kafka any longer, nor in bronze.{view.publication.dataset}"
+        raise records_missing(view.publication.dataset, missing, where, "a range without them, or a backup of bronze")
+    kept = [Span(span.partition, span.start, span.end, BRONZE) for span in old]
+    return sorted(
+        [*kept, *(Span(s.partition, s.start, s.end, KAFKA) for s in fresh)], key=lambda s: (s.partition, s.start)
+    )
