@@ -184,7 +184,7 @@ class ApplyPlan(RunPlan):
 
 
 def confirmed(settings: Settings, record: PlanRecord) -> dict[str, Any]:
-    """Return the confirmation of an applied or rolled back plan, from the tables. Raises NotConfirmed."""
+    """Return the confirmation of an applied or rolled back plan, from the tables.."""
     from include.change.stages import confirm
 
     return {name: value for name, value in asdict(confirm(settings, record)).items() if value is not None}

@@ -110,7 +110,7 @@ def open_topics(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None
 
 
 def require_own_records(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
-    """Raise ForeignRecords, RecordsMissing or ManifestMismatch unless each topic is empty or as the demo left it."""
+    """Raise ForeignRecords, Refused or ManifestMismatch unless each topic is empty or as the demo left it."""
     for run in runs:
         finished, topic = finished_records(settings, run), run.feed.topic
         records = sum(log_end_offsets(bootstrap, topic).values())
