@@ -63,7 +63,7 @@ class ReceiverUnavailable(Transient):
     def __init__(self, receiver: str, why: str) -> None:
         super().__init__(
             f"OpenLineage events are not delivered: {receiver}: {why}; they are sent later, and nothing else waits",
-            "check HEADRACE_OPENLINEAGE_URL, _FILE and _KEY_FILE, then: headrace openlineage --once",
+            "check HEADRACE_OPENLINEAGE_URL and _KEY_FILE, then: headrace openlineage --once",
         )
         self.receiver = receiver
 

@@ -42,8 +42,7 @@ from include.read.publication import (
     tables_of,
 )
 from include.read.published_tables import table_stats
-from include.state.lease import held_leases
-from include.state.lease_table import LeaseRow
+from include.state.lease_table import LeaseRow, held_leases
 from include.state.process_states import AIRFLOW, RUNNER, ProcessStatus, stream_name
 from include.state.run_files import bootstrap_servers
 from include.state.streams import DriverStatus, LastRun, desired_stream, stream_status

@@ -54,8 +54,7 @@ from include.run.reconcile import (
 )
 from include.run.runner_lease import sole_runner, stand_by, take_over
 from include.state.json_file import JsonFile, StateFileUnreadable
-from include.state.lease import is_lease_free
-from include.state.lease_table import LeaseServerUnavailable
+from include.state.lease import LeaseServerUnavailable, is_lease_free
 from include.state.migrate_state import migrate_state
 from include.state.process_states import (
     BROKER,

@@ -14,8 +14,8 @@ from include.ground.processes import boot_of, host_name, process_label, this_boo
 from include.ground.settings import Settings
 from include.observe.processes import started_datasets
 from include.state.json_file import StateFileUnreadable
-from include.state.lease import Lease, LeaseRole, LockHeld, is_held, revoke_streams_elsewhere, take_lease, take_lock
-from include.state.lease_table import LeaseHeld
+from include.state.lease import Lease, LeaseHeld, LeaseRole, LockHeld, is_held, take_lease, take_lock
+from include.state.lease_table import revoke_streams_elsewhere
 from include.state.process_states import BROKER, CONSOLE, METRICS, OPENLINEAGE, RUNNER, stream_name
 from include.state.run_files import is_alive, is_elsewhere, read_run_file, remove_run_file
 

@@ -1,22 +1,16 @@
 """The lease: one owner per dataset, per release (docs/architecture.md §4, step 1), and one runner per state folder.
 
-It is a row in PostgreSQL, or an OS lock on a file, which ends with its process and which a stopped process keeps.
-Guarantee of a row: `is_held` uses only this host's time since boot, which no clock correction and no stop of the
-process changes. It becomes False, for good, when HELD_SHARE of the lease's seconds have passed since the last renewal
-was *sent*; the server counts all of them from the renewal's *arrival*.
-After a crash: the row expires. It is free at once when the next taker runs in the same place and finds the process
-gone.
+On one host it is an OS lock on a file, which ends with its process and which a stopped process keeps; for several hosts
+a row in PostgreSQL (`lease_table.py`).
 """
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,14 +18,50 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, Self, TextIO
 
-from include.ground.app_ids import add_check, remove_check
-from include.ground.durable_files import unique_suffix
 from include.ground.errors import Transient
-from include.ground.paths import lease_domain_path, lease_url
-from include.ground.processes import host_name, this_place
 from include.ground.settings import Settings
-from include.state.lease_table import LeaseHeld, LeaseLost, LeaseRow, LeaseServerUnavailable, LeaseTable
-from include.state.run_files import identity_of, seconds_since_boot
+
+
+class LeaseHeld(Transient):
+    """Another process holds the lease of what is `owned`; `holder` has its pid, epoch, start, and host if known."""
+
+    def __init__(self, owned: str, holder: Mapping[str, object]) -> None:
+        host = f" on {holder['host']}" if holder.get("host") else ""
+        who = f"process {holder.get('pid')}{host} since {holder.get('since')} (epoch {holder.get('epoch')})"
+        super().__init__(f"{owned} is owned by {who}; nothing was touched", "headrace status")
+        self.owned = owned
+        self.holder = holder
+
+
+class LeaseLost(Transient):
+    """The lease ended while this process worked under it: another process may own the tables."""
+
+    def __init__(self, owned: str, location: str, why: str = "was removed or replaced") -> None:
+        super().__init__(
+            f"{owned}: the lease {location} {why}; this process commits nothing any more, nothing is lost",
+            "headrace status, then headrace up",
+        )
+        self.owned, self.location = owned, location
+
+
+class LeaseServerUnavailable(Transient):
+    """The database of the leases does not answer or refuses: until it answers, no lease can be taken or renewed."""
+
+    def __init__(self, server: str, why: str) -> None:
+        super().__init__(
+            f"the leases' database {server} does not answer: {why}",
+            "start it, or correct HEADRACE_LEASE_URL; leases are then acquired again automatically",
+        )
+        self.server = server
+
+
+class LeaseRole(StrEnum):
+    """The kind of holder: a runner, a runner that stands by, a stream's driver, or a job."""
+
+    RUNNER = "runner"
+    STANDBY = "standby"
+    STREAM = "stream"
+    JOB = "job"
 
 
 class LockHeld(Transient):
@@ -80,8 +110,12 @@ def is_free(path: Path) -> bool:
 
 def is_held(file: TextIO) -> bool:
     """Return whether the lock file still exists under its path; False if it was removed."""
+    return _is_at(Path(file.name), file.fileno())
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
@@ -104,10 +138,7 @@ class FileLease:
 
     def is_held(self) -> bool:
         """Whether the file at the lease's path is still the locked one; false after it was removed or replaced."""
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
-        except FileNotFoundError:
-            return False
+        return _is_at(self.path, self.descriptor)
 
     def release(self) -> None:
         """Release the lease."""
@@ -162,159 +193,6 @@ def _write(descriptor: int, content: dict[str, object]) -> None:
     os.fsync(descriptor)
 
 
-HELD_SHARE = 0.8
-"""The rest is for the commit that follows the last check."""
-RENEWALS = 5
-"""Renewals within the seconds of a lease."""
-RETRY_SECONDS = 0.5
-
-
-class LeaseRole(StrEnum):
-    """The kind of holder: a runner, a runner that stands by, a stream's driver, or a job."""
-
-    RUNNER = "runner"
-    STANDBY = "standby"
-    STREAM = "stream"
-    JOB = "job"
-
-
-class DatabaseLease:
-    """A lease that this process took; it may commit while the lease is held (`include/ground/app_ids.py`)."""
-
-    def __init__(
-        self,
-        table: LeaseTable,
-        name: str,
-        owned: str,
-        epoch: int,
-        sent: float,
-        clock: Callable[[], float] = seconds_since_boot,
-    ) -> None:
-        self.epoch = epoch
-        self.location = f"{name} of {table.domain[:8]} in PostgreSQL"
-        self._table, self._name, self._owned, self._clock = table, name, owned, clock
-        self._until = sent + HELD_SHARE * table.seconds
-        self._ended = threading.Event()
-        self._epoch_lock = threading.Lock()
-        add_check(self.require)
-        atexit.register(self.release)
-        threading.Thread(target=self._renew_until_ended, name=f"lease {name}", daemon=True).start()
-
-    def is_held(self) -> bool:
-        """Whether this process may commit. Once False it stays so: another process may have held the lease since."""
-        if self._clock() >= self._until:
-            self._ended.set()
-        return not self._ended.is_set()
-
-    def require(self) -> None:
-        """Raise LeaseLost unless the lease is held."""
-        if not self.is_held():
-            raise LeaseLost(self._owned, self.location, "could not be renewed in time, or another host took over")
-
-    def release(self) -> None:
-        """Release the lease; if the server does not answer, it expires."""
-        remove_check(self.require)
-        atexit.unregister(self.release)
-        self._ended.set()
-        with suppress(LeaseServerUnavailable):
-            self._table.release(self._name, self.epoch)
-        self._table.close()
-
-    def with_minimum_epoch(self, least: int) -> DatabaseLease:
-        """Return the lease with an epoch of at least `least`. Raises LeaseLost, LeaseServerUnavailable."""
-        with self._epoch_lock:
-            if self.epoch < least:
-                if not self._table.raise_epoch(self._name, self.epoch, least):
-                    self._ended.set()
-                    self.require()
-                self.epoch = least
-        return self
-
-    def _renew_until_ended(self) -> None:
-        pause = self._table.seconds / RENEWALS
-        while not self._ended.wait(pause):
-            pause = self._table.seconds / RENEWALS
-            try:
-                self._renew()
-            except LeaseServerUnavailable:
-                pause = min(pause, RETRY_SECONDS)
-
-    def _renew(self) -> None:
-        with self._epoch_lock:
-            sent = self._clock()
-            if not self._table.renew(self._name, self.epoch):
-                self._ended.set()
-            elif self.is_held():
-                self._until = sent + HELD_SHARE * self._table.seconds
-
-
-def take_database_lease(
-    settings: Settings, name: str, owned: str, role: LeaseRole, clock: Callable[[], float] = seconds_since_boot
-) -> DatabaseLease:
-    """Take a lease with the next epoch. Raises LeaseHeld, LeaseServerUnavailable, PasswordUnreadable."""
-    table, pid = lease_table(settings), os.getpid()
-    holder = {"role": role, "pid": pid, "identity": identity_of(pid), "place": this_place(), "host": host_name()}
-    try:
-        found = next((row for row in table.rows() if row.name == name), None)
-        sent = clock()
-        epoch = table.take(name, holder, found.epoch if found and is_gone(found) else None)
-        if epoch is None:
-            held = next((row for row in table.rows() if row.name == name), found)
-            raise LeaseHeld(owned, _facts(held) if held else {})
-    except BaseException:
-        table.close()
-        raise
-    return DatabaseLease(table, name, owned, epoch, sent, clock)
-
-
-def is_gone(row: LeaseRow) -> bool:
-    """Return whether the holder was a process of this place and has ended."""
-    return row.place == this_place() != "" and identity_of(row.pid) != row.identity
-
-
-def _facts(row: LeaseRow) -> dict[str, object]:
-    return {"pid": row.pid, "host": row.host, "since": f"{row.since:%FT%TZ}", "epoch": row.epoch, "role": row.role}
-
-
-def held_leases(settings: Settings) -> list[LeaseRow]:
-    """Return the leases that are held now; none without HEADRACE_LEASE_URL. Raises LeaseServerUnavailable."""
-    if not settings.lease_url:
-        return []
-    table = lease_table(settings)
-    try:
-        return table.rows()
-    finally:
-        table.close()
-
-
-def revoke_streams_elsewhere(settings: Settings) -> None:
-    """Let the leases of drivers on other hosts expire, because their runner no longer supervises."""
-    table = lease_table(settings)
-    try:
-        table.revoke(LeaseRole.STREAM, this_place())
-    finally:
-        table.close()
-
-
-def lease_table(settings: Settings) -> LeaseTable:
-    """Return the lease table of the state folder, without a connection. Raises PasswordUnreadable."""
-    return LeaseTable(lease_url(settings), lease_domain(settings), settings.lease_seconds)
-
-
-def lease_domain(settings: Settings) -> str:
-    """Return the random name of this state folder, unique among those with leases in the same database."""
-    path = lease_domain_path(settings)
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{unique_suffix()}")
-        fresh.write_text(os.urandom(16).hex())
-        # Unlike a rename, a link does not replace the file of a process that was faster.
-        with suppress(FileExistsError):
-            os.link(fresh, path)
-        fresh.unlink()
-    return Path(path).read_text()
-
-
 class Lease(Protocol):
     """A held lease."""
 
@@ -342,6 +220,9 @@ def take_lease(settings: Settings, path: Path, owned: str, now: datetime, role: 
     Raises LeaseHeld when another process has it, LeaseServerUnavailable.
     """
     if settings.lease_url:
+        # Imported late: on one host nothing needs a database.
+        from include.state.lease_table import take_database_lease
+
         return take_database_lease(settings, lease_name(path), owned, role)
     return take_file_lease(path, owned, now)
 
@@ -354,5 +235,7 @@ def lease_name(path: Path) -> str:
 def is_lease_free(settings: Settings, path: Path) -> bool:
     """Return whether no process holds the lease of `path`. Raises LeaseServerUnavailable."""
     if settings.lease_url:
-        return not any(row.name == lease_name(path) and not is_gone(row) for row in held_leases(settings))
+        from include.state.lease_table import held_leases
+
+        return not any(row.name == lease_name(path) and not row.is_gone for row in held_leases(settings))
     return is_free(path)

@@ -26,8 +26,7 @@ from include.observe.ledger_schema import LedgerMismatch
 from include.observe.ledger_writer import open_writer, project_dataset, rebuild
 from include.read.publication import find_publication
 from include.read.publish_to_store import refuse_start
-from include.state.lease import Lease
-from include.state.lease_table import LeaseLost
+from include.state.lease import Lease, LeaseLost
 from include.state.process_states import stream_name
 from include.state.run_files import bootstrap_servers
 from spark_jobs.backends.release import claim_tables, open_bronze

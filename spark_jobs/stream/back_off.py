@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from include.read.publication import PublicationAhead
 from include.read.stored_publication import StoreConflict
-from include.state.lease_table import LeaseLost
+from include.state.lease import LeaseLost
 from spark_jobs.tables.delta_table import OwnershipLost
 from spark_jobs.tables.log_lines import jvm_end, log_line
 

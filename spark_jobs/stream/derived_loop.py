@@ -25,8 +25,7 @@ from include.ground.settings import Settings
 from include.ground.sql_quoting import same_sql
 from include.read.publication import find_publication, find_shadow_publication, publish, save_shadow_publication
 from include.state.json_file import JsonFile
-from include.state.lease import Lease
-from include.state.lease_table import LeaseLost
+from include.state.lease import Lease, LeaseLost
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, pending_request
 from include.state.release_files import PatchDirection, PatchInProgress, patch_in_progress_file
 from include.state.streams import LastRun

@@ -20,8 +20,7 @@ from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.kafka import KafkaRefused, TopicMissing, log_end_offsets
 from include.ground.settings import Settings
 from include.observe.ledger_writer import LedgerWriter, project_dataset
-from include.state.lease import Lease
-from include.state.lease_table import LeaseLost
+from include.state.lease import Lease, LeaseLost
 from include.state.owner_requests import OwnerRequest
 from include.state.run_files import bootstrap_servers
 from spark_jobs.backends.release import BronzeEnd, refined_batch

@@ -7,8 +7,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.state.lease import take_file_lease
-from include.state.lease_table import LeaseHeld
+from include.state.lease import LeaseHeld, take_file_lease
 
 HELD = 3
 

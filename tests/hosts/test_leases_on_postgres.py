@@ -17,10 +17,10 @@ from include.ground import processes as process_place
 from include.ground.app_ids import require_ownership
 from include.ground.paths import lease_path
 from include.ground.settings import CLONE, Settings
-from include.state import lease as database_lease
-from include.state.lease import DatabaseLease, LeaseRole, held_leases, is_lease_free, revoke_streams_elsewhere
-from include.state.lease import take_database_lease as take
-from include.state.lease_table import LeaseHeld, LeaseLost, LeaseServerUnavailable
+from include.state import lease_table
+from include.state.lease import LeaseHeld, LeaseLost, LeaseRole, LeaseServerUnavailable, is_lease_free
+from include.state.lease_table import DatabaseLease, held_leases, revoke_streams_elsewhere
+from include.state.lease_table import take_database_lease as take
 
 pytestmark = pytest.mark.extended
 SECONDS = 5.0
@@ -29,7 +29,8 @@ STREAM = LeaseRole.STREAM
 # Takes the lease of flights, prints its epoch, and `lost` when it lost it.
 HOLDER = """
 import sys, time
-from include.state.lease import LeaseRole, take_database_lease
+from include.state.lease import LeaseRole
+from include.state.lease_table import take_database_lease
 from include.state.lease_table import LeaseHeld
 from include.ground.settings import load_settings
 try:
@@ -170,7 +171,7 @@ def test_holder_counts_its_lease_as_over_before_the_server_does(
     finally:
         server.start()
     # Nobody has taken it meanwhile: what was lost once stays lost.
-    time.sleep(2 * SECONDS / database_lease.RENEWALS)
+    time.sleep(2 * SECONDS / lease_table.RENEWALS)
     assert not lease.is_held()
 
 
@@ -200,7 +201,7 @@ def test_revoked_stream_of_another_host_is_lost_and_other_leases_stay(
 ) -> None:
     taken.append(stream := take(settings, FLIGHTS, "flights", STREAM))
     taken.append(job := take(settings, "leases/flights-abc", "a build", LeaseRole.JOB))
-    monkeypatch.setattr(database_lease, "this_place", lambda: "another boot/1")
+    monkeypatch.setattr(lease_table, "this_place", lambda: "another boot/1")
     taken.append(own := take(settings, "leases/weather", "weather", STREAM))
     revoke_streams_elsewhere(settings)
     wait_for(lambda: not stream.is_held(), SECONDS)

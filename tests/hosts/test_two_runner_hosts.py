@@ -23,7 +23,7 @@ from two_hosts import (
     two_hosts,
 )
 
-from include.state.lease import held_leases
+from include.state.lease_table import held_leases
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 

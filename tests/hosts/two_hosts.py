@@ -15,7 +15,7 @@ from recovery_site import Site, wait_until
 
 from include.ground.paths import log_path, status_path
 from include.ground.settings import Settings
-from include.state.lease import held_leases
+from include.state.lease_table import held_leases
 from include.state.process_states import stream_name
 from infra.kafka.broker_cluster import start_broker_cluster
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from include.ground.app_ids import require_ownership
-from include.state.lease import HELD_SHARE, DatabaseLease
-from include.state.lease_table import LeaseLost, LeaseTable
+from include.state.lease import LeaseLost
+from include.state.lease_table import HELD_SHARE, DatabaseLease, LeaseTable
 
 SECONDS = 600.0
 NOBODY = "postgresql://127.0.0.1:9/leases"

@@ -14,7 +14,7 @@ from stored_site import create_bucket, running_store, stored_settings
 
 from include.ground.ports import free_ports
 from include.ground.settings import Settings
-from include.state.lease_table import LeaseLost
+from include.state.lease import LeaseLost
 from spark_jobs.jobs.drive_stream import await_store
 from spark_jobs.stream import back_off
 from spark_jobs.stream.progress import StatusReporter

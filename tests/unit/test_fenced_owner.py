@@ -19,7 +19,7 @@ from include.ground.delta_log import LOG
 from include.ground.paths import bronze_path
 from include.ground.settings import Settings
 from include.read.publication import fence_publication, publish, read_publication
-from include.state.lease_table import LeaseLost
+from include.state.lease import LeaseLost
 from spark_jobs.stream.derived_loop import DerivedLoop
 from spark_jobs.stream.driver_loop import DriverLoop
 from spark_jobs.stream.preflight import fence_earlier_owner

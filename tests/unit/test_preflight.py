@@ -18,8 +18,7 @@ from preflight_scene import BATCHES, NOW, Scene, open_scene, record_of
 from include.ground.errors import Terminal
 from include.ground.paths import bronze_path, lease_path, silver_path
 from include.ground.settings import Settings
-from include.state.lease import take_file_lease
-from include.state.lease_table import LeaseHeld
+from include.state.lease import LeaseHeld, take_file_lease
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.preflight import (
     CheckpointDisagrees,
