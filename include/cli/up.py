@@ -19,8 +19,7 @@ from include.cli.terminal import AsJson, wide_console
 from include.declare.derived_dataset import all_dataset_names
 from include.ground.errors import Terminal
 from include.ground.settings import CLONE, Settings, load_settings
-from include.observe.doctor import run_checks
-from include.observe.machine import CheckResult, Verdict
+from include.observe.doctor import CheckResult, Verdict, run_checks
 from include.observe.processes import observe_jobs, observe_process
 from include.run.airflow_parts import airflow as airflow_argv
 from include.run.airflow_process import (

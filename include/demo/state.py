@@ -10,8 +10,7 @@ from pathlib import Path
 
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
-from include.observe.doctor import run_checks
-from include.observe.machine import CheckResult, Verdict
+from include.observe.doctor import CheckResult, Verdict, run_checks
 
 # Every folder that Headrace creates in a state folder; the demo's own is removed last: it marks an unfinished removal.
 STATE_FOLDERS = (

@@ -11,8 +11,7 @@ from recovery_site import Site
 
 from include.ground.kafka import delete_records_before, ensure_topic, log_end_offsets, topic_concerns
 from include.ground.settings import Settings
-from include.observe.doctor import check_kafka
-from include.observe.machine import Verdict
+from include.observe.doctor import Verdict, check_kafka
 from include.state.run_files import bootstrap_servers
 
 REFUSED = 2

@@ -332,7 +332,7 @@ def test_ctrl_c_prints_one_line_and_exits_130(command: CliRunner, monkeypatch: p
 def test_unfit_machine_is_refused_before_anything_is_created(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    from include.observe.machine import failed, warning
+    from include.observe.doctor import failed, warning
 
     monkeypatch.setattr(
         "include.demo.state.run_checks", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]

@@ -14,15 +14,18 @@ from typer.testing import CliRunner
 from include.cli import up as doctor_command
 from include.ground.java import Jar, Java, JavaMissing
 from include.ground.settings import InvalidSetting, Settings
-from include.observe.doctor import Mount, check_file_operations, check_ledger_place, check_mount
-from include.observe.machine import (
+from include.observe.doctor import (
     GB,
+    Mount,
     Verdict,
     check_disk,
+    check_file_operations,
     check_heaps,
     check_jars,
     check_java,
+    check_ledger_place,
     check_memory,
+    check_mount,
     check_packages,
     check_port,
     check_pyspark_python,

@@ -18,8 +18,7 @@ from stand_ins import report_progress
 from include.ground.paths import run_path, runner_lock_path
 from include.ground.processes import host_name, this_boot, this_place
 from include.ground.settings import Settings
-from include.observe.doctor import check_locks_elsewhere
-from include.observe.machine import Verdict
+from include.observe.doctor import Verdict, check_locks_elsewhere
 from include.observe.processes import observe_jobs, observe_process, observe_stream
 from include.run import child_process as job_process
 from include.run.child_process import JobRunning, end_job, refuse_running

@@ -11,7 +11,7 @@ import pytest
 
 from include.ground.ports import MasterUnreachable, require_master
 from include.ground.settings import InvalidSetting, Settings
-from include.observe.machine import Verdict, check_spark_master
+from include.observe.doctor import Verdict, check_spark_master
 from spark_jobs.backends import spark_cluster
 from spark_jobs.backends.spark_cluster import (
     NoExecutors,

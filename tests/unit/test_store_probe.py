@@ -10,8 +10,7 @@ from stored_site import create_bucket, endpoint_of, proxy_without, running_store
 
 from include.ground.object_store import find_store
 from include.ground.settings import Settings
-from include.observe.doctor import check_store
-from include.observe.machine import Verdict
+from include.observe.doctor import Verdict, check_store
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,7 @@ from include.declare.time_zones import ZONES_FILE, database_version, installed_z
 from include.declare.windows import Window, day_range
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
-from include.observe.doctor import check_java_zones, check_time_zones
-from include.observe.machine import Verdict
+from include.observe.doctor import Verdict, check_java_zones, check_time_zones
 from include.observe.progress import is_outdated
 from tests.unit.test_audit_balance import sales_settings, write_sales
 
