@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.declare.portable_regex import PORTABLE, pattern_fault
-from include.declare.regex_automaton import most_steps
+from include.declare.portable_regex import most_steps
 from spark_jobs.contract.compiled_rules import UNIX_LINES
 from spark_jobs.contract.java_function import new_instance
 
