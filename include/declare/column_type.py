@@ -159,12 +159,10 @@ class IntegerType(ColumnType):
     comparable: str = "integer"
 
     def nearest(self, bound: Any, column: Digits, rounding: str) -> Value | None:
-        """Return a whole number of so many bits."""
         found = int(Decimal(bound).to_integral_value(rounding))
         return found if self.has(found) else None
 
     def has(self, value: int) -> bool:
-        """Whether it has so many bits."""
         least: int = -(2 ** (self.bits - 1))
         return least <= value < -least
 
@@ -179,19 +177,15 @@ class DecimalType(ColumnType):
     profile: Profile = Profile.range
 
     def text(self, column: Digits) -> str:
-        """Return it with its digits."""
         return f"decimal({column.precision},{column.scale})"
 
     def duckdb_type(self, column: Column) -> str:
-        """Return it with its digits."""
         return f"DECIMAL({column.precision},{column.scale})"
 
     def avro_type(self, column: Column) -> Any:
-        """Return it with its digits."""
         return {**self.avro, "precision": column.precision, "scale": column.scale}
 
     def typed(self, written: Any, *key: str | int) -> Value:
-        """Return the decimal that is written."""
         return Decimal(str(written))
 
     def nearest(self, bound: Any, column: Digits, rounding: str) -> Value | None:
@@ -218,7 +212,6 @@ class DoubleType(ColumnType):
     no_key: str = NOT_EXACT
 
     def typed(self, written: Any, *key: str | int) -> Value:
-        """Return the double."""
         return float(written)
 
 
@@ -241,7 +234,6 @@ class TimestampType(ColumnType):
     yaml: tuple[type, ...] = (str, datetime)
 
     def typed(self, written: Any, *key: str | int) -> Value:
-        """Return the time in UTC."""
         return zoned_time(written, *key)
 
 
@@ -252,7 +244,6 @@ class DateType(ColumnType):
     yaml: tuple[type, ...] = (str, date)
 
     def typed(self, written: Any, *key: str | int) -> Value:
-        """Return the date."""
         if isinstance(written, date) and not isinstance(written, datetime):
             return written
         with suppress(ValueError):
@@ -270,7 +261,6 @@ class FormedText(ColumnType):
     yaml: tuple[type, ...] = (str,)
 
     def typed(self, written: Any, *key: str | int) -> Value:
-        """Return the text if it has the form."""
         return str(written) if self.form.fullmatch(written) else _refused(self.example, written, *key)
 
 
@@ -279,7 +269,6 @@ class UuidType(FormedText):
     """UUIDs, stored as text in lower case: Delta has no type for them."""
 
     def duckdb_value(self, text: str, kind: str) -> str:
-        """In lower case."""
         return f"lower({text})"
 
 
@@ -298,7 +287,6 @@ class BinaryType(ColumnType):
     """Bytes, as base64 with padding (RFC 4648 §4), the only text of these bytes."""
 
     def duckdb_value(self, text: str, kind: str) -> str:
-        """Return the bytes."""
         return f"try(from_base64({text}))"
 
 

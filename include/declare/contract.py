@@ -58,7 +58,6 @@ class Column:
 
     @property
     def kind(self) -> ColumnType:
-        """Its type."""
         return COLUMN_TYPES[self.type]
 
     @property

@@ -116,7 +116,6 @@ class Gold(ABC):
 
     @property
     def grain_columns(self) -> tuple[str, ...]:
-        """The columns that name one grain."""
         return self.keys if self.window is None else (self.window.name, *self.keys)
 
     @property
@@ -261,7 +260,6 @@ class AdditiveGold(Gold):
 
     @property
     def row_condition(self) -> str:
-        """The SQL condition of the rows of silver that count."""
         return self.where
 
     def ordered(self, event_time: str) -> Self:
@@ -285,12 +283,10 @@ class LatestGold(Gold):
 
     @property
     def row_condition(self) -> str:
-        """The SQL condition of the rows of silver that count."""
         return self.where
 
     @property
     def required_columns(self) -> tuple[str, ...]:
-        """The keys: a row without one would have no other to be newer than."""
         return self.keys
 
     @property
@@ -330,12 +326,10 @@ class QueryGold(Gold):
 
     @property
     def row_condition(self) -> str:
-        """The SQL condition of the rows of silver that touch a grain."""
         return self.touched_by
 
     @property
     def counted(self) -> str:
-        """No condition: the query sees all rows of the grains that are touched."""
         return "true"
 
 
@@ -347,7 +341,6 @@ def listed_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Findin
 
 
 def repeated(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding for each repeated name."""
     for n, name in enumerate(names):
         if name in names[:n]:
             yield (*key, n), f"{name!r} occurs twice"

@@ -193,7 +193,6 @@ def timed_query(gold: DerivedGold, schema: Any) -> QueryGold:
 
 
 def _first_day(moment: datetime) -> date:
-    """Return the first day that begins at a moment or later."""
     moment = moment.astimezone(UTC)
     midnight = moment.replace(**MIDNIGHT)  # type: ignore[arg-type]
     return (midnight if midnight == moment else midnight + timedelta(days=1)).date()

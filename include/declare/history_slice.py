@@ -85,7 +85,6 @@ class SpanIndex:
                 ends.append(span.end)
 
     def overlaps(self, partition: int, start: int, end: int) -> bool:
-        """Whether an offset of [start, end) lies in a span."""
         return next(self._inside(partition, start, end), None) is not None
 
     def count(self, partition: int, start: int, end: int) -> int:

@@ -81,7 +81,6 @@ class InferredField:
 
     @property
     def kind(self) -> ColumnType:
-        """Its type."""
         return COLUMN_TYPES[self.type]
 
     @property

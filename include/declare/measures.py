@@ -91,7 +91,6 @@ class Measure:
 
     @property
     def declared(self) -> Function:
-        """What is declared of its function."""
         return FUNCTIONS[self.function]
 
     @property

@@ -43,7 +43,6 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding]:
-    """Yield where a pipeline contradicts the contract."""
     types = {column.name: column for column in contract.columns}
     known = f"is not a column of the contract; columns: {', '.join(types)}"
     for n, name in enumerate(pipeline.identity):

@@ -95,7 +95,6 @@ class TimeZone:
 
     @cached_property
     def by_moment(self) -> Offsets:
-        """The offsets by moment: local time is the moment plus its offset."""
         at, offsets, cycle = self._steps
         return Offsets(at, (self.offset, *offsets), cycle)
 

@@ -53,7 +53,6 @@ class _Relation:
     branch: Branch = field(default_factory=lambda: Branch({}, frozenset()))
 
     def origins(self, column: str) -> Origins:
-        """Return the origins of one of its columns."""
         if self.source:
             return {self.source: frozenset({column})}
         return self.branch.columns.get(column, {})
@@ -179,7 +178,6 @@ def _with_tables(expression: Any, relations: Relations) -> Any:
 
 
 def _class_origins(expression: Any, equal: Sequence[tuple[str, str]], relations: Relations) -> Origins:
-    """Return the origins of an expression, and of all that is equal to it."""
     found, before = {_qualified(expression, relations)}, 0
     while len(found) > before:
         before = len(found)

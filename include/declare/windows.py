@@ -192,7 +192,6 @@ class Window(Timed):
 
     @property
     def starts_at(self) -> str:
-        """The column of the window's start."""
         return self.name
 
     def starts(self, moment: datetime) -> list[Start]:
@@ -217,7 +216,6 @@ class Window(Timed):
         return next(iter(self.starts(watermark)), None) if watermark else None
 
     def closing(self, watermark: datetime | None) -> Closing:
-        """Return what a watermark closes: windows that end at or before it."""
         return Closing(self.name, self.first_open(watermark))
 
     def findings(self, keys: Sequence[str]) -> Iterator[Finding]:
@@ -275,11 +273,9 @@ class Session(Timed):
 
     @property
     def starts_at(self) -> str:
-        """The column of the first time."""
         return self.start
 
     def closing(self, watermark: datetime | None) -> Closing:
-        """Return what a watermark closes: sessions that no later row can join."""
         return Closing(self.end, before(watermark, self.gap) if watermark else None)
 
     def findings(self, keys: Sequence[str]) -> Iterator[Finding]:

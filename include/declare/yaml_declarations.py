@@ -283,7 +283,6 @@ def finding(error: Mapping[str, Any], document: Any, model: object) -> Finding:
 
 
 def _without(value: Any, keys: Collection[Key], at: Key = ()) -> Any:
-    """Return a document's value without some of its keys."""
     if isinstance(value, dict):
         return {name: _without(v, keys, (*at, name)) for name, v in value.items() if (*at, name) not in keys}
     return [_without(v, keys, (*at, n)) for n, v in enumerate(value)] if isinstance(value, list) else value
@@ -322,7 +321,6 @@ def _tags(model: Any) -> tuple[Any, ...]:
 
 
 def _models(annotation: Any) -> Iterator[Any]:
-    """Yield the models that an annotation names."""
     if hasattr(annotation, "__pydantic_fields__"):
         yield annotation
     for argument in get_args(annotation):

@@ -430,7 +430,6 @@ class _JournalWriter:
         self.crashed = found != self.journal.ends
 
     def record(self, chunk: SentChunk) -> None:
-        """Record a chunk that is in the topic."""
         ends = self.log_ends()
         lines = fault_lines(self.rows, self.topic, chunk.positions)
         if self.crashed:

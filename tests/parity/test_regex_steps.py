@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from include.declare.portable_regex import PORTABLE, pattern_fault
-from include.declare.portable_regex import most_steps
+from include.declare.portable_regex import PORTABLE, most_steps, pattern_fault
 from spark_jobs.contract.compiled_rules import UNIX_LINES
 from spark_jobs.contract.java_function import new_instance
 
