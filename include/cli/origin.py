@@ -16,8 +16,7 @@ from rich.tree import Tree
 
 from include.audit.origin import DerivedOrigin, RecordRange, RowOrigin, origin_of
 from include.cli.terminal import AsJson, wide_console
-from include.declare.column_lineage import TableNotDeclared, declared_columns, described_columns
-from include.declare.column_origins import TableColumns
+from include.declare.column_lineage import TableColumns, TableNotDeclared, declared_columns, described_columns
 from include.declare.dataset import dataset_names, declared_dataset
 from include.declare.derived_dataset import (
     REFERENCE,

@@ -49,6 +49,7 @@ def write_types(folder: Path, types: Mapping[str, str], unrecorded: Mapping[str,
 
 
 def earlier_type(logical: str, physical: str) -> str:
+    """Return what earlier versions read of a physical type."""
     return physical if logical == "number" and EARLIER_DECIMAL.fullmatch(physical) else ""
 
 

@@ -19,8 +19,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from include.declare.contract import Contract
 from include.declare.contract_file import TYPES_FILE, read_contract, released_types, write_types
-from include.declare.pipeline import Pipeline, read_pipeline
-from include.declare.pipeline_checks import contract_findings, dataset_findings, pipeline_findings, retention_findings
+from include.declare.pipeline import (
+    Pipeline,
+    contract_findings,
+    dataset_findings,
+    pipeline_findings,
+    read_pipeline,
+    retention_findings,
+)
 from include.declare.time_zones import ZONES_FILE, write_zones
 from include.declare.yaml_declarations import NAME, NAME_RULE, DeclarationRefused, Document, Problem, raise_problems
 from include.ground.durable_files import unique_suffix

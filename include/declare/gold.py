@@ -341,6 +341,7 @@ def listed_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Findin
 
 
 def repeated(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a finding for each repeated name."""
     for n, name in enumerate(names):
         if name in names[:n]:
             yield (*key, n), f"{name!r} occurs twice"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from math import inf, isqrt
+from math import inf, isqrt, log2
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 LOOKS = (op.ASSERT, op.ASSERT_NOT)
 
 
-class Part(NamedTuple):
+class PatternPart(NamedTuple):
     """What a part of a pattern reads from one place of a text on, at most.
 
     `alive`: the ways that have read the same characters and are inside of it. `ends`: the ways that have ended, at any
@@ -85,7 +85,7 @@ class Part(NamedTuple):
         return self.longest / (next((n for n in range(1, len(lead)) if lead[0] & lead[n]), len(lead)) or 1) + bool(lead)
 
 
-EMPTY = Part(NOTHING, True, 0, 1, 1, 0)
+EMPTY = PatternPart(NOTHING, True, 0, 1, 1, 0)
 
 
 @lru_cache(maxsize=4096)
@@ -130,7 +130,7 @@ def most_steps(tree: Iterable[Any], length: int) -> float:
     return length * whole.alive + 1
 
 
-def _sequence(items: Sequence[Any], follow: Chars, length: float) -> Part:
+def _sequence(items: Sequence[Any], follow: Chars, length: float) -> PatternPart:
     """Return what items that follow each other read; `follow`: the characters that can come after them."""
     whole = EMPTY
     for kind, value in reversed(items):
@@ -139,10 +139,10 @@ def _sequence(items: Sequence[Any], follow: Chars, length: float) -> Part:
     return whole
 
 
-def _then(one: Part, other: Part, *, is_seen_twice: bool) -> Part:
+def _then(one: PatternPart, other: PatternPart, *, is_seen_twice: bool) -> PatternPart:
     reading = min(one.ends, other.at_once * one.ends_here)
     is_decided = one.ends <= 1 and not is_seen_twice
-    return Part(
+    return PatternPart(
         one.first | other.first if one.is_empty else one.first,
         one.is_empty and other.is_empty,
         max(one.alive, other.alive) if is_decided else one.alive + _times(reading, other.alive),
@@ -153,12 +153,12 @@ def _then(one: Part, other: Part, *, is_seen_twice: bool) -> Part:
     )
 
 
-def _part(kind: Any, value: Any, follow: Chars, length: float) -> Part:
+def _part(kind: Any, value: Any, follow: Chars, length: float) -> PatternPart:
     if kind in SINGLE:
         chars = char_set(kind, value)
-        return Part(chars, False, 1, 1, 1, 1, (chars,))
+        return PatternPart(chars, False, 1, 1, 1, 1, (chars,))
     if kind in REPEATS:
-        return _repeat(kind, *value, follow, length)
+        return _repeat(kind, value, follow, length)
     if kind is op.AT:
         return EMPTY
     if kind is op.SUBPATTERN:
@@ -167,10 +167,10 @@ def _part(kind: Any, value: Any, follow: Chars, length: float) -> Part:
         return _branch([_sequence(each, follow, length) for each in value[1]], follow)
     if kind in LOOKS:
         return EMPTY._replace(alive=_sequence(value[1], NOTHING, length).alive)
-    return Part(EVERYTHING, True, inf, inf, inf, inf)
+    return PatternPart(EVERYTHING, True, inf, inf, inf, inf)
 
 
-def _branch(parts: Sequence[Part], follow: Chars) -> Part:
+def _branch(parts: Sequence[PatternPart], follow: Chars) -> PatternPart:
     """Return what alternatives read: the next character excludes those that cannot begin with it."""
     starts = [part.first | follow if part.is_empty else part.first for part in parts]
     possible = [[part for part, first in zip(parts, starts, strict=True) if char in first] for char in EVERYTHING]
@@ -178,7 +178,7 @@ def _branch(parts: Sequence[Part], follow: Chars) -> Part:
     def most(figures: Iterable[Iterable[float]]) -> float:
         return max(map(sum, figures))
 
-    return Part(
+    return PatternPart(
         frozenset().union(*(part.first for part in parts)),
         any(part.is_empty for part in parts),
         most([part.alive for part in each] for each in possible),
@@ -188,19 +188,20 @@ def _branch(parts: Sequence[Part], follow: Chars) -> Part:
     )
 
 
-def _repeat(kind: Any, least: int, most: Any, body: Sequence[Any], follow: Chars, length: float) -> Part:
+def _repeat(kind: Any, value: Any, follow: Chars, length: float) -> PatternPart:
     """Return what a repetition reads; `times`: how often a text of this length can repeat it."""
+    least, most, body = value
     times = min(inf if most is op.MAXREPEAT else int(most), length)
     alone = _sequence(body, NOTHING, length)
     part = _sequence(body, alone.first | follow if times > 1 else follow, length)
     is_ended = not alone.first & follow or least == most
     if part.ends <= 1 and not (part.is_empty and times > 1):
         ends = 1 if is_ended else times - min(least, times) + 1
-        found = Part(part.first, least == 0 or part.is_empty, part.alive, ends, 1, times * part.longest)
+        found = PatternPart(part.first, least == 0 or part.is_empty, part.alive, ends, 1, times * part.longest)
     else:
         ends = _powers(part.ends, times) + (least == 0)
         alive = _times(_powers(part.ends, times - 1) + 1, part.alive)
-        found = Part(part.first, least == 0 or part.is_empty, alive, ends, ends, times * part.longest)
+        found = PatternPart(part.first, least == 0 or part.is_empty, alive, ends, ends, times * part.longest)
     if kind is op.POSSESSIVE_REPEAT:
         # Each repetition begins once, and none is tried again.
         found = found._replace(alive=min(found.alive, _times(times, alone.alive)), ends=1, ends_here=1)
@@ -208,10 +209,12 @@ def _repeat(kind: Any, least: int, most: Any, body: Sequence[Any], follow: Chars
 
 
 def _powers(base: float, times: float) -> float:
-    """Return the sum of the first powers, infinity where it is too large."""
-    if base <= 1:
+    """Return the sum of the first powers, infinity where it is too large to matter."""
+    if base <= 1 or times < 1:
         return base * times
-    return inf if base == inf or times > 64 else float(sum(base**n for n in range(1, int(times) + 1)))
+    if base * times > MOST_STEPS or times * log2(base) > 64:
+        return inf
+    return sum(base**n for n in range(1, int(times) + 1))
 
 
 def _times(one: float, other: float) -> float:

@@ -173,6 +173,7 @@ TABLE_EXPECTATIONS = frozenset(
 
 
 def why_not_per_record(expectation: str) -> str:
+    """Return why an expectation cannot validate each record."""
     if expectation in NOT_PER_RECORD:
         return NOT_PER_RECORD[expectation]
     return "needs all rows" if expectation in TABLE_EXPECTATIONS else "is not a known expectation"
@@ -270,6 +271,7 @@ def known_column(name: object, types: Mapping[str, ColumnType], *key: str) -> st
 
 
 def condition_columns(condition: Condition | None) -> Iterator[str]:
+    """Yield the columns that a condition names."""
     if isinstance(condition, Compound):
         for part in condition.parts:
             yield from condition_columns(part)

@@ -100,6 +100,7 @@ def settings_with_wrong_rule(settings: Settings) -> Settings:
 
 
 def single_number(reading: PinnedTables, question: Question) -> int:
+    """Return the answer to a question with one number."""
     return int(next(run_query(reading, question.sql).rows)[0])
 
 

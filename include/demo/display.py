@@ -125,11 +125,13 @@ def remarks(snapshot: Snapshot) -> list[str]:
 
 
 def progress_line(snapshot: Snapshot, rates: Rates, seconds: float) -> str:
+    """Return a snapshot as one line of markup."""
     texts = [dataset_text(snapshot, rates, dataset) for dataset in snapshot.datasets]
     return escape(" | ".join([f"{seconds:4.0f} s", *texts, *remarks(snapshot)]))
 
 
 def dataset_text(snapshot: Snapshot, rates: Rates, dataset: DatasetProgress) -> str:
+    """Return a dataset's progress as text."""
     name, rows = dataset.dataset, dataset.rows
     refined = f"silver {number(rows['silver'])}, rejected {number(rows['rejected'])}"
     if snapshot.fed[name].finished and is_published(dataset):

@@ -76,11 +76,13 @@ class FeedProgress:
 def demo_runs(
     since: datetime | None = None, until: datetime | None = None, *, weather: bool = False
 ) -> tuple[Run, ...]:
+    """Return the runs of the demo, in order."""
     flights = Run(FLIGHTS, since, until, shares=DEFAULT_SHARES, seed=DEFAULT_SEED)
     return (flights, Run(WEATHER, since, until, seed=DEFAULT_SEED)) if weather else (flights,)
 
 
 def manifest_path(settings: Settings, run: Run) -> Path:
+    """Return the path of a run's manifest."""
     return demo_folder(settings) / f"{run.feed.name}.manifest.jsonl"
 
 

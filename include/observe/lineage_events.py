@@ -41,8 +41,17 @@ from openlineage.client.naming.dataset import Kafka, LocalFileSystem
 from openlineage.client.uuid import generate_static_uuid
 
 from include.declare.analyses import Analysis
-from include.declare.column_lineage import dataset_columns, derived_lineage
-from include.declare.column_origins import DIRECT, Origins, TableColumns, Use, query_columns, unique, used
+from include.declare.column_lineage import (
+    DIRECT,
+    Origins,
+    TableColumns,
+    Use,
+    dataset_columns,
+    derived_lineage,
+    query_columns,
+    unique,
+    used,
+)
 from include.declare.dataset import Dataset
 from include.declare.derived_dataset import REFERENCE, DerivedDataset, described_gold
 from include.declare.gold import Gold

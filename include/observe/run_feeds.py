@@ -18,7 +18,7 @@ from typing import Any
 from openlineage.client.event_v2 import RunState
 
 from include.declare.analyses import declared_analysis
-from include.declare.column_origins import TableColumns
+from include.declare.column_lineage import TableColumns
 from include.declare.contract_rules import RuleResult
 from include.declare.derived_dataset import REFERENCE
 from include.ground.delta_log import Commit, commits_descending, commits_following

@@ -15,8 +15,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from include.declare.column_lineage import dataset_columns, derived_lineage, described_columns
-from include.declare.column_origins import TableColumns
+from include.declare.column_lineage import TableColumns, dataset_columns, derived_lineage, described_columns
 from include.declare.dataset import IsDerived, ReleaseUnknown
 from include.declare.derived_dataset import released_derived
 from include.declare.gold import Gold

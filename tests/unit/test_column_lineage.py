@@ -10,8 +10,7 @@ from lineage_receiver import edges
 from typer.testing import CliRunner
 
 from include.cli.main import app
-from include.declare.column_lineage import declared_columns, topic_fields
-from include.declare.column_origins import ColumnOrigin, query_columns
+from include.declare.column_lineage import ColumnOrigin, declared_columns, query_columns, topic_fields
 from include.declare.dataset import dataset_names, declared_dataset
 from include.declare.derived_dataset import declared_derived, derived_edges, derived_names, lineage_edges
 from include.declare.silver_columns import RECORD, silver_columns

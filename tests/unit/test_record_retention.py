@@ -12,8 +12,7 @@ from include.declare.contract import Contract
 from include.declare.dataset import declared_dataset
 from include.declare.derived_checks import derived_problems
 from include.declare.gold import QueryGold
-from include.declare.pipeline import Pipeline, Retention
-from include.declare.pipeline_checks import retention_findings
+from include.declare.pipeline import Pipeline, Retention, retention_findings
 from include.ground.settings import Settings
 
 FLIGHTS = declared_dataset(Settings(state=Path("/nowhere")), "flights")
