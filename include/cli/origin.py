@@ -16,7 +16,7 @@ from rich.tree import Tree
 
 from include.audit.origin import DerivedOrigin, RecordRange, RowOrigin, origin_of
 from include.cli.terminal import AsJson, wide_console
-from include.declare.column_lineage import TableColumns, TableNotDeclared, declared_columns, described_columns
+from include.declare.column_lineage import TableColumns, declared_columns, described_columns
 from include.declare.dataset import dataset_names, declared_dataset
 from include.declare.derived_dataset import (
     REFERENCE,
@@ -28,6 +28,7 @@ from include.declare.derived_dataset import (
 )
 from include.declare.payload_text import shown_payload
 from include.declare.writer_schemas import known_schemas
+from include.ground.errors import Refused
 from include.ground.settings import load_settings
 from include.read.plain_values import excerpt, json_value, text_value
 from include.read.published_tables import pinned
@@ -86,7 +87,8 @@ def lineage(
 def _print_columns(name: str, known: Mapping[str, TableColumns], json_: bool) -> None:
     """Print the origins of a table's columns, and the fields of the topic that they lead back to."""
     if name not in known:
-        raise TableNotDeclared(name, sorted(known))
+        remedy = f"declared are: {', '.join(sorted(known)) or 'none'}"
+        raise Refused(f"no folder declares a table {name!r}", remedy, code="table-not-declared")
     if json_:
         columns = {column: [asdict(each) for each in origins] for column, origins in known[name].columns.items()}
         typer.echo(json.dumps({"table": name, "columns": columns, "rows": [asdict(e) for e in known[name].rows]}))

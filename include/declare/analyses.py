@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field
 
 from include.declare.dataset import ANALYSES
 from include.declare.yaml_declarations import NAME, NAME_RULE, Declared, Document, Problem, raise_problems, shown
-from include.ground.errors import Terminal
+from include.ground.errors import Refused
 from include.ground.settings import Settings
 
 
@@ -82,15 +82,6 @@ class Analysis:
     code: str
 
 
-class AnalysisUnknown(Terminal):
-    """The dataset declares no such analysis; `known` are the declared ones."""
-
-    def __init__(self, dataset: str, name: str, known: list[str]) -> None:
-        listed = ", ".join(known) or f"none; declare one in {dataset}/{ANALYSES}/{name}.yaml"
-        super().__init__(f"{dataset} has no analysis {name!r}; nothing was started", f"declared: {listed}")
-        self.known = known
-
-
 def declared_analyses(settings: Settings, dataset: str) -> dict[str, Analysis]:
     """Return the analyses of a dataset's folder by name. Raises DeclarationRefused."""
     found, documents = dict[str, Analysis](), list[Document]()
@@ -106,10 +97,12 @@ def declared_analyses(settings: Settings, dataset: str) -> dict[str, Analysis]:
 
 
 def declared_analysis(settings: Settings, dataset: str, name: str) -> Analysis:
-    """Return an analysis. Raises AnalysisUnknown, DeclarationRefused."""
+    """Return an analysis. Raises Refused, DeclarationRefused."""
     known = declared_analyses(settings, dataset)
     if name not in known:
-        raise AnalysisUnknown(dataset, name, sorted(known))
+        listed = ", ".join(known) or f"none; declare one in {dataset}/{ANALYSES}/{name}.yaml"
+        what = f"{dataset} has no analysis {name!r}; nothing was started"
+        raise Refused(what, f"declared: {listed}", code="analysis-unknown", known=list(known))
     return known[name]
 
 

@@ -23,7 +23,6 @@ from include.declare.measures import Measure, measure_expressions
 from include.declare.silver_columns import RECORD, SilverColumns, silver_columns
 from include.declare.sql_checks import parsed_statements
 from include.declare.yaml_declarations import Document
-from include.ground.errors import Terminal
 from include.ground.record_coordinates import COORDINATES
 from include.ground.settings import Settings
 
@@ -182,14 +181,6 @@ def _clause_origins(scope: Any) -> Iterator[ColumnOrigin]:
 
 VALUE = "value"
 """The payload of a Kafka record; its members are columns `value.<member>` of the topic and of bronze."""
-
-
-class TableNotDeclared(Terminal):
-    """No folder declares such a table; `known` are the declared ones."""
-
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"no folder declares a table {name!r}", f"declared are: {', '.join(known) or 'none'}")
-        self.name, self.known = name, tuple(known)
 
 
 def dataset_columns(dataset: Dataset) -> dict[str, TableColumns]:

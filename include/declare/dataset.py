@@ -248,14 +248,6 @@ def content_hash(folder: Path, leave_out: Sequence[str] = ()) -> str:
 CASES = "cases"
 
 
-class CaseUnreadable(Terminal):
-    """The expectation of a case cannot be read; `path` is its file."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path}: {why}", "headrace try DATASET --accept   (stores the current results as expected)")
-        self.path = path
-
-
 class ExpectedCase(BaseModel):
     """The expected results of a case: reasons by line, rows by gold table."""
 
@@ -288,7 +280,7 @@ def expected_path(case: Path) -> Path:
 
 
 def expected_case(case: Path) -> ExpectedCase | None:
-    """Return a case's expected results, None without a file. Raises CaseUnreadable."""
+    """Return a case's expected results, None without a file. Raises Terminal."""
     path = expected_path(case)
     try:
         return ExpectedCase.model_validate_json(path.read_bytes())
@@ -296,7 +288,8 @@ def expected_case(case: Path) -> ExpectedCase | None:
         return None
     except (OSError, ValidationError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
-        raise CaseUnreadable(path, str(first)) from error
+        remedy = "headrace try DATASET --accept   (stores the current results as expected)"
+        raise Terminal(f"{path}: {first}", remedy, code="case-unreadable") from error
 
 
 def case_text(rejected: Mapping[str, Sequence[str]], gold: Mapping[str, Sequence[Any]]) -> str:

@@ -20,7 +20,7 @@ from include.declare.avro_record import avro_record
 from include.declare.column_type import AvroKind
 from include.declare.contract import Column, Contract
 from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, framed, schema_id
-from include.ground.errors import Terminal
+from include.ground.errors import Refused
 from include.ground.schema_registry import AVRO as AVRO_TYPE
 from include.ground.schema_registry import RegisteredSchema
 
@@ -106,17 +106,6 @@ def _plain(value: Any) -> Any:
     return b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)
 
 
-class RecordNotEncodable(Terminal):
-    """A line of a file is not a record of the schema; `line` counts from 1."""
-
-    def __init__(self, line: int, why: str) -> None:
-        super().__init__(
-            f"line {line} cannot be written by the schema: {why}; nothing was sent",
-            "correct the line, or give the schema that describes it: --schema FILE.avsc",
-        )
-        self.line = line
-
-
 def contract_schema(contract: Contract) -> str:
     """Return the Avro schema of a contract: optional columns are unions with null, whose default is null."""
     fields = [_field(column) for column in contract.columns]
@@ -141,7 +130,7 @@ class AvroEncoding:
     """The fields of bytes that JSON has as base64; of others it has the bytes as text."""
 
     def encoded(self, line: int, record: bytes) -> bytes:
-        """Return a JSON object in the wire format. Raises RecordNotEncodable."""
+        """Return a JSON object in the wire format. Raises Refused."""
         import fastavro
 
         out = io.BytesIO()
@@ -154,7 +143,9 @@ class AvroEncoding:
             values = {name: self._value(name, value) for name, value in given.items()}
             fastavro.schemaless_writer(out, self._parsed, values, strict_allow_default=True)
         except (ValueError, TypeError, ArithmeticError, AttributeError, OverflowError) as error:
-            raise RecordNotEncodable(line, str(error) or type(error).__name__) from error
+            why = f"line {line} cannot be written by the schema: {error or type(error).__name__}; nothing was sent"
+            remedy = "correct the line, or give the schema that describes it: --schema FILE.avsc"
+            raise Refused(why, remedy, code="record-not-encodable", line=line) from error
         return framed(self.id, out.getvalue())
 
     def _value(self, name: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ from include.declare.dataset import Dataset
 from include.declare.pipeline import ReferenceTable
 from include.ground.delta_log import LOG, LogDamaged, commits_descending, latest_version, refuse_lost_commits
 from include.ground.durable_files import sync_files
-from include.ground.errors import Terminal
+from include.ground.errors import Refused, Terminal
 from include.ground.paths import bronze_path, reference_path
 from include.ground.settings import Settings
 
@@ -36,41 +36,6 @@ class ReferenceRefused(Terminal):
     def __init__(self, file: Path, table: str, why: str) -> None:
         super().__init__(f"{file}: {why}; reference table {table} stays as it is", f'correct "{file}"')
         self.file, self.table = file, table
-
-
-class ReferenceUnknown(Terminal):
-    """The dataset declares no such reference table; `known` are those it does."""
-
-    def __init__(self, dataset: str, table: str, known: list[str]) -> None:
-        super().__init__(
-            f"{dataset} has no reference table {table!r}",
-            f"declared in its pipeline.yaml: {', '.join(known) or 'none'}",
-        )
-        self.table, self.known = table, known
-
-
-class ReferenceLost(Terminal):
-    """A version that batches are joined with is not there."""
-
-    def __init__(self, dataset: str, table: str, version: int) -> None:
-        super().__init__(
-            f"{dataset}: reference table {table} has no version {version}, which batches of bronze are joined with; "
-            "nothing was done",
-            "restore its folder from a backup",
-        )
-        self.table, self.version = table, version
-
-
-class ReferenceChanged(Terminal):
-    """A table that is there lacks columns that are declared now; its versions never change."""
-
-    def __init__(self, dataset: str, table: str, version: int, lacking: list[str]) -> None:
-        super().__init__(
-            f"{dataset}: reference table {table}, version {version}, has no column {', '.join(lacking)}; "
-            "nothing was done",
-            "declare the new columns as a reference table of another name",
-        )
-        self.table, self.lacking = table, lacking
 
 
 @dataclass(frozen=True)
@@ -95,13 +60,13 @@ def current_versions(settings: Settings, dataset: str) -> dict[str, int]:
 def create_reference_tables(settings: Settings, dataset: Dataset) -> None:
     """Make version 0 of each declared table that is not there, from its file in the dataset's folder.
 
-    ReferenceLost when bronze names it: created again, its version numbers would mean other rows.
+    Refused when bronze names it: created again, its version numbers would mean other rows.
     """
     missing = missing_tables(settings, dataset)
     named = _named_last(bronze_path(settings, dataset.name)) if missing else {}
     for table in missing:
         if table.name in named:
-            raise ReferenceLost(dataset.name, table.name, named[table.name])
+            raise _lost(dataset.name, table.name, named[table.name])
         rows = read_file(table, dataset.folder / "reference" / f"{table.name}.csv")
         _write(reference_path(settings, dataset.name, table.name), rows, "ignore")
 
@@ -141,7 +106,7 @@ def _named_last(bronze: Path) -> Mapping[str, int]:
 def load_reference(settings: Settings, dataset: Dataset, name: str, file: Path) -> LoadResult:
     """Make a file the table's next version, from the next batch on; the same rows again are not a new version.
 
-    Errors: ReferenceUnknown, ReferenceRefused.
+    Raises Refused.
     """
     table = declared_table(dataset, name)
     rows = read_file(table, file)
@@ -154,10 +119,11 @@ def load_reference(settings: Settings, dataset: Dataset, name: str, file: Path) 
 
 
 def declared_table(dataset: Dataset, name: str) -> ReferenceTable:
-    """Return a declared table; ReferenceUnknown."""
+    """Return a declared table. Raises Refused."""
     known = {table.name: table for table in dataset.pipeline.reference}
     if name not in known:
-        raise ReferenceUnknown(dataset.name, name, sorted(known))
+        remedy = f"declared in its pipeline.yaml: {', '.join(sorted(known)) or 'none'}"
+        raise Refused(f"{dataset.name} has no reference table {name!r}", remedy, code="reference-unknown")
     return known[name]
 
 
@@ -173,10 +139,12 @@ def read_version(settings: Settings, dataset: str, table: ReferenceTable, versio
         refuse_lost_commits(path, version)
         lacking = sorted(set(names) - {field.name for field in found.schema().fields})
         if lacking:
-            raise ReferenceChanged(dataset, table.name, version, lacking)
+            what = f"{dataset}: reference table {table.name}, version {version}, has no column {', '.join(lacking)}"
+            remedy = "declare the new columns as a reference table of another name"
+            raise Terminal(f"{what}; nothing was done", remedy, code="reference-changed", lacking=lacking)
         rows: pa.Table = found.to_pyarrow_table(columns=names)
     except (TableNotFoundError, DeltaError, FileNotFoundError, LogDamaged) as error:
-        raise ReferenceLost(dataset, table.name, version) from error
+        raise _lost(dataset, table.name, version) from error
     return rows.cast(arrow_schema(table)).sort_by([(key, "ascending") for key in table.keys])
 
 
@@ -229,6 +197,12 @@ def arrow_schema(table: ReferenceTable) -> pa.Schema:
         "date": pa.date32(),
     }
     return pa.schema([(name, types[kind]) for name, kind in table.columns])
+
+
+def _lost(dataset: str, table: str, version: int) -> Terminal:
+    """Return the error of a version that batches are joined with and that is not there."""
+    what = f"{dataset}: reference table {table} has no version {version}, which batches of bronze are joined with"
+    return Terminal(f"{what}; nothing was done", "restore its folder from a backup", code="reference-lost")
 
 
 def _write(path: Path, rows: pa.Table, mode: str) -> None:

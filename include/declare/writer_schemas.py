@@ -22,19 +22,8 @@ WriterSchemas = Mapping[int, RegisteredSchema]
 """By id."""
 
 
-class WriterSchemasUnreadable(Terminal):
-    """The file is not a list of schemas; only complete lines are appended, so it was edited."""
-
-    def __init__(self, path: Path, line: int, why: str) -> None:
-        super().__init__(
-            f"{path}: line {line} is not a schema ({why}); no record was validated",
-            "restore the file from a backup; without it, records are read with the registry's current schemas",
-        )
-        self.path, self.line = path, line
-
-
 def known_schemas(settings: Settings, dataset: str, until: int | None = None) -> WriterSchemas:
-    """Return the schemas of the list's first `until` bytes, of all by default. Raises WriterSchemasUnreadable."""
+    """Return the schemas of the list's first `until` bytes, of all by default. Raises Terminal."""
     path = writer_schemas_path(settings, dataset)
     content = path.read_bytes()[:until] if path.exists() else b""
     found: dict[int, RegisteredSchema] = {}
@@ -77,7 +66,9 @@ def _read(path: Path, number: int, line: bytes) -> RegisteredSchema:
         found = json.loads(line)
         return RegisteredSchema(int(found["id"]), str(found["type"]), str(found["schema"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise WriterSchemasUnreadable(path, number, f"{type(error).__name__}: {error}") from error
+        why = f"{path}: line {number} is not a schema ({type(error).__name__}: {error}); no record was validated"
+        remedy = "restore the file from a backup; without it, records are read with the registry's current schemas"
+        raise Terminal(why, remedy, code="writer-schemas-unreadable", line=number) from error
 
 
 MAGIC = b"\x00"

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -62,14 +61,6 @@ NIGHT_DEPARTURES = Question(
 SELECT coalesce(sum(scheduled), 0)::BIGINT AS scheduled FROM gold.carrier_hours
 WHERE hour(hour) BETWEEN 6 AND 8 AND hour < TIMESTAMPTZ '2014-01-01 00:00:00Z'""",
 )
-
-
-class DemoNotRun(DemoRefused):
-    """The state folder does not hold the demo's flights."""
-
-    def __init__(self, state: Path) -> None:
-        super().__init__(f"the flights of the demo are not in {state}; nothing was changed", "make demo")
-        self.state = state
 
 
 @dataclass(frozen=True)
@@ -146,7 +137,8 @@ def demo_change() -> None:
     console, settings = Console(), load_settings()
     with demo_lock(settings):
         if find_publication(settings, "flights") is None:
-            raise DemoNotRun(settings.state)
+            what = f"the flights of the demo are not in {settings.state}; nothing was changed"
+            raise DemoRefused(what, "make demo", code="demo-not-run")
         up(settings, ["flights"], lambda _: None)
         with live_feed(settings):
             _ship_a_wrong_rule(console, settings)

@@ -27,40 +27,6 @@ from include.producers.sending import Pace, Run, SendProgress, deliveries, send
 from include.producers.weather import WEATHER
 
 
-class ForeignRecords(DemoRefused):
-    """A topic holds `records` that the demo did not send: the score would include them."""
-
-    def __init__(self, topic: str, records: int, state: Path) -> None:
-        super().__init__(
-            f"topic {topic} in {state} holds {records:,} records that the demo did not send; it sent nothing",
-            "headrace demo --fresh   (removes them), or another folder with HEADRACE_STATE",
-        )
-        self.topic, self.records = topic, records
-
-
-class TopicIncomplete(DemoRefused):
-    """A topic holds fewer records than the demo's manifest says were sent."""
-
-    def __init__(self, topic: str, records: int, sent: int) -> None:
-        super().__init__(
-            f"topic {topic} holds {records:,} records, but the demo's manifest says that {sent:,} were sent: the "
-            "broker's data was replaced; nothing was sent",
-            "headrace demo --fresh",
-        )
-        self.topic, self.records, self.sent = topic, records, sent
-
-
-class ManifestMismatch(DemoRefused):
-    """The state folder holds the demo of another range of time."""
-
-    def __init__(self, manifest: Path) -> None:
-        super().__init__(
-            f"{manifest} is the manifest of a demo with another range or other faults; nothing was sent",
-            "the same --from and --to as before, or: headrace demo --fresh",
-        )
-        self.manifest = manifest
-
-
 @dataclass(frozen=True)
 class FeedProgress:
     """Progress of a run: `sent` of `total` records (None: unknown), records/s; `before`: sent by an earlier demo."""
@@ -92,13 +58,15 @@ def ends_path(settings: Settings, run: Run) -> Path:
 
 
 def finished_records(settings: Settings, run: Run) -> int | None:
-    """Return the records of a finished run, None when it is not finished. Raises ManifestMismatch."""
+    """Return the records of a finished run, None when it is not finished. Raises DemoRefused."""
     manifest = manifest_path(settings, run)
     if not manifest.exists():
         return None
     head = next(read_manifest(manifest), {})
     if head.get("run") != run.facts():
-        raise ManifestMismatch(manifest)
+        what = f"{manifest} is the manifest of a demo with another range or other faults; nothing was sent"
+        remedy = "the same --from and --to as before, or: headrace demo --fresh"
+        raise DemoRefused(what, remedy, code="manifest-mismatch")
     return int(head["sent"]) if head["finished"] else None
 
 
@@ -110,15 +78,19 @@ def open_topics(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None
 
 
 def require_own_records(settings: Settings, runs: Sequence[Run], bootstrap: str) -> None:
-    """Raise ForeignRecords, Refused or ManifestMismatch unless each topic is empty or as the demo left it."""
+    """Raise DemoRefused unless each topic is empty or as the demo left it."""
     for run in runs:
         finished, topic = finished_records(settings, run), run.feed.topic
         records = sum(log_end_offsets(bootstrap, topic).values())
         begun = manifest_path(settings, run).exists() or journal_path(manifest_path(settings, run)).exists()
         if records and not begun:
-            raise ForeignRecords(topic, records, settings.state)
+            what = f"topic {topic} in {settings.state} holds {records:,} records that the demo did not send"
+            remedy = "headrace demo --fresh   (removes them), or another folder with HEADRACE_STATE"
+            raise DemoRefused(f"{what}; it sent nothing", remedy, code="foreign-records", topic=topic, records=records)
         if finished is not None and records < finished:
-            raise TopicIncomplete(topic, records, finished)
+            what = f"topic {topic} holds {records:,} records, but the demo's manifest says that {finished:,} were sent"
+            why = "the broker's data was replaced; nothing was sent"
+            raise DemoRefused(f"{what}: {why}", "headrace demo --fresh", code="topic-incomplete")
 
 
 class FeedSender:

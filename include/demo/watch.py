@@ -1,8 +1,8 @@
 """Waits until every sent record is published: polls progress, computes rates, detects a stalled demo.
 
 Reads: what `headrace status` reads, and the sender's progress.  Changes nothing.
-Ends when everything sent is published, a process is lost (StreamLost), refine stays halted (RefineHalted), no count
-changes any more (DemoStalled), or sending failed (the sender's error).
+Ends when everything sent is published, a process is lost, refine stays halted, no count
+changes any more, or sending failed (the sender's error).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from include.demo.feed import FeedProgress, FeedSender
 from include.ground.errors import Terminal
@@ -22,46 +21,12 @@ from include.observe.progress import DatasetProgress, Progress, observe_progress
 from include.state.process_states import ProcessState, ProcessStatus
 from include.state.streams import stream_status
 
+CONTINUE = "headrace demo   (continues here)"
 POLL_SECONDS = 1.0
 RATE_SECONDS = 5.0
 HALTED_SECONDS = 45.0
 # Longer than a batch takes on a busy machine.
 STALLED_SECONDS = 180.0
-
-
-class StreamLost(Terminal):
-    """A process that the demo needs has ended; `status` is its last observed status."""
-
-    def __init__(self, status: ProcessStatus, log: Path) -> None:
-        detail = f": {status.detail}" if status.detail else ""
-        super().__init__(
-            f"{status.name} is {status.state.label}{detail}; committed batches are not lost",
-            f'read "{log}", then: headrace demo   (continues here)',
-        )
-        self.status = status
-
-
-class RefineHalted(Terminal):
-    """Refine fails repeatedly; ingest into bronze continues."""
-
-    def __init__(self, status: ProcessStatus, seconds: float, log: Path) -> None:
-        super().__init__(
-            f"{status.name} has been halted for {seconds:.0f} s: {status.detail}; bronze continues, nothing is lost",
-            f'read "{log}", then: headrace demo   (continues here)',
-        )
-        self.status = status
-
-
-class DemoStalled(Terminal):
-    """No count has changed for `seconds`, and not everything is published."""
-
-    def __init__(self, seconds: float, behind: Mapping[str, int | None], logs: Path) -> None:
-        missing = ", ".join(f"{name}: {'?' if count is None else f'{count:,}'}" for name, count in behind.items())
-        super().__init__(
-            f"no progress for {seconds:.0f} s; records not published: {missing}; nothing is lost",
-            f'headrace status, and the logs in "{logs}"; then: headrace demo   (continues here)',
-        )
-        self.seconds, self.behind = seconds, behind
 
 
 @dataclass(frozen=True)
@@ -165,7 +130,7 @@ class StallDetector:
         self._halted: dict[str, float] = {}
 
     def check(self, snapshot: Snapshot) -> None:
-        """Raise StreamLost, RefineHalted or DemoStalled when waiting cannot help."""
+        """Raise Terminal when waiting cannot help."""
         for process in snapshot.processes:
             self._check_process(process, snapshot.at)
         numbers = progress_counts(snapshot)
@@ -174,17 +139,24 @@ class StallDetector:
         still = snapshot.at - self._moved_at
         if still >= self._stalled_after:
             behind = {dataset.dataset: dataset.lag.offsets for dataset in snapshot.datasets}
-            raise DemoStalled(still, behind, log_path(self._settings, "broker").parent)
+            counts = (f"{name}: {'?' if count is None else f'{count:,}'}" for name, count in behind.items())
+            what = f"no progress for {still:.0f} s; records not published: {', '.join(counts)}; nothing is lost"
+            logs = f'headrace status, and the logs in "{log_path(self._settings, "broker").parent}"'
+            raise Terminal(what, f"{logs}; then: {CONTINUE}", code="demo-stalled", behind=behind)
 
     def _check_process(self, process: ProcessStatus, at: float) -> None:
+        remedy = f'read "{log_path(self._settings, process.name)}", then: {CONTINUE}'
         if process.state.terminal:
-            raise StreamLost(process, log_path(self._settings, process.name))
+            detail = f": {process.detail}" if process.detail else ""
+            what = f"{process.name} is {process.state.label}{detail}; committed batches are not lost"
+            raise Terminal(what, remedy, code="stream-lost", process=process.name)
         if process.state is not ProcessState.HALTED:
             self._halted.pop(process.name, None)
             return
         halted = at - self._halted.setdefault(process.name, at)
         if halted >= self._halted_after:
-            raise RefineHalted(process, halted, log_path(self._settings, process.name))
+            what = f"{process.name} has been halted for {halted:.0f} s: {process.detail}"
+            raise Terminal(f"{what}; bronze continues, nothing is lost", remedy, code="refine-halted")
 
 
 def progress_counts(snapshot: Snapshot) -> object:

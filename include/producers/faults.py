@@ -32,7 +32,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from include.ground.errors import Terminal
+from include.ground.errors import Refused
 from include.producers.feed import Feed
 
 # More than 1 MB by either definition (10^6 and 2^20 bytes), less than the 1.2 MB that a topic must take.
@@ -180,21 +180,9 @@ FAULT_COLUMNS = ("fault", "kind", "reason")
 LATE, REORDER, DUPLICATE, CORRUPT = 1, 2, 3, 4
 
 
-class InvalidShare(Terminal):
-    """The share of a fault is not between 0 and 1."""
-
-    def __init__(self, fault: str, share: object) -> None:
-        super().__init__(
-            f"--{fault} {share} is not a share between 0 and 1 (0 % and 100 %); nothing was sent",
-            f"headrace produce flights --{fault} 0.5%",
-        )
-        self.fault = fault
-        self.share = share
-
-
 @dataclass(frozen=True)
 class Shares:
-    """Faults per event, each from 0 to 1. Raises InvalidShare."""
+    """Faults per event, each from 0 to 1. Raises Refused."""
 
     duplicates: float = 0.0
     late: float = 0.0
@@ -205,7 +193,9 @@ class Shares:
         for field in fields(self):
             share = getattr(self, field.name)
             if not (math.isfinite(share) and 0 <= share <= 1):
-                raise InvalidShare(field.name, share)
+                what = f"--{field.name} {share} is not a share between 0 and 1 (0 % and 100 %); nothing was sent"
+                remedy = f"headrace produce flights --{field.name} 0.5%"
+                raise Refused(what, remedy, code="invalid-share", fault=field.name, share=share)
 
     def any(self) -> bool:
         """Return whether any share is above 0."""

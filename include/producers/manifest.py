@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from include.ground.errors import Terminal
+from include.ground.errors import Refused, Terminal
 from include.ground.record_coordinates import RECORD
 
 Line = dict[str, Any]
@@ -50,19 +50,6 @@ class ManifestUnreadable(Terminal):
         super().__init__(f"{path} line {line} is not a line of a manifest; nothing was changed")
         self.path = path
         self.line = line
-
-
-class TopicRecreated(Terminal):
-    """The topic holds less than the interrupted run had sent: it was recreated."""
-
-    def __init__(self, path: Path, recorded: Ends, found: Ends) -> None:
-        super().__init__(
-            f"{path} records end offsets {recorded} of the topic, but it ends at {found}: it was recreated; "
-            "nothing was sent",
-            f"delete {path} to send the run from its beginning",
-        )
-        self.recorded = recorded
-        self.found = found
 
 
 @dataclass(frozen=True)
@@ -93,7 +80,7 @@ def refuse_other_run(manifest: Path, run: Line) -> None:
 def open_journal(manifest: Path, run: Line, ends: Ends) -> Journal:
     """Begin the run, or return its progress; `ends` are the current end offsets.
 
-    ManifestExists when the progress belongs to another run, TopicRecreated when the log is shorter than recorded.
+    ManifestExists when the progress belongs to another run, Refused when the log is shorter than recorded.
     """
     path = journal_path(manifest)
     entries = list(_whole_lines(path))
@@ -109,7 +96,9 @@ def open_journal(manifest: Path, run: Line, ends: Ends) -> Journal:
     last = entries[-1]
     recorded = {int(partition): int(end) for partition, end in last["ends"].items()}
     if any(ends.get(partition, 0) < end for partition, end in recorded.items()):
-        raise TopicRecreated(path, recorded, ends)
+        what = f"{path} records end offsets {recorded} of the topic, but it ends at {ends}: it was recreated"
+        remedy = f"delete {path} to send the run from its beginning"
+        raise Refused(f"{what}; nothing was sent", remedy, code="topic-recreated")
     lines = tuple(line for entry in entries for line in entry["lines"])
     return Journal(path, run, int(last["sent"]), recorded, lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from include.ground.errors import Terminal
+from include.ground.errors import Refused
 from include.producers.feed import Feed
 from include.producers.flights import FLIGHTS
 from include.producers.weather import WEATHER
@@ -21,20 +21,10 @@ def known_feeds() -> dict[str, Feed]:
     return FEEDS | generated
 
 
-class UnknownFeed(Terminal):
-    """No feed has this name; `known` lists the names."""
-
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        super().__init__(
-            f"unknown feed {name!r} (known: {', '.join(known)}); nothing was sent", f"headrace produce {known[0]}"
-        )
-        self.name = name
-        self.known = known
-
-
 def find_feed(name: str) -> Feed:
-    """Return the feed. Raises UnknownFeed."""
+    """Return the feed. Raises Refused."""
     feeds = known_feeds()
     if name not in feeds:
-        raise UnknownFeed(name, tuple(feeds))
+        what = f"unknown feed {name!r} (known: {', '.join(feeds)}); nothing was sent"
+        raise Refused(what, f"headrace produce {next(iter(feeds))}", code="unknown-feed", known=tuple(feeds))
     return feeds[name]

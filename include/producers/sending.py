@@ -28,7 +28,7 @@ from typing import Any
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from include.ground.errors import Terminal, Transient
+from include.ground.errors import Refused, Transient
 from include.ground.kafka import PartitionsNotReady, log_end_offsets, wait_until_usable
 from include.ground.kafka_address import client_options
 from include.producers.faults import Shares, inject_faults
@@ -66,14 +66,6 @@ class DeliveryFailed(Transient):
         self.topic = topic
         self.failed = failed
         self.first_error = first_error
-
-
-class InvalidRate(Terminal):
-    """The rate is not a positive number of events per second."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__(f"--rate {rate:g} is not a positive number of events per second; nothing was sent")
-        self.rate = rate
 
 
 @dataclass(frozen=True)
@@ -147,7 +139,8 @@ def produce(
     does not accept a record.
     """
     if pace.rate is not None and not pace.rate > 0:
-        raise InvalidRate(pace.rate)
+        what = f"--rate {pace.rate:g} is not a positive number of events per second; nothing was sent"
+        raise Refused(what, code="invalid-rate", rate=pace.rate)
     outbox = Outbox(bootstrap, topic)
     schedule = Schedule(pace, start_at, deliveries.height)
     row = start_at

@@ -15,8 +15,9 @@ from small_warehouse import SmallWarehouse, silver_row
 
 from include.change import analysis as analysis_run
 from include.change.analysis import AnalysisBusy, AnalysisRefused, run_analysis
-from include.declare.analyses import AnalysisUnknown, analysis_problems, declared_analysis
+from include.declare.analyses import analysis_problems, declared_analysis
 from include.declare.dataset_checks import dataset_problems
+from include.ground.errors import Refused
 from include.ground.paths import analyses_path, analysis_run_path
 from include.ground.settings import CLONE, Settings
 from include.read.published_sql import run_query
@@ -187,7 +188,7 @@ def test_query_without_the_columns_or_rows_is_refused(
     declare("parts", "algorithm: components\nquery: select kind as source, shop as target from silver.sales limit 0")
     with pytest.raises(AnalysisRefused, match="has no rows"):
         run(settings, "parts")
-    with pytest.raises(AnalysisUnknown, match="parts, ranks"):
+    with pytest.raises(Refused, check=lambda error: error.code == "analysis-unknown", match="parts, ranks"):
         declared_analysis(settings, "sales", "nothing")
 
 

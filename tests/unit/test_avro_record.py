@@ -12,10 +12,11 @@ from avro_trades import CONTRACT, FIRST, SECOND, encoded, first_trade, schema_te
 from include.declare.avro_record import SchemaUnusable, avro_record
 from include.declare.contract import Contract
 from include.declare.contract_file import load_contract
-from include.declare.payload_text import RecordNotEncodable, avro_encoding, contract_schema, payload_text, shown_payload
+from include.declare.payload_text import avro_encoding, contract_schema, payload_text, shown_payload
 from include.declare.registry_check import unread_parts
 from include.declare.writer_schemas import framed, schema_id
 from include.declare.yaml_declarations import DeclarationRefused
+from include.ground.errors import Refused
 from include.ground.schema_registry import RegisteredSchema
 
 TREE = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
@@ -141,9 +142,9 @@ def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract
     ],
 )
 def test_line_that_is_no_record_of_the_schema_is_named(contract: Contract, line: bytes, why: str) -> None:
-    with pytest.raises(RecordNotEncodable, match=why) as refused:
+    with pytest.raises(Refused, check=lambda error: error.code == "record-not-encodable", match=why) as refused:
         avro_encoding(contract, contract_schema(contract), 5).encoded(7, line)
-    assert refused.value.line == 7
+    assert refused.value.facts["line"] == 7
 
 
 def test_unknown_format_is_refused_with_file_line_key_and_allowed_values(tmp_path: Path) -> None:

@@ -19,9 +19,6 @@ from include.demo import command as cli
 from include.demo import feed
 from include.demo.feed import (
     FeedSender,
-    ForeignRecords,
-    ManifestMismatch,
-    TopicIncomplete,
     demo_runs,
     ends_path,
     finished_records,
@@ -32,10 +29,7 @@ from include.demo.feed import (
 from include.demo.questions import rejected_of_run
 from include.demo.state import (
     LOCK,
-    DemoBusy,
     DemoRefused,
-    ExternalLedger,
-    ForeignFiles,
     demo_folder,
     demo_lock,
     removal_interrupted,
@@ -62,7 +56,11 @@ def made_state(settings: Settings) -> Path:
 
 
 def test_second_concurrent_demo_is_refused(settings: Settings) -> None:
-    with demo_lock(settings), pytest.raises(DemoBusy), demo_lock(settings):
+    with (
+        demo_lock(settings),
+        pytest.raises(DemoRefused, check=lambda error: error.code == "demo-busy"),
+        demo_lock(settings),
+    ):
         pass
     with demo_lock(settings):
         pass
@@ -86,9 +84,9 @@ def test_fresh_refuses_a_folder_with_foreign_files(settings: Settings, foreign: 
     (state / foreign).parent.mkdir(exist_ok=True)
     (state / foreign).write_text("not ours")
     stopped: list[bool] = []
-    with pytest.raises(ForeignFiles) as caught:
+    with pytest.raises(DemoRefused, check=lambda error: error.code == "foreign-files") as caught:
         remove_state(settings, lambda: stopped.append(True))
-    assert caught.value.found == [foreign.split("/")[0]]
+    assert caught.value.facts["found"] == [foreign.split("/")[0]]
     assert not stopped
     assert (state / foreign).read_text() == "not ours"
     assert (state / "kafka/data/x.log").exists()
@@ -99,13 +97,13 @@ def test_fresh_does_not_follow_links_out_of_the_folder(settings: Settings, tmp_p
     elsewhere.mkdir()
     settings.state.mkdir()
     (settings.state / "warehouse").symlink_to(elsewhere)
-    with pytest.raises(ForeignFiles):
+    with pytest.raises(DemoRefused, check=lambda error: error.code == "foreign-files"):
         require_own_state(settings)
 
 
 def test_fresh_refuses_an_external_ledger(tmp_path: Path) -> None:
     settings = Settings(state=tmp_path, ledger_url="postgresql://x@y/z")
-    with pytest.raises(ExternalLedger):
+    with pytest.raises(DemoRefused, check=lambda error: error.code == "external-ledger"):
         require_own_state(settings)
 
 
@@ -222,9 +220,9 @@ def test_failed_delivery_is_raised_in_the_main_thread(settings: Settings, topics
 
 def test_topic_with_foreign_records_is_refused(settings: Settings, topics: Topics) -> None:
     topics.ends["flights"] = {0: 3, 1: 4}
-    with pytest.raises(ForeignRecords) as caught:
+    with pytest.raises(DemoRefused, check=lambda error: error.code == "foreign-records") as caught:
         require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
-    assert (caught.value.topic, caught.value.records) == ("flights", 7)
+    assert (caught.value.facts["topic"], caught.value.facts["records"]) == ("flights", 7)
 
 
 def test_unfinished_run_and_empty_topic_are_accepted(settings: Settings, topics: Topics) -> None:
@@ -245,14 +243,14 @@ def test_run_killed_before_its_manifest_is_detected_by_its_journal(settings: Set
 def test_manifest_without_its_records_is_refused(settings: Settings, topics: Topics) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     topics.ends["flights"] = {0: 3, 1: 4}
-    with pytest.raises(TopicIncomplete):
+    with pytest.raises(DemoRefused, check=lambda error: error.code == "topic-incomplete"):
         require_own_records(settings, (FLIGHTS,), "127.0.0.1:9")
 
 
 def test_demo_of_another_range_is_refused(settings: Settings) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     assert finished_records(settings, FLIGHTS) == 10
-    with pytest.raises(ManifestMismatch):
+    with pytest.raises(DemoRefused, check=lambda error: error.code == "manifest-mismatch"):
         finished_records(settings, demo_runs(FROM, TO + timedelta(days=1))[0])
 
 
@@ -317,7 +315,7 @@ def test_failure_is_printed_and_exits_1(command: CliRunner, monkeypatch: pytest.
 
 
 def test_refusal_is_left_to_the_entry_point(command: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub_steps(monkeypatch, ForeignRecords("flights", 7, Path("/s")))
+    stub_steps(monkeypatch, DemoRefused("records of others"))
     assert isinstance(command.invoke(app, ["demo"]).exception, DemoRefused)
 
 

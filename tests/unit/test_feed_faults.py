@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from include.ground.errors import Refused
 from include.producers.faults import (
     RARE_KIND,
     RARE_ROUNDS,
     REORDER_PLACES,
-    InvalidShare,
     Shares,
     bad_records,
     field_text,
@@ -203,7 +203,7 @@ def test_with_field_replaces_or_adds_a_field() -> None:
 
 @pytest.mark.parametrize("wrong", [-0.01, 1.01, float("nan"), float("inf")])
 def test_share_outside_0_and_1_is_refused(wrong: float) -> None:
-    with pytest.raises(InvalidShare) as refused:
+    with pytest.raises(Refused, check=lambda error: error.code == "invalid-share") as refused:
         Shares(late=wrong)
-    assert refused.value.fault == "late"
-    assert np.isnan(wrong) or refused.value.share == wrong
+    assert refused.value.facts["fault"] == "late"
+    assert np.isnan(wrong) or refused.value.facts["share"] == wrong

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from include.ground.errors import Refused
 from include.producers import sending
 from include.producers.faults import Shares
 from include.producers.feed import Feed, InvalidEventRange
@@ -20,13 +21,11 @@ from include.producers.manifest import (
     Ends,
     ManifestExists,
     ManifestUnreadable,
-    TopicRecreated,
     journal_path,
     read_manifest,
 )
 from include.producers.sending import (
     DeliveryFailed,
-    InvalidRate,
     Pace,
     Run,
     SendProgress,
@@ -163,7 +162,7 @@ def test_schedule_does_not_wait_for_a_slow_caller(broker: str) -> None:
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])
 def test_invalid_rate_is_refused(broker: str, rate: float) -> None:
-    with pytest.raises(InvalidRate):
+    with pytest.raises(Refused, check=lambda error: error.code == "invalid-rate"):
         produce(broker, "never", table(1), Pace(rate=rate))
 
 
@@ -303,7 +302,7 @@ def test_recreated_topic_is_refused(broker: str, tmp_path: Path, monkeypatch: py
     manifest = tmp_path / "m"
     stops = iter([False, False])
     sender(broker, "old", manifest)(pace=Pace(stop=lambda: next(stops, True)))
-    with pytest.raises(TopicRecreated):
+    with pytest.raises(Refused, check=lambda error: error.code == "topic-recreated"):
         sender(broker, "old", manifest)(log_ends=lambda *_: {0: 0})
 
 

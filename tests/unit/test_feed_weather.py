@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 from workloads.feeds import GENERATED
 
+from include.ground.errors import Refused
 from include.producers.feed import InvalidEventRange, events
-from include.producers.registry import FEEDS, UnknownFeed, find_feed
+from include.producers.registry import FEEDS, find_feed
 from include.producers.weather import MEASUREMENTS, WEATHER, observations, weather_events
 
 FIELDS = ["event_id", "station", "observed_at", *MEASUREMENTS]
@@ -60,9 +61,9 @@ def test_unknown_feed_is_refused_with_the_known_ones() -> None:
     for name, feed in FEEDS.items():
         assert feed.name == feed.topic == name
     assert weather_events().columns == ["key", "value", "occurred_at", "event_id"]
-    with pytest.raises(UnknownFeed) as refused:
+    with pytest.raises(Refused, check=lambda error: error.code == "unknown-feed") as refused:
         find_feed("trains")
-    assert refused.value.known == (*FEEDS, *GENERATED)
+    assert refused.value.facts["known"] == (*FEEDS, *GENERATED)
 
 
 def test_repeat_below_1_is_refused() -> None:

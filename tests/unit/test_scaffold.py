@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 from include.cli import folder as new_command
 from include.cli.main import app
-from include.declare.dataset import CaseUnreadable, ExpectedCase, expected_case, load_dataset
+from include.declare.dataset import ExpectedCase, expected_case, load_dataset
 from include.declare.dataset_checks import dataset_problems
 from include.declare.inferred_dataset import InferredDataset, TimeForm, column_name, inferred_dataset
 from include.declare.sample_records import RecordSample, SampleUnusable, file_sample, record_sample
 from include.declare.scaffold import FolderRefused, contract_text, write_folder
+from include.ground.errors import Terminal
 from include.ground.settings import Settings
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -330,5 +331,5 @@ def test_unreadable_expectation_is_refused(tmp_path: Path) -> None:
     case = tmp_path / "sample.jsonl"
     assert expected_case(case) is None
     (tmp_path / "sample.expected.json").write_text('{"rejectd": {}}')
-    with pytest.raises(CaseUnreadable, match="Extra inputs"):
+    with pytest.raises(Terminal, check=lambda error: error.code == "case-unreadable", match="Extra inputs"):
         expected_case(case)

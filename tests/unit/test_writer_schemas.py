@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from include.declare.writer_schemas import WriterSchemasUnreadable, keep_schemas, known_schemas, schemas_size
+from include.declare.writer_schemas import keep_schemas, known_schemas, schemas_size
+from include.ground.errors import Terminal
 from include.ground.paths import writer_schemas_path
 from include.ground.schema_registry import UNKNOWN_TYPE, RegisteredSchema
 from include.ground.settings import Settings
@@ -47,5 +48,5 @@ def test_edited_list_is_refused_with_its_line(settings: Settings, line: str) -> 
     keep_schemas(settings, "d", [ONE])
     with writer_schemas_path(settings, "d").open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(WriterSchemasUnreadable, match="line 2"):
+    with pytest.raises(Terminal, check=lambda error: error.code == "writer-schemas-unreadable", match="line 2"):
         known_schemas(settings, "d")
