@@ -76,10 +76,11 @@ def registry_stand_in() -> Iterator[StandIn]:
             self._serve("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def _serve(self, method: str, body: dict[str, Any]) -> None:
-            registry.requests.append(f"{method} {self.path}")
+            path = self.path.partition("?")[0]
+            registry.requests.append(f"{method} {path}")
             login = self.headers.get("Authorization", "").removeprefix("Basic ")
             registry.logins.append(base64.b64decode(login).decode())
-            status, found = registry.respond(method, self.path, body)
+            status, found = registry.respond(method, path, body)
             content = json.dumps(found).encode()
             if registry.answer is not None:
                 status, content = registry.answer

@@ -1,4 +1,4 @@
-"""A schema registry, by Confluent's REST API: schemas by id, the latest of a subject, registration.
+"""A schema registry, by Confluent's client: schemas by id, the latest of a subject, registration.
 
 An id that the registry does not know is an answer; anything else that is not a schema is an error. A page of another
 server must never be taken for the answer that an id is unknown: its records would be rejected.
@@ -6,19 +6,19 @@ server must never be taken for the answer that an id is unknown: its records wou
 
 from __future__ import annotations
 
-import base64
-import json
 import ssl
-import urllib.error
-import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import quote
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings, read_password
 
-CONTENT = "application/vnd.schemaregistry.v1+json"
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+T = TypeVar("T")
 SUBJECT_UNKNOWN, VERSION_UNKNOWN, SCHEMA_UNKNOWN, LEVEL_UNKNOWN = 40401, 40402, 40403, 40408
 UNKNOWN = frozenset({SUBJECT_UNKNOWN, VERSION_UNKNOWN, SCHEMA_UNKNOWN, LEVEL_UNKNOWN})
 REFUSED_LOGIN = frozenset({401, 403})
@@ -83,55 +83,65 @@ class SchemaRegistry:
 
     def schema(self, number: int) -> RegisteredSchema | None:
         """Return the schema with this id, None when there is none. Raises RegistryUnreachable, RegistryRefused."""
-        found = self._call("GET", f"/schemas/ids/{number}")
+        found = self._asked(lambda client: client.get_schema(number))
         return None if found is None else _schema(number, found)
 
     def latest(self, subject: str) -> RegisteredSchema | None:
         """Return the last schema of a subject, None when there is none."""
-        found = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
-        return None if found is None else _schema(int(found["id"]), found)
+        found = self._asked(lambda client: client.get_latest_version(subject))
+        return None if found is None else _schema(found.schema_id or 0, found.schema, found.version)
 
     def compatibility(self, subject: str) -> str:
         """Return the level that a new schema of the subject must keep: its own, else the registry's."""
-        own = f"/config/{quote(subject, safe='')}?defaultToGlobal=true"
-        found = self._call("GET", own) or self._call("GET", "/config") or {}
-        return str(found.get("compatibilityLevel", "NONE"))
+        own = self._asked(lambda client: client.get_compatibility(subject))
+        return own or self._asked(lambda client: client.get_compatibility()) or "NONE"
 
     def set_compatibility(self, level: str) -> None:
         """Set the level of subjects without one of their own."""
-        self._call("PUT", "/config", {"compatibility": level})
+        self._asked(lambda client: client.set_compatibility(level=level))
 
     def register(self, subject: str, text: str, kind: str = AVRO) -> int:
         """Register a schema, once, and return its id. Raises RegistryRefused when it breaks compatibility."""
-        body = {"schema": text} if kind == AVRO else {"schema": text, "schemaType": kind}
-        found = self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
+        from confluent_kafka.schema_registry import Schema
+
+        found = self._asked(lambda client: client.register_schema(subject, Schema(text, kind)))
         if found is None:
             raise RegistryRefused(f"{self.url}/subjects/{subject}", 404, "it registers no schema")
-        return int(found["id"])
+        return found
 
-    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the JSON of an answer; None for the answer that a schema, subject or level is unknown."""
-        address = self.url.rstrip("/") + path
-        headers = {"Accept": f"{CONTENT}, application/json", "Content-Type": CONTENT}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(address, data, headers, method=method)
-        if self.user:
-            # Not for the server that an answer may redirect to.
-            request.add_unredirected_header("Authorization", self._login())
+    def _asked(self, ask: Callable[[SchemaRegistryClient], T]) -> T | None:
+        """Return an answer; None for the answer that a schema, subject or level is unknown."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+        from httpx2 import TransportError
+
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS, context=self._tls()) as answer:
-                return _json_object(address, answer.status, answer.read())
-        except urllib.error.HTTPError as error:
-            _refuse(address, error.code, error.read())
-            return None
-        except (OSError, ValueError) as error:
-            raise RegistryUnreachable(self.url, str(getattr(error, "reason", error))) from error
+            return ask(self._client)
+        except SchemaRegistryError as error:
+            status, why = error.http_status_code, str(error.error_message)
+            if status >= 500 or status in BUSY:
+                raise RegistryUnreachable(self.url, f"{status} {why[:200]}") from error
+            if status == 404 and error.error_code in UNKNOWN:
+                return None
+            raise RegistryRefused(self.url, status, why) from error
+        except (TransportError, OSError) as error:
+            raise RegistryUnreachable(self.url, str(error)) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RegistryRefused(self.url, 200, f"the answer is not a schema registry's ({error})") from error
 
-    def _login(self) -> str:
-        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")
+    @cached_property
+    def _client(self) -> SchemaRegistryClient:
+        # Its import takes a third of a second.
+        from confluent_kafka.schema_registry import SchemaRegistryClient
 
-    def _tls(self) -> ssl.SSLContext | None:
-        return ssl.create_default_context(cafile=self.ca_file or None) if self.url.startswith("https") else None
+        system = ssl.get_default_verify_paths()
+        options: dict[str, Any] = {"url": self.url, "timeout": SECONDS, "max.retries": 0}
+        options["ssl.ca.location"] = self.ca_file or system.cafile or system.capath
+        if self.user:
+            options["basic.auth.user.info"] = f"{self.user}:{self.password}"
+        client = SchemaRegistryClient(options)
+        # The log-in is not sent to the server that an answer redirects to.
+        client._rest_client.session.follow_redirects = True
+        return client
 
 
 def schema_registry(settings: Settings) -> SchemaRegistry | None:
@@ -150,29 +160,7 @@ def subject_of(topic: str) -> str:
     return f"{topic}-value"
 
 
-def _schema(number: int, found: dict[str, Any]) -> RegisteredSchema:
-    return RegisteredSchema(number, str(found.get("schemaType") or AVRO), found["schema"], int(found.get("version", 0)))
-
-
-def _json_object(address: str, status: int, content: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(content)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise RegistryRefused(address, status, "the answer is not a JSON object: it is not a schema registry")
-    return found
-
-
-def _refuse(address: str, status: int, content: bytes) -> None:
-    """Raise the error that an answer reports, unless it is that something is unknown to the registry."""
-    if status >= 500 or status in BUSY:
-        raise RegistryUnreachable(address, f"{status} {content[:200].decode(errors='replace')}")
-    try:
-        found = json.loads(content)
-    except ValueError:
-        found = None
-    if status == 404 and isinstance(found, dict) and found.get("error_code") in UNKNOWN:
-        return
-    why = str(found.get("message", found)) if isinstance(found, dict) else content[:200].decode(errors="replace")
-    raise RegistryRefused(address, status, why)
+def _schema(number: int, found: Any, version: int | None = None) -> RegisteredSchema:
+    if not found.schema_str:
+        raise RegistryRefused(f"schema {number}", 200, "the answer has no schema: it is not a schema registry's")
+    return RegisteredSchema(number, found.schema_type or AVRO, found.schema_str, version or 0)
