@@ -9,9 +9,8 @@ table of a dataset, or take part in a stream's publication.
 """
 
 from airflow.sdk import DAG, CronTriggerTimetable
-
-from include.airflow.analysis_operator import RunAnalysis
-from include.airflow.dag_defaults import DEFAULTS, declared_analysis_names, declared_datasets
+from headrace_airflow.declarations import DEFAULTS, datasets_with_topic
+from headrace_airflow.operators import RunAnalysis
 
 with DAG(
     "analysis",
@@ -23,6 +22,6 @@ with DAG(
     default_args=DEFAULTS,
     tags=["analysis"],
 ) as dag:
-    for dataset in declared_datasets():
-        for name in declared_analysis_names(dataset.name):
+    for dataset in datasets_with_topic():
+        for name in dataset.analyses:
             RunAnalysis(task_id=f"{dataset.name}__{name}", dataset=dataset.name, analysis=name)

@@ -11,11 +11,8 @@ are recomputed from the versions of their sources, by a Spark job for each. Then
 """
 
 from airflow.sdk import DAG, CronTriggerTimetable
-
-from include.airflow.audit_operator import Audit
-from include.airflow.dag_defaults import DEFAULTS, declared_datasets, declared_folders
-from include.airflow.dag_forms import audit_form
-from include.airflow.day_completion import ReportCompleteDays
+from headrace_airflow.declarations import DEFAULTS, datasets_with_topic, form
+from headrace_airflow.operators import Audit, ReportCompleteDays
 
 with DAG(
     "audit",
@@ -24,11 +21,11 @@ with DAG(
     schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
     max_active_runs=1,
     default_args=DEFAULTS,
-    params=audit_form([dataset.name for dataset in declared_folders()]),
+    params=form("audit"),
     tags=["quality"],
 ) as dag:
     audit = Audit(task_id="audit")
-    for dataset in declared_datasets():
+    for dataset in datasets_with_topic():
         audit >> ReportCompleteDays(
-            task_id=f"days__{dataset.name}", dataset=dataset.name, outlets=[dataset.bronze, *dataset.tables]
+            task_id=f"days__{dataset.name}", dataset=dataset.name, outlets=[*dataset.topic_tables]
         )

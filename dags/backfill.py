@@ -16,14 +16,10 @@ replaces the rows that differ.
 """
 
 from airflow.sdk import DAG, CronPartitionTimetable
+from headrace_airflow.declarations import DEFAULTS, datasets, form
+from headrace_airflow.operators import ApplyPlan, ApprovePlan, BuildPlan, ComparePlan, PlanBackfill
 
-from include.airflow.approval_operator import ApprovePlan
-from include.airflow.dag_defaults import DEFAULTS, declared_folders
-from include.airflow.dag_forms import backfill_form
-from include.airflow.plan_operators import PlanBackfill
-from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan
-
-for dataset in declared_folders():
+for dataset in datasets():
     with DAG(
         f"backfill__{dataset.name}",
         doc_md=__doc__,
@@ -33,7 +29,7 @@ for dataset in declared_folders():
         ),
         max_active_runs=4,
         default_args=DEFAULTS,
-        params=backfill_form(),
+        params=form("backfill"),
         tags=["history", dataset.name],
     ) as dag:
         (

@@ -11,9 +11,8 @@ touch a release that is published or active, or that a rollback needs.
 """
 
 from airflow.sdk import DAG, CronTriggerTimetable
-
-from include.airflow.dag_defaults import DEFAULTS, declared_folders
-from include.airflow.maintenance_operators import MaintainTables, TrimLogs
+from headrace_airflow.declarations import DEFAULTS, datasets
+from headrace_airflow.operators import MaintainTables, TrimLogs
 
 with DAG(
     "maintain",
@@ -26,5 +25,5 @@ with DAG(
     tags=["upkeep"],
 ) as dag:
     TrimLogs(task_id="logs")
-    for dataset in declared_folders():
+    for dataset in datasets():
         MaintainTables(task_id=f"tables__{dataset.name}", dataset=dataset.name)

@@ -9,11 +9,10 @@ task's button *Rule results* shows every result.
 """
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable
+from headrace_airflow.declarations import DEFAULTS, datasets
+from headrace_airflow.operators import ValidateTables
 
-from include.airflow.dag_defaults import DEFAULTS, declared_folders
-from include.airflow.quality_operator import ValidateTables
-
-for dataset in declared_folders():
+for dataset in datasets():
     with DAG(
         f"quality__{dataset.name}",
         doc_md=__doc__,

@@ -12,15 +12,10 @@ quick. Derived datasets in `with` are released in the same plan: built over the 
 """
 
 from airflow.sdk import DAG
+from headrace_airflow.declarations import DEFAULTS, datasets, form
+from headrace_airflow.operators import ApplyPlan, ApprovePlan, BuildPlan, ComparePlan, PlanRelease
 
-from include.airflow.approval_operator import ApprovePlan
-from include.airflow.dag_defaults import DEFAULTS, declared_derived, declared_folders
-from include.airflow.dag_forms import release_form
-from include.airflow.plan_operators import PlanRelease
-from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan
-
-readers = [derived.name for derived in declared_derived()]
-for dataset in declared_folders():
+for dataset in datasets():
     with DAG(
         f"release__{dataset.name}",
         doc_md=__doc__,
@@ -28,7 +23,7 @@ for dataset in declared_folders():
         schedule=None,
         is_paused_upon_creation=False,
         default_args=DEFAULTS,
-        params=release_form(readers),
+        params=form("release"),
         tags=["history", dataset.name],
     ) as dag:
         (

@@ -11,14 +11,10 @@ retry continues the plan. **Does not** overwrite bronze, or rows that changed si
 """
 
 from airflow.sdk import DAG
+from headrace_airflow.declarations import DEFAULTS, datasets_with_topic, form
+from headrace_airflow.operators import ApplyPlan, ApprovePlan, BuildPlan, ComparePlan, PlanReplay
 
-from include.airflow.approval_operator import ApprovePlan
-from include.airflow.dag_defaults import DEFAULTS, declared_datasets
-from include.airflow.dag_forms import replay_form
-from include.airflow.plan_operators import PlanReplay
-from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan
-
-for dataset in declared_datasets():
+for dataset in datasets_with_topic():
     with DAG(
         f"replay__{dataset.name}",
         doc_md=__doc__,
@@ -26,7 +22,7 @@ for dataset in declared_datasets():
         schedule=None,
         is_paused_upon_creation=False,
         default_args=DEFAULTS,
-        params=replay_form(),
+        params=form("replay"),
         tags=["history", dataset.name],
     ) as dag:
         (
@@ -34,8 +30,6 @@ for dataset in declared_datasets():
             >> BuildPlan(task_id="build", dataset=dataset.name)
             >> ComparePlan(task_id="compare", dataset=dataset.name)
             >> ApprovePlan(task_id="approve", dataset=dataset.name)
-            >> ApplyPlan(
-                task_id="apply", dataset=dataset.name, outlets=[dataset.bronze, *dataset.tables, dataset.plans]
-            )
+            >> ApplyPlan(task_id="apply", dataset=dataset.name, outlets=[*dataset.topic_tables, dataset.plans])
         )
     globals()[dag.dag_id] = dag

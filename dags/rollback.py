@@ -9,12 +9,10 @@ plan. **Does not** request approval.
 """
 
 from airflow.sdk import DAG
+from headrace_airflow.declarations import DEFAULTS, datasets, form
+from headrace_airflow.operators import RollBack
 
-from include.airflow.dag_defaults import DEFAULTS, declared_folders
-from include.airflow.dag_forms import rollback_form
-from include.airflow.stage_operators import RollBack
-
-for dataset in declared_folders():
+for dataset in datasets():
     with DAG(
         f"rollback__{dataset.name}",
         doc_md=__doc__,
@@ -23,7 +21,7 @@ for dataset in declared_folders():
         is_paused_upon_creation=False,
         max_active_runs=1,
         default_args=DEFAULTS,
-        params=rollback_form(),
+        params=form("rollback"),
         tags=["history", dataset.name],
     ) as dag:
         RollBack(task_id="roll_back", dataset=dataset.name, outlets=[*dataset.tables, dataset.plans])

@@ -18,12 +18,10 @@ the runner has given up on the stream, or when the lag is too high for too long.
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG
+from headrace_airflow.declarations import DEFAULTS, datasets, form
+from headrace_airflow.operators import RunStream
 
-from include.airflow.dag_defaults import DEFAULTS, declared_folders
-from include.airflow.dag_forms import stream_form
-from include.airflow.stream_operator import RunStream
-
-for dataset in declared_folders():
+for dataset in datasets():
     with DAG(
         f"stream__{dataset.name}",
         doc_md=__doc__,
@@ -35,7 +33,7 @@ for dataset in declared_folders():
         # A stream that fails at every start is not retried for ever.
         max_consecutive_failed_dag_runs=3,
         default_args=DEFAULTS,
-        params=stream_form(),
+        params=form("stream"),
         tags=["stream", dataset.name],
     ) as dag:
         # A retry is for a worker or a web server that did not answer; a stream that failed fails the run at once.

@@ -302,6 +302,11 @@ def kafka_path(settings: Settings) -> Path:
     return settings.state / "kafka"
 
 
+def api_token_path(settings: Settings) -> Path:
+    """The file of the token by which this state folder's Airflow uses the API."""
+    return console_path(settings) / "api-token"
+
+
 def airflow_path(settings: Settings) -> Path:
     """Airflow's home: its database, logs and secrets."""
     return settings.state / "airflow"

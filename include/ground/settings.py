@@ -137,6 +137,9 @@ class Settings(ProfiledSettings):
     console_passwords: Path | None = Field(
         None, description="file of the console's users (headrace console --add-user); empty: the console is read-only"
     )
+    api_url: str = Field(
+        "", pattern=WEB_ADDRESS, description="where Airflow reaches the console's API; empty: the runner's console"
+    )
     api_token_file: Path | None = Field(None, description="file whose first line lets an Airflow elsewhere use the API")
     kafka_port: int = Field(0, ge=0, le=65535, description="port of the broker; 0: a free port, reused by later starts")
     kafka_bootstrap: str = Field(

@@ -22,21 +22,22 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import psutil
 
 from include.ground.durable_files import write_atomically
 from include.ground.errors import HeadraceError, Terminal
-from include.ground.paths import airflow_path, database_url, log_path
+from include.ground.paths import airflow_path, api_token_path, database_url, log_path
 from include.ground.ports import LOOPBACK, chosen_port
 from include.ground.processes import NoProgress, Waiting
 from include.ground.settings import CLONE, Settings, load_settings
 from include.run.airflow_parts import PARTS, airflow
 from include.run.child_process import spawn
-from include.run.runner import Reporter
+from include.run.runner import Reporter, console_port
 from include.run.start_stop import exclusive_command
 from include.state.json_file import JsonFile
-from include.state.process_states import AIRFLOW, log_size, log_tail
+from include.state.process_states import AIRFLOW, CONSOLE, log_size, log_tail
 from include.state.run_files import (
     SAME_START,
     RunFile,
@@ -50,9 +51,6 @@ from include.state.run_files import (
 STOP_IDLE = 45.0
 """Seconds without progress after which Airflow is killed."""
 USER = "admin"
-# Seconds until "database is locked". Airflow imports both by name, and adds arguments of its own to the first.
-SQLITE_WAIT = {"timeout": 60.0}
-SQLITE_WAIT_ASYNC = {"timeout": 60.0}
 HEALTHY = "healthy"
 # In a container, whose published port is on the loopback address of its host.
 ANY_ADDRESS = "0.0.0.0"
@@ -130,10 +128,35 @@ def airflow_database(settings: Settings) -> dict[str, str]:
     if not url:
         return {
             "sql_alchemy_conn": f"sqlite:///{airflow_path(settings) / 'airflow.db'}",
-            "sql_alchemy_connect_args": f"{__name__}.SQLITE_WAIT",
-            "sql_alchemy_connect_args_async": f"{__name__}.SQLITE_WAIT_ASYNC",
+            "sql_alchemy_connect_args": "headrace_airflow.SQLITE_WAIT",
+            "sql_alchemy_connect_args_async": "headrace_airflow.SQLITE_WAIT_ASYNC",
         }
     return {"sql_alchemy_conn": url} | ({"sql_alchemy_conn_async": url} if "+psycopg:" in url else {})
+
+
+def own_api_token(settings: Settings) -> str:
+    """Return the token by which this state folder's Airflow uses the API; created at the first start."""
+    path = api_token_path(settings)
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, f"{secrets.token_urlsafe(32)}\n")
+        path.chmod(0o600)
+    return path.read_text("utf-8").strip()
+
+
+def api_connection(settings: Settings) -> str:
+    """Return Airflow's connection to the console's API, as JSON."""
+    url = urlsplit(settings.api_url or console_page(settings))
+    facts = {"conn_type": "http", "schema": url.scheme, "host": url.hostname, "port": url.port}
+    return json.dumps({**facts, "password": own_api_token(settings)})
+
+
+def console_page(settings: Settings) -> str:
+    """Return the address of the runner's console, which it keeps, also while it does not run."""
+    run = read_run_file(settings, CONSOLE)
+    if run is not None and is_alive(run):
+        return str(run.extra["page"])
+    return f"http://{LOOPBACK}:{console_port(settings)}"
 
 
 def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]:
@@ -145,7 +168,6 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
             "dags_folder": CLONE / "dags",
             "load_examples": False,
             "executor": "LocalExecutor",
-            # A plan's build is a JVM with two threads: more at once would only wait for each other.
             "parallelism": 4,
             "simple_auth_manager_users": f"{USER}:admin",
             "simple_auth_manager_passwords_file": password_path(settings),
@@ -160,7 +182,7 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
             "secret_key": keys.secret_key,
             "expose_config": False,
         },
-        "logging": {"logging_config_class": "include.airflow.local_task_logs.LOGGING_CONFIG"},
+        "logging": {"logging_config_class": "headrace_airflow.task_logs.LOGGING_CONFIG"},
         "api_auth": {"jwt_secret": keys.jwt_secret},
         "database": airflow_database(settings),
         "dag_processor": {"parsing_processes": 1, "refresh_interval": 30},
@@ -182,7 +204,8 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
     own = {
         "AIRFLOW_HOME": str(airflow_path(settings)),
         "HEADRACE_STATE": str(settings.state),
-        "PYTHONPATH": str(CLONE),
+        "AIRFLOW_CONN_HEADRACE_DEFAULT": api_connection(settings),
+        "PYTHONPATH": str(CLONE / "airflow_package"),
         "PYTHONUNBUFFERED": "1",
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}

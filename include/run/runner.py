@@ -57,6 +57,7 @@ from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.lease import LeaseServerUnavailable, is_lease_free
 from include.state.migrate_state import migrate_state
 from include.state.process_states import (
+    AIRFLOW,
     BROKER,
     CONSOLE,
     METRICS,
@@ -77,6 +78,7 @@ from include.state.run_files import (
     RunFile,
     beat,
     identity_of,
+    is_alive,
     process_signs,
     read_run_file,
     remove_run_file,
@@ -168,9 +170,10 @@ Reporter = Callable[[str], None]
 
 
 def optional_processes(settings: Settings) -> dict[str, bool]:
-    """Return the processes that settings switch on or off."""
+    """Return the processes that settings switch on or off; Airflow needs the console's API."""
+    airflow = None if settings.api_url else read_run_file(settings, AIRFLOW)
     return {
-        CONSOLE: settings.starts_console,
+        CONSOLE: settings.starts_console or (airflow is not None and is_alive(airflow)),
         METRICS: settings.metrics != "off",
         OPENLINEAGE: bool(settings.openlineage_url),
     }

@@ -1,81 +1,102 @@
-"""The API for an Airflow that has no part of the state folder: streams, plans, audits (adr-0002).
+"""The HTTP API of the platform, which Airflow's operators speak, here and elsewhere (adr-0002, adr-0003).
 
-Reads / Writes: what the functions of `include.change`, `include.state` and `include.audit` do that commands call.
-Guarantee: every request has the token of HEADRACE_API_TOKEN_FILE; repeating one is idempotent.
+Guarantee: every request has a token; repeating one is idempotent.
 After a crash: clients poll again, and start the work again that this process had in progress.
+Does not: decide or compute; a route calls what the command line calls.
 """
 
 from __future__ import annotations
 
 import hmac
-import secrets
+import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
-from functools import partial
-from typing import Annotated, Any, Generic, TypeVar
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from include.audit.kafka import open_topic
-from include.audit.run import counts, record_outcomes, requested_audits
 from include.change.comparison_view import comparison_markdown
-from include.change.jobs import recompute_derived
 from include.change.kind import PlanConflict
-from include.change.plan_parameters import (
-    BackfillParameters,
-    DatasetName,
-    PlanParameters,
-    ReleaseParameters,
-    ReplayParameters,
-)
-from include.change.recompute import BackfillPlan, ReplayPlan
+from include.change.plan_parameters import DatasetName, ReleaseParameters, ReplayParameters
+from include.change.recompute import BackfillPlan, ReplayPlan, published_windows
 from include.change.release import ReleasePlan
-from include.change.slices import RangeEmpty
-from include.change.stages import PlanStage, explanation, needs_approval, run_plan
-from include.ground.errors import Terminal
+from include.change.stages import end_and_cancel, explanation, needs_approval
+from include.declare.windows import day_range
+from include.ground.errors import HeadraceError, Refused, Terminal
+from include.ground.paths import api_token_path, docs_page, docs_path, log_path
 from include.ground.settings import Settings, read_password
 from include.observe.health import current_breaches, end_of_watch, health_line, stream_health
-from include.observe.processes import standing_sentence
-from include.plans.journal import load_comparison, load_plan, plan_lock
-from include.plans.lookup import plan_of_ended_run
+from include.plans.journal import comparison_path, load_comparison, load_plan
+from include.plans.lookup import find_plan, plan_of_ended_run
 from include.plans.plan import PlanRecord, Stage
 from include.serve.action_log import logged_action
+from include.serve.airflow_work import (
+    approve_within_threshold,
+    complete_days,
+    maintain,
+    roll_back_plan,
+    run_audit,
+    run_declared_analysis,
+    run_stages,
+    trim,
+    validate,
+)
+from include.serve.forms import (
+    AnalysisBody,
+    AuditBody,
+    BackfillBody,
+    Behalf,
+    Body,
+    DatasetBody,
+    EndedRunBody,
+    FailureBody,
+    PlanBody,
+    RollbackBody,
+    RunBody,
+    StreamBody,
+    declarations,
+)
 from include.serve.page_response import console_of
 from include.serve.plan_decisions import DECISIONS
 from include.serve.remote_work import RemoteWork, Report
-from include.state.run_files import bootstrap_servers
-from include.state.streams import release_of_run, request_stream
+from include.state.streams import desired_stream, release_of_run, release_stream, request_stream
 
 PREFIX = "/api/v1"
 LEAST_TOKEN = 20
-LOCK_WITHIN = 1800.0
-MOST_FINDINGS = 20
-Parameters = TypeVar("Parameters", bound=PlanParameters)
-Planner = Callable[[Settings, str, Parameters, str, datetime, str], PlanRecord]
+# The job of a plan that is cancelled may hold its lock until it is gone.
+CANCEL_WITHIN = 120.0
+SHOWN = 120
+FAILURES = "airflow-failures"
 
 
 def token_refusal(request: Request) -> JSONResponse | None:
-    """Return the answer to a request without the token, None for one that has it; without a token file there is no API.
-
-    It is called before anything of the body is read.
-    """
-    path = console_of(request).settings.api_token_file
-    if path is None:
-        return _refused(404, "there is no API: HEADRACE_API_TOKEN_FILE is not set")
-    try:
-        token = read_password("HEADRACE_API_TOKEN_FILE", path)
-    except Terminal as error:
-        return refusal(error, 409)
-    if len(token) < LEAST_TOKEN:
-        return _refused(409, f"the token in {path} has fewer than {LEAST_TOKEN} characters; nobody may use the API")
+    """Return the answer to a request without a token, None for one that has it. Nothing of the body was read yet."""
+    settings = console_of(request).settings
+    paths = [path for path in (settings.api_token_file, own_token(settings)) if path is not None]
+    if not paths:
+        return _refused(404, "there is no API: HEADRACE_API_TOKEN_FILE is not set, and Airflow was not started here")
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(given.encode(), token.encode()):
-        return _refused(401, "the token is wrong")
-    return None
+    for path in paths:
+        try:
+            token = read_password("HEADRACE_API_TOKEN_FILE", path)
+        except Terminal as error:
+            return refusal(error, 409)
+        if len(token) < LEAST_TOKEN:
+            return _refused(409, f"the token in {path} has fewer than {LEAST_TOKEN} characters; nobody may use the API")
+        if hmac.compare_digest(given.encode(), token.encode()):
+            request.state.token = path
+            return None
+    return _refused(401, "the token is wrong")
+
+
+def own_token(settings: Settings) -> Path | None:
+    """Return the file of the token that the Airflow of this state folder has, None before its first start."""
+    path = api_token_path(settings)
+    return path if path.is_file() else None
 
 
 def _refused(status: int, why: str) -> JSONResponse:
@@ -85,48 +106,32 @@ def _refused(status: int, why: str) -> JSONResponse:
 routes = APIRouter(prefix=PREFIX)
 
 
-# A line of a log or a table, not an essay.
-Behalf = Annotated[str, StringConstraints(min_length=1, max_length=250, pattern=r"^[^\x00-\x1f\x7f]+$")]
+class RangeMissing(Refused):
+    """A backfill has neither a range nor a partition."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the run has neither start and end nor a partition; nothing was planned",
+            "trigger it with start and end, or with a partition key like 2013-01-02",
+        )
 
 
-class Body(BaseModel):
-    """What a request must contain: `by` is the run or person for which the client acts, as it claims."""
+class PartitionNotADay(Refused):
+    """The partition of a run is not a day."""
 
-    model_config = ConfigDict(extra="forbid")
-    by: Behalf
-
-
-class PlanBody(Body, Generic[Parameters]):
-    """A plan's parameters; a second request by the same `origin` gets the first one's plan."""
-
-    dataset: DatasetName
-    parameters: Parameters
-    origin: Behalf
-
-
-class EndedRunBody(Body):
-    """The origin of a run that has ended."""
-
-    origin: Behalf
-
-
-class RunBody(Body):
-    """How far a plan is to be run: `compared`, `approved` (by its threshold alone) or `applied`."""
-
-    upto: Stage
-
-
-class AuditBody(Body):
-    """The datasets to audit (none: all), and whether also what an audit before verified."""
-
-    datasets: Sequence[DatasetName] = ()
-    full: bool = False
+    def __init__(self, partition: str) -> None:
+        super().__init__(
+            f"partition {partition!r} is not a day; nothing was planned",
+            "trigger it with a partition key like 2013-01-02",
+            partition=partition,
+        )
 
 
 def actor(request: Request, claimed: str) -> str:
-    """Return who acts: the token, by its file's name, since a client may claim anything about itself."""
-    path = console_of(request).settings.api_token_file
-    return f"token {path.name if path else '?'} on behalf of {claimed}"
+    """Return who acts: for another's token the name of its file, since a client may claim anything about itself."""
+    path = request.state.token
+    is_ours = path == api_token_path(console_of(request).settings)
+    return claimed if is_ours else f"token {path.name} on behalf of {claimed}"
 
 
 def require_run(dataset: str, run: str) -> None:
@@ -135,18 +140,51 @@ def require_run(dataset: str, run: str) -> None:
         raise HTTPException(422, f"{run[:80]!r} is no run of stream__{dataset}; nothing was done")
 
 
-def refusal(error: Any, status: int) -> JSONResponse:
+def refusal(error: HeadraceError, status: int) -> JSONResponse:
     """Return an error of the platform; `is_terminal`: a retry cannot help."""
-    content: dict[str, Any] = {"error": str(error), "is_terminal": isinstance(error, Terminal)}
+    content: dict[str, Any] = {"error": str(error), "code": error.code, "is_terminal": isinstance(error, Terminal)}
     if isinstance(error, PlanConflict):
         content |= {"conflict": error.plan}
-    if isinstance(error, RangeEmpty):
-        content |= {"is_empty": True}
     return JSONResponse(content, status)
 
 
+def wrong_body(errors: Sequence[Any]) -> JSONResponse:
+    """Return the first wrong value of a request, named as in Airflow's form."""
+    first = errors[0]
+    name = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "parameters"))
+    given = repr(first.get("input"))
+    given = given if len(given) <= SHOWN else f"{given[:SHOWN]}…"
+    where = f"param {name!r}" if name else "the params"
+    return _refused(422, f"{where}: {first['msg']} (given: {given}); nothing was done")
+
+
+@routes.get("/declarations")
+def get_declarations(request: Request) -> Mapping[str, Any]:
+    """Return the datasets, their tables and analyses, and the forms of DAGs."""
+    return declarations(console_of(request).settings)
+
+
+@routes.get("/console")
+def get_console(request: Request) -> Mapping[str, Any]:
+    """Return where browsers reach the console, "" when it is where this API is."""
+    return {"page": console_of(request).settings.console_url}
+
+
+@routes.post("/failures")
+def post_failure(request: Request, body: FailureBody) -> Mapping[str, Any]:
+    """Append a failed task to the state folder's log as one JSON line, so that it is found without Airflow."""
+    path = log_path(console_of(request).settings, FAILURES)
+    facts = {"run": body.by, "task": body.task, "try": body.attempt, "error": body.error[:2000]}
+    # A full disk must not hide the error that the task failed with.
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps({"at": datetime.now(UTC).isoformat(), **facts}) + "\n")
+    return {}
+
+
 @routes.put("/streams/{dataset}")
-def put_stream(request: Request, dataset: DatasetName, body: Body) -> Mapping[str, Any]:
+def put_stream(request: Request, dataset: DatasetName, body: StreamBody) -> Mapping[str, Any]:
     """Request a stream for a run of its DAG."""
     require_run(dataset, body.by)
     with _logged(request, "request", dataset, body.by):
@@ -155,12 +193,20 @@ def put_stream(request: Request, dataset: DatasetName, body: Body) -> Mapping[st
 
 
 @routes.delete("/streams/{dataset}")
-def delete_stream(request: Request, dataset: DatasetName, by: Behalf, since: datetime) -> Mapping[str, Any]:
-    """Release the stream that a run requested at `since`, unless a later run did."""
+def delete_stream(
+    request: Request, dataset: DatasetName, by: Behalf, since: datetime | None = None
+) -> Mapping[str, Any]:
+    """Release the stream that a run requested at `since`, unless a later run did; without `since`, if nobody did."""
     require_run(dataset, by)
+    settings = console_of(request).settings
     with _logged(request, "release", dataset, by):
-        released = release_of_run(console_of(request).settings, dataset, by, since)
-    return {"released": released}
+        if since is not None:
+            return {"released": release_of_run(settings, dataset, by, since)}
+        desired = desired_stream(settings, dataset)
+        is_its = desired is not None and desired.desired and desired.by == by
+        if is_its:
+            release_stream(settings, dataset, f"{by}, stopped")
+    return {"released": is_its}
 
 
 @routes.get("/streams/{dataset}")
@@ -170,38 +216,91 @@ def get_stream(request: Request, dataset: DatasetName, lag_seconds: float) -> Ma
     ended = end_of_watch(health)
     return {
         "line": health_line(health),
+        "state": health.state.label,
         "breaches": current_breaches(health, lag_seconds),
         "ended": asdict(ended) if ended else None,
     }
 
 
+@routes.get("/datasets/{dataset}/complete-days")
+def get_complete_days(request: Request, dataset: DatasetName, after: date | None = None) -> Mapping[str, Any]:
+    """Return the days of a dataset that are complete; `days` is null before the first watermark."""
+    settings = console_of(request).settings
+    watermark = stream_health(settings, dataset).watermark
+    if watermark is None:
+        return {"days": None}
+    return {"days": [str(day) for day in complete_days(after, watermark, published_windows(settings, dataset))]}
+
+
+@routes.get("/datasets/{dataset}/rule-results")
+def get_rule_results(request: Request, dataset: DatasetName) -> Mapping[str, Any]:
+    """Return the name of the page with a dataset's last rule results, "" when there is none."""
+    page = docs_page(console_of(request).settings, dataset)
+    return {"page": page.name if page.is_file() else ""}
+
+
+@routes.get("/datasets/{dataset}/rule-results/{page:path}")
+def get_rule_results_page(request: Request, dataset: DatasetName, page: str) -> Mapping[str, Any]:
+    """Return a page of a dataset's rule results; 404 for any other path."""
+    site = docs_path(console_of(request).settings, dataset).resolve()
+    path = Path(site, page.replace("\0", "")).resolve()
+    if not path.is_relative_to(site) or not path.is_file():
+        raise HTTPException(404, f"rule results of {dataset} have no such page; headrace quality run writes them")
+    return {"html": path.read_text("utf-8")}
+
+
 @routes.post("/backfills")
-def post_backfill(request: Request, body: PlanBody[BackfillParameters]) -> Mapping[str, Any]:
+def post_backfill(request: Request, body: BackfillBody) -> Mapping[str, Any]:
     """Plan a backfill; 409 with the plan in the way, or when no event is published in the range."""
-    return _planned(request, "backfill", body, BackfillPlan().plan)
+    return _planned(request, "backfill", body, _backfill)
+
+
+def _backfill(settings: Settings, body: BackfillBody, by: str) -> PlanRecord:
+    params = body.parameters
+    given = (params.start, params.end) if params.start and params.end else None
+    since, until = given or day_range(published_windows(settings, body.dataset), _day(body.partition))
+    return BackfillPlan().plan(settings, body.dataset, params.plan(since, until), by, datetime.now(UTC), body.origin)
+
+
+def _day(partition: str) -> date:
+    if not partition:
+        raise RangeMissing
+    try:
+        return datetime.strptime(partition, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError as error:
+        raise PartitionNotADay(partition) from error
 
 
 @routes.post("/replays")
 def post_replay(request: Request, body: PlanBody[ReplayParameters]) -> Mapping[str, Any]:
     """Plan a replay; 409 with the plan in the way."""
-    return _planned(request, "replay", body, ReplayPlan().plan)
+
+    def replay(settings: Settings, body: PlanBody[ReplayParameters], by: str) -> PlanRecord:
+        return ReplayPlan().plan(settings, body.dataset, body.parameters, by, datetime.now(UTC), body.origin)
+
+    return _planned(request, "replay", body, replay)
 
 
 @routes.post("/releases")
 def post_release(request: Request, body: PlanBody[ReleaseParameters]) -> Mapping[str, Any]:
     """Plan a release of the dataset's folder here; 409 when it has not changed, or with the plan in the way."""
-    return _planned(request, "release plan", body, ReleasePlan().plan)
+
+    def release(settings: Settings, body: PlanBody[ReleaseParameters], by: str) -> PlanRecord:
+        return ReleasePlan().plan(settings, body.dataset, body.parameters, by, datetime.now(UTC), body.origin)
+
+    return _planned(request, "release plan", body, release)
+
+
+PlanRequest = TypeVar("PlanRequest", bound=PlanBody[Any])
 
 
 def _planned(
-    request: Request, what: str, body: PlanBody[Parameters], planner: Planner[Parameters]
+    request: Request, what: str, body: PlanRequest, plan: Callable[[Settings, PlanRequest, str], PlanRecord]
 ) -> Mapping[str, Any]:
     settings = console_of(request).settings
     with _logged(request, what, body.dataset, body.by):
-        by = actor(request, body.by)
-        record = planner(settings, body.dataset, body.parameters, by, datetime.now(UTC), body.origin)
-    plan = plan_json(settings, record, _work(request))
-    return {**plan, "explanation": list(explanation(record))}
+        record = plan(settings, body, actor(request, body.by))
+    return {**plan_json(settings, record), "explanation": list(explanation(record))}
 
 
 @routes.post("/ended-runs")
@@ -216,7 +315,7 @@ def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
     was_open = record is not None and record.is_open
     if record is not None and was_open:
         with _logged(request, "cancel", record.plan.id, body.by):
-            record = DECISIONS["cancel"].decide(settings, record.plan.id, actor(request, body.by))
+            record = end_and_cancel(settings, record.plan.id, actor(request, body.by), CANCEL_WITHIN)
     return {
         "plan": record.plan.id if record else None,
         "stage": record.stage if record else None,
@@ -224,25 +323,48 @@ def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
     }
 
 
+@routes.get("/plans")
+def get_plan_of_run(request: Request, origin: Behalf) -> Mapping[str, Any]:
+    """Return the plan of a run of Airflow; 404 when it has none."""
+    settings = console_of(request).settings
+    record = find_plan(settings, origin)
+    if record is None:
+        raise HTTPException(404, f"run {origin} has no plan")
+    return plan_json(settings, record)
+
+
 @routes.get("/plans/{plan}")
 def get_plan(request: Request, plan: str) -> Mapping[str, Any]:
-    """Return a plan's stage, its comparison, and what runs of it here."""
+    """Return a plan's stage and its comparison."""
     settings = console_of(request).settings
-    return plan_json(settings, load_plan(settings, plan), _work(request))
+    return plan_json(settings, load_plan(settings, plan))
+
+
+@routes.get("/plans/{plan}/page")
+def get_comparison_page(request: Request, plan: str) -> Mapping[str, Any]:
+    """Return the page of a plan's comparison; 404 for a plan without one."""
+    settings = console_of(request).settings
+    path = comparison_path(settings, load_plan(settings, plan).plan.id, "html")
+    if not path.is_file():
+        raise HTTPException(404, f"plan {plan} is not compared yet, or its comparison was removed (retention.plans)")
+    return {"html": path.read_text("utf-8")}
 
 
 @routes.post("/plans/{plan}/run", status_code=202)
 def run(request: Request, plan: str, body: RunBody) -> Mapping[str, Any]:
-    """Run a plan's stages in the background; `GET` shows how far it is."""
-    settings, work = console_of(request).settings, _work(request)
-    record = load_plan(settings, plan)
+    """Run a plan's stages in the background."""
+    settings, by = console_of(request).settings, actor(request, body.by)
+    load_plan(settings, plan)
+    return _begun(request, "run", plan, body, lambda report: run_stages(settings, plan, body.upto, by, report), plan)
 
-    def execute_stages(report: Report) -> Mapping[str, Any]:
-        with _logged(request, "run", plan, body.by):
-            return run_stages(settings, plan, body.upto, actor(request, body.by), report)
 
-    work.begin(plan, execute_stages)
-    return plan_json(settings, record, work)
+@routes.post("/plans/{plan}/approve-by-policy")
+def approve_by_policy(request: Request, plan: str, body: Body) -> Mapping[str, Any]:
+    """Approve a plan if its threshold allows it; else it stays compared. Refused when a rule holds it."""
+    settings = console_of(request).settings
+    with _logged(request, "approve by policy", plan, body.by):
+        record = approve_within_threshold(settings, plan, actor(request, body.by))
+    return plan_json(settings, record)
 
 
 @routes.post("/plans/{plan}/{decision}")
@@ -253,92 +375,99 @@ def decide(request: Request, plan: str, decision: str, body: Body) -> Mapping[st
         raise HTTPException(404, f"there is no decision {decision[:40]!r}")
     with _logged(request, decision, plan, body.by):
         record = DECISIONS[decision].decide(settings, plan, actor(request, body.by))
-    return plan_json(settings, record, _work(request))
+    return plan_json(settings, record)
 
 
 @routes.post("/audits", status_code=202)
 def post_audit(request: Request, body: AuditBody) -> Mapping[str, Any]:
-    """Begin an audit; `GET` shows how it ended."""
-    settings, audit = console_of(request).settings, f"audit-{secrets.token_hex(8)}"
-
-    def execute_audit(report: Report) -> Mapping[str, Any]:
-        with _logged(request, "audit", audit, body.by):
-            return run_audit(settings, body, report)
-
-    _work(request).begin(audit, execute_audit)
-    return {"audit": audit}
+    """Begin an audit."""
+    settings = console_of(request).settings
+    return _begun(request, "audit", body.by, body, lambda report: run_audit(settings, body.parameters, report))
 
 
-@routes.get("/audits/{audit}")
-def get_audit(request: Request, audit: str) -> Mapping[str, Any]:
-    """Return how far an audit is; 404 when this process does not know it, as after a restart."""
-    state = _work(request).state(audit)
+@routes.post("/validations", status_code=202)
+def post_validation(request: Request, body: DatasetBody) -> Mapping[str, Any]:
+    """Begin to validate a dataset's published tables."""
+    settings = console_of(request).settings
+    return _begun(request, "validate", body.dataset, body, lambda _: validate(settings, body.dataset))
+
+
+@routes.post("/maintenance", status_code=202)
+def post_maintenance(request: Request, body: DatasetBody) -> Mapping[str, Any]:
+    """Begin to compact a dataset's tables."""
+    settings = console_of(request).settings
+    return _begun(request, "maintain", body.dataset, body, lambda report: maintain(settings, body.dataset, report))
+
+
+@routes.post("/log-trims", status_code=202)
+def post_log_trim(request: Request, body: Body) -> Mapping[str, Any]:
+    """Begin to trim logs."""
+    settings = console_of(request).settings
+    return _begun(request, "trim logs", "all", body, lambda _: trim(settings))
+
+
+@routes.post("/analyses", status_code=202)
+def post_analysis(request: Request, body: AnalysisBody) -> Mapping[str, Any]:
+    """Begin a run of an analysis."""
+    settings, dataset, name = console_of(request).settings, body.dataset, body.analysis
+
+    def execute(report: Report) -> Mapping[str, Any]:
+        return run_declared_analysis(settings, dataset, name, report)
+
+    return _begun(request, "analysis", f"{dataset}.{name}", body, execute)
+
+
+@routes.post("/rollbacks", status_code=202)
+def post_rollback(request: Request, body: RollbackBody) -> Mapping[str, Any]:
+    """Begin to roll back a plan: the named one, else the one that the same run rolled back, else the last one."""
+    settings, by = console_of(request).settings, f"{actor(request, body.by)} ({body.origin})"
+
+    def execute(_: Report) -> Mapping[str, Any]:
+        return roll_back_plan(settings, body.dataset, body.parameters.plan, by)
+
+    return _begun(request, "rollback", body.dataset, body, execute, f"rollback {body.origin}")
+
+
+@routes.get("/work")
+def get_work(request: Request, key: Behalf) -> Mapping[str, Any]:
+    """Return how far a piece of work is; 404 when this process does not know it, as after a restart."""
+    state = _work(request).state(key)
     if state is None:
-        raise HTTPException(404, f"audit {audit[:40]!r} is not known; begin another one")
+        raise HTTPException(404, f"work {key[:80]!r} is not known; begin it again")
     return asdict(state)
 
 
-class WorkReporter:
-    """Reports the stages of a plan's run."""
+def _begun(
+    request: Request,
+    what: str,
+    about: str,
+    body: Body,
+    execute: Callable[[Report], Mapping[str, Any]],
+    key: str = "",
+) -> Mapping[str, Any]:
+    def logged(report: Report) -> Mapping[str, Any]:
+        with _logged(request, what, about, body.by):
+            return execute(report)
 
-    def __init__(self, report: Report) -> None:
-        self.report = report
-
-    def begin(self, stage: PlanStage) -> None:
-        """Report the stage that begins."""
-        self.report({"stage": stage.name})
-
-    def progress(self, facts: Mapping[str, Any]) -> None:
-        """Report the progress of the stage's job."""
-        self.report(facts)
-
-    def done(self, stage: PlanStage, record: PlanRecord) -> None:
-        """Report a completed stage."""
-        self.report({"done": stage.name})
+    key = key or f"{what} {about}"
+    _work(request).begin(key, logged)
+    return {"work": key}
 
 
-def run_stages(settings: Settings, plan: str, upto: Stage, by: str, report: Report) -> Mapping[str, Any]:
-    """Run a plan's remaining stages under its lock. Raises NotApproved when it needs an approval that nobody gave."""
-    with plan_lock(settings, plan, LOCK_WITHIN):
-        record = run_plan(settings, load_plan(settings, plan), WorkReporter(report), lambda _: None, by, upto)
-        return {"stage": record.stage}
-
-
-def run_audit(settings: Settings, body: AuditBody, report: Report) -> Mapping[str, Any]:
-    """Audit, and keep the outcome, as `headrace audit` does."""
-    audits = requested_audits(
-        settings,
-        body.datasets,
-        lambda topic: open_topic(bootstrap_servers(settings), topic, settings.jars),
-        recompute_derived,
-        lambda line: report({"at": line}),
-        full=body.full,
-        standing=partial(standing_sentence, settings),
-    )
-    record_outcomes(settings, audits, datetime.now(UTC))
-    findings = [finding.sentence() for audit in audits for finding in audit.findings]
-    unchecked = [f"{each.table}: {each.reason}" for audit in audits for each in audit.unchecked]
-    unchecked += [audit.standing for audit in audits if audit.standing]
-    return {
-        "balanced": not findings and not unchecked,
-        "findings": (findings + unchecked)[:MOST_FINDINGS],
-        "records": {audit.dataset: counts(audit) for audit in audits},
-    }
-
-
-def plan_json(settings: Settings, record: PlanRecord, work: RemoteWork) -> Mapping[str, Any]:
+def plan_json(settings: Settings, record: PlanRecord) -> Mapping[str, Any]:
     """Return a plan as clients see it."""
-    state, comparison = work.state(record.plan.id), load_comparison(settings, record.plan.id)
+    comparison = load_comparison(settings, record.plan.id)
     return {
         "plan": record.plan.id,
         "dataset": record.plan.dataset,
         "about": record.plan.about,
         "records": record.plan.predicted.records,
         "stage": record.stage,
+        "by": record.events[-1].by if record.events else record.plan.planned_by,
         "is_open": record.is_open,
         "needs_approval": record.stage is Stage.COMPARED and needs_approval(record),
         "comparison": comparison_markdown(comparison) if comparison else "",
-        "work": asdict(state) if state else None,
+        "has_page": comparison_path(settings, record.plan.id, "html").is_file(),
     }
 
 

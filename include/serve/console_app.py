@@ -88,9 +88,9 @@ async def unknown_page(request: Request, error: Any) -> Response:
 
 async def wrong_value(request: Request, error: Any) -> Response:
     """Return the page for an address with an invalid value."""
+    if request.url.path.startswith(airflow_api.PREFIX):
+        return airflow_api.wrong_body(error.errors())
     first = error.errors()[0]
     name, value = first["loc"][-1], str(first.get("input"))[:80]
     what = f"{value!r} is not a value of {name}: {first['msg']}"
-    if request.url.path.startswith(airflow_api.PREFIX):
-        return JSONResponse({"error": what, "is_terminal": True}, 422)
     return page(request, "problem", "", "Not found", status=422, what=what, remedy="")

@@ -1,4 +1,4 @@
-"""Work that a client elsewhere started and polls: a plan's stages, an audit. A thread each, in this process.
+"""Work that a client started and polls: a plan's stages, an audit. A thread each, in this process.
 
 Guarantee: one piece of work at a time under a key; beginning it again while it runs changes nothing.
 After a crash: nothing is known of it. The next request starts it again; plans continue from their journal.
@@ -7,7 +7,7 @@ After a crash: nothing is known of it. The next request starts it again; plans c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,18 +16,24 @@ from include.ground.errors import HeadraceError, Terminal
 
 AT_ONCE = 4
 REMEMBERED = 1000
-Report = Callable[[Mapping[str, Any]], None]
+LINES = 100
+Report = Callable[[str], None]
 Work = Callable[[Report], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class WorkState:
-    """Where a piece of work is: its last `progress`, and when it is `done` its `result`, or the `error`."""
+    """Where a piece of work is: when it is `done` its `result`, or the `error`.
+
+    `lines`: the last of the `reported` lines of its progress.
+    """
 
     done: bool = False
-    progress: Mapping[str, Any] = field(default_factory=dict)
+    reported: int = 0
+    lines: Sequence[str] = ()
     result: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    code: str = ""
     is_terminal: bool = False
 
 
@@ -54,16 +60,18 @@ class RemoteWork:
         return self.states.get(key)
 
     def _execute(self, key: str, work: Work) -> None:
+        ended: dict[str, Any]
         try:
-            ended = WorkState(True, result=work(lambda facts: self._report(key, facts)))
+            ended = {"result": work(lambda line: self._report(key, line))}
         except HeadraceError as error:
-            ended = WorkState(True, error=str(error), is_terminal=isinstance(error, Terminal))
+            ended = {"error": str(error), "code": error.code, "is_terminal": isinstance(error, Terminal)}
         except Exception as error:  # noqa: BLE001  (who waits elsewhere must learn of it)
-            ended = WorkState(True, error=f"it failed unexpectedly: {type(error).__name__}: {error}")
-        self.states[key] = ended
+            ended = {"error": f"it failed unexpectedly: {type(error).__name__}: {error}"}
+        self.states[key] = replace(self.states[key], done=True, **ended)
 
-    def _report(self, key: str, facts: Mapping[str, Any]) -> None:
-        self.states[key] = replace(self.states[key], progress=dict(facts))
+    def _report(self, key: str, line: str) -> None:
+        state = self.states[key]
+        self.states[key] = replace(state, reported=state.reported + 1, lines=[*state.lines, line][-LINES:])
 
     def _forget_old(self) -> None:
         ended = [key for key, state in self.states.items() if state.done]

@@ -7,7 +7,7 @@ from source_tree import imports, modules
 
 from include.ground.settings import CLONE
 
-SUPERVISORS = tuple(f"include.{name}." for name in ("run", "change", "cli", "airflow", "serve"))
+SUPERVISORS = tuple(f"include.{name}." for name in ("run", "change", "cli", "serve"))
 JOBS = sorted(f"spark_jobs.jobs.{path.stem}" for path in (CLONE / "spark_jobs/jobs").glob("*_job.py"))
 
 

@@ -13,7 +13,7 @@ from source_tree import Module, code, imports, modules
 
 OURS = ("include", "spark_jobs", "infra", "dags", "tests", "headrace_airflow")
 ROOMS = ("include.ground", "include.declare", "include.state", "include.read", "include.plans", "include.audit")
-ROOMS += ("include.observe", "include.run", "include.change", "include.serve", "include.airflow", "include.cli")
+ROOMS += ("include.observe", "include.run", "include.change", "include.serve", "include.cli")
 """The rooms of the control plane: each may import those before it, but for what the table withholds."""
 
 
@@ -39,12 +39,11 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "include.run": (before("include.run", "include.audit"), "keeps processes running; computes no rows"),
     "include.change": (before("include.change", "include.audit"), "plans changes of history, validates whole tables"),
     "include.serve": (
-        before("include.serve", "include.run"),
-        "pages in a browser; decides by the functions of include.change, computes no rows",
+        before("include.serve", "include.run") + ("include.run.log_trimming", "include.audit"),
+        "pages in a browser and the API; decides by the functions of include.change, computes no rows",
     ),
-    "include.airflow": (before("include.airflow", "include.serve"), "thin Airflow adapters"),
     "include.cli": (
-        before("include.cli", "include.airflow"),
+        before("include.cli"),
         "wires the control plane; starts drivers as processes, never imports one",
     ),
     "include.api": (
@@ -97,13 +96,13 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         "the processes: arguments, leases, exit codes",
     ),
     "infra": (("include.ground",), "sets up the machine; drives the stack"),
-    "dags": (("include.airflow", "include.ground"), "WHEN: no logic"),
-    "airflow_package": (("headrace_airflow",), "an Airflow elsewhere, which has none of our packages"),
+    "dags": (("headrace_airflow",), "WHEN: no logic"),
+    "airflow_package": (("headrace_airflow",), "any Airflow, which need not have our packages: it speaks the API"),
 }
 NO_PRODUCT = ("tests", "benchmarks", "workloads", "stack_tools")
 OUTSIDE = {
     "jinja2": (("include.ground",), "templates are rendered in one place, which escapes every value"),
-    "fastapi": (("include.serve", "include.airflow"), "web pages are the console's, and Airflow's plugin's"),
+    "fastapi": (("include.serve", "airflow_package"), "web pages are the console's, and Airflow's plugin's"),
     "uvicorn": (("include.ground.http_server",), "a server of our own bounds its clients: serve_application()"),
     "pyspark": (
         ("spark_jobs", "include.datasets"),
@@ -111,8 +110,8 @@ OUTSIDE = {
     ),
     "delta": (("spark_jobs",), "delta-spark belongs to the data plane"),
     "airflow": (
-        ("dags", "include.airflow", "airflow_package"),
-        "Airflow is only an adapter; logic goes to include.change",
+        ("dags", "airflow_package"),
+        "Airflow is only an adapter; it speaks the API, logic goes to include.change",
     ),
     "confluent_kafka": (
         ("include.ground", "include.producers", "infra.kafka"),

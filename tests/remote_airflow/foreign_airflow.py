@@ -1,61 +1,84 @@
-"""An Airflow of somebody else: its own home and Python environment, from which `include` cannot be imported."""
+"""An Airflow of somebody else: its own home and Python environment, with what the package requires and nothing else."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import shutil
 import signal
-import site as python_site
 import subprocess
 import time
+import tomllib
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from typing import Any
 
 import psutil
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from stack_tools.airflow_rest import AirflowRest
 
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE
 
 READY_WITHIN = 240.0
-DAGS = """
-from headrace_airflow.dag_factory import headrace_dags
-
-globals().update(headrace_dags({datasets!r}))
-"""
+PACKAGE = CLONE / "airflow_package"
+MISSING = ("include", "spark_jobs", "pyspark", "delta", "duckdb", "deltalake", "pyarrow", "confluent_kafka")
 
 
-def environment_without_headrace(folder: Path) -> Path:
-    """Return the Python of an environment with the installed packages and `headrace_airflow`, without this project."""
+def environment_of_its_own(folder: Path) -> Path:
+    """Return the Python of an environment with `headrace_airflow` and what its distribution requires, nothing else."""
     venv.create(folder, with_pip=False, symlinks=True)
     (own,) = folder.glob("lib/python*/site-packages")
-    # A folder that a .pth file names is not searched for others: this project's editable installation is not found.
-    (own / "packages.pth").write_text("\n".join([*python_site.getsitepackages(), str(CLONE / "airflow_package")]))
+    for found in required_distributions(tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]):
+        for path in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (own / path).exists():
+                (own / path).symlink_to(Path(str(found.locate_file(path))))
+    (own / "headrace_airflow.pth").write_text(str(PACKAGE))
     python = folder / "bin" / "python"
     command = folder / "bin" / "airflow"
     command.write_text(f'#!/bin/sh\nexec "{python}" -m airflow "$@"\n')
     command.chmod(0o755)
-    found = subprocess.run(
-        [python, "-c", "import include.ground.settings"], capture_output=True, cwd=folder, check=False
-    )
-    assert found.returncode != 0, "include can be imported"
+    looked_for = f"from importlib.util import find_spec; print([n for n in {MISSING!r} if find_spec(n)])"
+    looked = subprocess.run([python, "-I", "-c", looked_for], capture_output=True, text=True, check=True)
+    assert looked.stdout.strip() == "[]", f"the environment has packages of Headrace: {looked.stdout}"
     return python
+
+
+def required_distributions(project: Mapping[str, Any]) -> list[Distribution]:
+    """Return the installed distributions that a project requires, with what these require."""
+    found: dict[str, Distribution] = {}
+    wanted = [(Requirement(each), "") for each in project["dependencies"]]
+    seen = set[tuple[str, str]]()
+    while wanted:
+        requirement, extra = wanted.pop()
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        for each in ("", *requirement.extras):
+            key = (canonicalize_name(requirement.name), each)
+            if key not in seen:
+                seen.add(key)
+                found[key[0]] = distribution(requirement.name)
+                wanted += [(Requirement(line), each) for line in found[key[0]].requires or ()]
+    return list(found.values())
+
+
+def plain_environment() -> dict[str, str]:
+    """Return this process's environment without what concerns Headrace, Airflow or Python."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE", "AIRFLOW", "PYTHON"))}
 
 
 @contextmanager
 def foreign_airflow(folder: Path, datasets: list[str], connection: dict[str, object]) -> Iterator[AirflowRest]:
     """Start an Airflow with the DAGs of these datasets; yield its REST API, and end it."""
-    python = environment_without_headrace(folder / "venv")
+    python = environment_of_its_own(folder / "venv")
     home, port, password = folder / "home", free_ports(1)[0], secrets.token_urlsafe(12)
-    (home / "dags").mkdir(parents=True)
-    (home / "dags" / "headrace.py").write_text(DAGS.format(datasets=datasets))
+    shutil.copytree(CLONE / "dags", home / "dags")
     (home / "passwords.json").write_text(json.dumps({"admin": password}))
-    plain = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE", "AIRFLOW", "PYTHON"))
-    }
     given = {
         "AIRFLOW_HOME": str(home),
         "PATH": f"{python.parent}:{os.environ['PATH']}",
@@ -73,12 +96,11 @@ def foreign_airflow(folder: Path, datasets: list[str], connection: dict[str, obj
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
     }
     with (folder / "airflow.log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(python.parent / "airflow"), "standalone"], cwd=home, env=plain | given, stdout=log, stderr=log
-        )
+        command = [str(python.parent / "airflow"), "standalone"]
+        process = subprocess.Popen(command, cwd=home, env=plain_environment() | given, stdout=log, stderr=log)
     try:
         rest = AirflowRest(f"http://127.0.0.1:{port}", "admin", password)
-        await_dags(rest, len(datasets) * 4 + 1, folder / "airflow.log", process)
+        await_dags(rest, len(datasets) * 6 + 3, folder / "airflow.log", process)
         yield rest
     finally:
         end(process)

@@ -22,7 +22,7 @@ from include.ground.settings import CLONE, Settings
 from include.plans.lookup import newest_plans
 from include.plans.plan import PlanRecord
 from include.read.publication import Publication, read_publication, tables_of
-from include.state.process_states import AIRFLOW, stream_name
+from include.state.process_states import AIRFLOW, CONSOLE, stream_name
 from include.state.run_files import read_run_file
 
 DATASET = "flights"
@@ -118,13 +118,11 @@ class Stack:
                     return child.pid
         return None
 
-    def supervisor(self, task: str) -> psutil.Process:
-        """The process that supervises a running task."""
-        for worker in self.part("scheduler").children():
-            line = " ".join(worker.cmdline())
-            if "LocalExecutor" in line and "<idle>" not in line:
-                return worker
-        raise AssertionError(f"nobody supervises {task}")
+    def console(self) -> psutil.Process:
+        """The console, whose API Airflow speaks to and whose children the builds are."""
+        run = read_run_file(self.settings, CONSOLE)
+        assert run is not None
+        return psutil.Process(run.pid)
 
     def jobs(self) -> list[psutil.Process]:
         """Builds of plans that run for this state folder."""

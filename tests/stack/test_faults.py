@@ -23,13 +23,13 @@ def fed(stack: Stack) -> Stack:
     return stack
 
 
-@pytest.mark.parametrize("part", ["scheduler", "triggerer", "dag-processor", "api-server", "supervisor", "build"])
+@pytest.mark.parametrize("part", ["scheduler", "triggerer", "dag-processor", "api-server", "console", "build"])
 def test_replay_survives_the_death_of(part: str, fed: Stack) -> None:
     published = fed.publication()
     run = fed.page.trigger(REPLAY, PARAMETERS)
-    fed.page.await_task(REPLAY, run, "build", "running")
+    fed.page.await_task(REPLAY, run, "build", "deferred")
     await_that(lambda: bool(fed.jobs()), "the build's job runs", 60)
-    victim = {"supervisor": lambda: fed.supervisor("build"), "build": lambda: fed.jobs()[0]}
+    victim = {"console": fed.console, "build": lambda: fed.jobs()[0]}
     victim.get(part, lambda: fed.part(part))().kill()
     assert fed.page.await_run(REPLAY, run, 600) == "success", fed.page.story(REPLAY, run)
     (record,) = fed.plans(f"{REPLAY}/{run}")

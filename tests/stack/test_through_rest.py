@@ -1,6 +1,7 @@
 """The platform through Airflow's REST API: a stream, a backfill of two days, a replay with approval, a rollback.
 
-The tests of this file are one story on one platform, in this order.
+The tests of this file are one story on one platform, in this order; each of a replay goes on from the one before.
+What runs alone (`-k`, `-m extended`) gets the stream with its days of flights from the fixture `streaming`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,22 @@ from include.plans.plan import Stage
 
 STREAM, BACKFILL, REPLAY, ROLLBACK = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "rollback"))
 QUALITY = f"quality__{DATASET}"
+DAGS = {STREAM, BACKFILL, REPLAY, ROLLBACK, f"release__{DATASET}", QUALITY, "audit", "maintain"}
 pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def streaming(stack: Stack) -> str:
+    """Unpause the DAG of the stream, which publishes four days of flights; return its run."""
+    await_dags(stack)
+    stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": False})
+    run = last_run(stack, STREAM)
+    stack.page.await_task(STREAM, run, "keep", "deferred")
+    await_that(lambda: stack.status()[f"stream:{DATASET}"]["state"] == "running", "the stream runs")
+    # In several batches, as the stream makes of one feed on a busy machine.
+    stack.feed("2013-01-01", "2013-01-03")
+    stack.feed("2013-01-03", "2013-01-05")
+    return run
 
 
 def last_run(stack: Stack, dag: str) -> str:
@@ -32,10 +48,13 @@ def loaded_dags(stack: Stack) -> dict[str, Any]:
     return {dag["dag_id"]: dag for dag in stack.page.call("GET", "/dags")["dags"]}
 
 
+def await_dags(stack: Stack) -> None:
+    """Wait until every DAG is loaded: the API answers before the DAG processor has read the last file."""
+    await_that(lambda: set(loaded_dags(stack)) >= DAGS, "every DAG is loaded", 60)
+
+
 def test_every_dag_is_loaded_and_the_api_requires_a_login(stack: Stack) -> None:
-    expected = {STREAM, BACKFILL, REPLAY, ROLLBACK, f"release__{DATASET}", QUALITY, "audit", "maintain"}
-    # The API answers before the DAG processor has read the last file of the folder.
-    await_that(lambda: expected <= set(loaded_dags(stack)), "every DAG is loaded", 60)
+    await_dags(stack)
     assert stack.page.call("GET", "/importErrors")["total_entries"] == 0
     dags = loaded_dags(stack)
     # What only a person triggers needs no switch first.
@@ -51,20 +70,14 @@ def test_every_dag_is_loaded_and_the_api_requires_a_login(stack: Stack) -> None:
     assert stack.status()["airflow"]["state"] == "running"
 
 
-def test_unpausing_the_dag_starts_the_stream_and_shows_its_health(stack: Stack) -> None:
-    stack.page.call("PATCH", f"/dags/{STREAM}", {"is_paused": False})
-    run = last_run(stack, STREAM)
-    stack.page.await_task(STREAM, run, "keep", "deferred")
-    await_that(lambda: stack.status()[f"stream:{DATASET}"]["state"] == "running", "the stream runs")
-    # In several batches, as the stream makes of one feed on a busy machine.
-    stack.feed("2013-01-01", "2013-01-03")
-    stack.feed("2013-01-03", "2013-01-05")
-    await_that(lambda: "running, batch" in stack.page.log(STREAM, run, "keep"), "the log shows its health", 90)
+def test_unpausing_the_dag_starts_the_stream_and_shows_its_health(stack: Stack, streaming: str) -> None:
+    await_that(lambda: "running, batch" in stack.page.log(STREAM, streaming, "keep"), "the log shows its health", 90)
     assert stack.drivers() == [stack.stream_pid()]
-    assert stack.page.run(STREAM, run)["state"] == "running"
+    assert stack.page.run(STREAM, streaming)["state"] == "running"
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_restarting_airflow_neither_stops_nor_doubles_the_stream(stack: Stack) -> None:
     run, pid = last_run(stack, STREAM), stack.stream_pid()
     for part in ("scheduler", "triggerer", "api-server", "dag-processor"):
@@ -83,6 +96,7 @@ def healthy(stack: Stack) -> dict[str, bool]:
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_backfilled_days_are_verified_one_by_one(stack: Stack) -> None:
     stack.page.call("PATCH", f"/dags/{BACKFILL}", {"is_paused": False})
     days = ["2013-01-02", "2013-01-03"]
@@ -107,6 +121,7 @@ def test_backfilled_days_are_verified_one_by_one(stack: Stack) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_published_tables_are_validated_and_compacted(stack: Stack) -> None:
     run = stack.page.trigger(QUALITY)
     assert stack.page.await_run(QUALITY, run) == "success", stack.page.story(QUALITY, run)
@@ -123,6 +138,7 @@ def test_published_tables_are_validated_and_compacted(stack: Stack) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_scheduled_day_without_events_is_skipped(stack: Stack) -> None:
     run = stack.page.trigger(BACKFILL, partition_key="2012-12-01")
     assert stack.page.await_run(BACKFILL, run) == "success"
@@ -130,6 +146,7 @@ def test_scheduled_day_without_events_is_skipped(stack: Stack) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_dry_run_only_explains(stack: Stack) -> None:
     before = stack.plan_files()
     run = stack.page.trigger(REPLAY, {"by": "batches", "first_batch": 1, "last_batch": 1, "dry_run": True})
@@ -143,6 +160,7 @@ def test_dry_run_only_explains(stack: Stack) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize(
     ("conf", "reason"),
     [
@@ -167,6 +185,7 @@ def test_impossible_replay_is_refused_before_anything_is_written(
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 @pytest.mark.parametrize(
     "conf",
     [
@@ -189,6 +208,7 @@ def test_form_refuses_a_value_of_the_wrong_type(stack: Stack, conf: dict[str, ob
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_replay_is_approved_published_and_rolled_back(stack: Stack) -> None:
     """Rows of gold are lost while no stream runs; a replay finds the loss, needs approval, and restores them."""
     drain_stream(stack)
@@ -235,6 +255,7 @@ def test_replay_is_approved_published_and_rolled_back(stack: Stack) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_rejected_replay_changes_nothing_and_skips_its_apply(stack: Stack) -> None:
     drain_stream(stack)
     stack.lose("gold.carrier_hours", "carrier = 'AA'")
@@ -252,6 +273,7 @@ def test_rejected_replay_changes_nothing_and_skips_its_apply(stack: Stack) -> No
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_cleared_run_repeats_nothing(stack: Stack) -> None:
     everything = {"by": "batches", "first_batch": 0, "last_batch": stack.publication().batch}
     run = stack.page.trigger(REPLAY, everything | {"threshold": 1})
@@ -269,6 +291,7 @@ def test_cleared_run_repeats_nothing(stack: Stack) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_stop_is_not_lost_while_the_triggerer_is_dead(stack: Stack) -> None:
     stack.part("triggerer").kill()
     drain_stream(stack)
@@ -276,6 +299,7 @@ def test_stop_is_not_lost_while_the_triggerer_is_dead(stack: Stack) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
 def test_run_marked_as_failed_cancels_its_plan_so_that_the_next_replay_is_not_refused(stack: Stack) -> None:
     drain_stream(stack)
     stack.lose("gold.carrier_hours", "carrier = 'DL'")
@@ -291,6 +315,7 @@ def test_run_marked_as_failed_cancels_its_plan_so_that_the_next_replay_is_not_re
     assert stack.is_balanced()
 
 
+@pytest.mark.usefixtures("streaming")
 def test_stopping_the_run_drains_the_stream(stack: Stack) -> None:
     drain_stream(stack)
     process = stack.status()[f"stream:{DATASET}"]

@@ -18,12 +18,14 @@ from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings
 from include.plans.journal import load_plan, planning_lock
 from include.plans.plan import Stage
+from include.run.airflow_process import own_api_token
 from include.serve.action_log import last_actions
 from include.serve.console_server import ConsoleExposed, refuse_exposed
 from include.serve.remote_work import RemoteWork, WorkState
 from include.state.streams import desired_stream, request_stream
 
 TOKEN = "a token of more than twenty characters"
+AUDIT = {"by": "stream__flights/scheduled__1", "parameters": {"datasets": ["fligths"], "full": False}}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 RUN = "stream__flights/scheduled__1"
 STREAM = "/api/v1/streams/flights"
@@ -55,6 +57,15 @@ def test_server_without_a_token_file_has_no_api(settings: Settings) -> None:
     with console_client(settings) as client:
         assert client.put(STREAM, json={"by": RUN}, headers=BEARER).status_code == 404
     assert desired_stream(settings, "flights") is None
+
+
+def test_airflow_of_the_state_folder_has_a_token_of_its_own(settings: Settings) -> None:
+    """Its requests are recorded as those of whom it names: it is part of the platform."""
+    with console_client(settings) as client:
+        own = {"Authorization": f"Bearer {own_api_token(settings)}"}
+        assert client.put(STREAM, json={"by": RUN}, headers=BEARER).status_code == 401
+        assert client.put(STREAM, json={"by": RUN}, headers=own).status_code == 200
+    assert {each.user for each in last_actions(settings, 5)} == {RUN}
 
 
 def test_short_token_admits_nobody(given: Settings) -> None:
@@ -110,7 +121,7 @@ def test_stream_is_requested_in_the_name_of_its_run_alone(client: TestClient, gi
     assert desired_stream(given, "flights") is None
 
 
-@pytest.mark.parametrize("path", ["plans/backfill-flights-1", "audits/audit-1", "nothing"])
+@pytest.mark.parametrize("path", ["plans/backfill-flights-1", "work?key=audit-1", "nothing"])
 def test_what_does_not_exist_is_404_as_json(client: TestClient, path: str) -> None:
     answer = client.get(f"/api/v1/{path}", headers=BEARER)
     assert (answer.status_code, answer.json()["is_terminal"]) == (404, True)
@@ -130,7 +141,7 @@ def test_log_of_actions_names_each_request_and_how_it_ended(client: TestClient, 
     client.put(STREAM, json={"by": RUN}, headers=BEARER)
     client.put("/api/v1/streams/fligths", json={"by": "stream__fligths/1"}, headers=BEARER)
     client.post(f"/api/v1/plans/{UNKNOWN}/approve", json={"by": RUN}, headers=BEARER)
-    audit = client.post("/api/v1/audits", json={"by": RUN, "datasets": ["fligths"]}, headers=BEARER).json()["audit"]
+    audit = client.post("/api/v1/audits", json=AUDIT, headers=BEARER).json()["work"]
     awaited(work_of(client), audit)
     plan = plan_at(given, Stage.BUILT, Stage.COMPARED).plan.id
     client.post(f"/api/v1/plans/{plan}/reject", json={"by": RUN}, headers=BEARER)
@@ -140,7 +151,7 @@ def test_log_of_actions_names_each_request_and_how_it_ended(client: TestClient, 
     assert logged[::2] == [(*each[:3], "requested") for each in logged[1::2]]
     assert [(what, about, outcome == "done") for _, what, about, outcome in logged[1::2]] == [
         *(("request", "flights", True), ("request", "fligths", False), ("approve", UNKNOWN, False)),
-        *(("audit", audit, False), ("reject", plan, True), ("run", plan, False)),
+        *(("audit", RUN, False), ("reject", plan, True), ("run", plan, False)),
     ]
     assert {user for user, *_ in logged} == {f"token token on behalf of {by}" for by in (RUN, "stream__fligths/1")}
 
@@ -227,7 +238,7 @@ def test_work_that_runs_is_not_begun_twice() -> None:
 
     def run(report: Any) -> dict[str, int]:
         begun.append(1)
-        report({"done": 1})
+        report("one")
         while not go:
             time.sleep(0.01)
         return {"n": 1}

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
+from airflow_server import served
 from fastapi.testclient import TestClient
+from headrace_airflow import plugin
+from headrace_airflow.operators import ComparisonLink, RuleResultsLink
 
-from include.airflow import airflow_plugin, operator_links
-from include.airflow.operator_links import ComparisonLink, RuleResultsLink
 from include.ground.paths import docs_path
 from include.ground.settings import Settings
 from include.plans.journal import comparison_path, save_plan
@@ -22,25 +23,24 @@ REPLAY_RUN = SimpleNamespace(dag_id="replay__flights", run_id="manual__1")
 
 
 @pytest.fixture(autouse=True)
-def page_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    for module in (operator_links, airflow_plugin):
-        monkeypatch.setattr(module, "load_settings", lambda: settings)
+def page_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", NOON, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
     save_plan(settings, plan.__class__(**{**plan.__dict__, "origin": "replay__flights/manual__1"}))
-    return settings
+    with served(settings, monkeypatch):
+        yield settings
 
 
 @pytest.fixture
 def logged_in_client() -> Iterator[TestClient]:
     """A client that is logged in."""
-    airflow_plugin.pages.dependency_overrides[get_user] = lambda: None
-    yield TestClient(airflow_plugin.pages)
-    airflow_plugin.pages.dependency_overrides.clear()
+    plugin.pages.dependency_overrides[get_user] = lambda: None
+    yield TestClient(plugin.pages)
+    plugin.pages.dependency_overrides.clear()
 
 
 def test_comparison_page_requires_a_login(page_settings: Settings) -> None:
     comparison_path(page_settings, "replay-flights-1", "html").write_text("secret")
-    answer = TestClient(airflow_plugin.pages).get("/plans/replay-flights-1")
+    answer = TestClient(plugin.pages).get("/plans/replay-flights-1")
     assert (answer.status_code, "secret" in answer.text) == (401, False)
 
 
@@ -61,14 +61,13 @@ def test_unknown_plan_is_not_found(logged_in_client: TestClient, plan: str) -> N
     assert logged_in_client.get(f"/plans/{plan}").status_code == 404
 
 
-def test_console_that_is_a_service_is_found_at_its_address(
-    page_settings: Settings, logged_in_client: TestClient, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("page", ["", "http://127.0.0.1:8081"])
+def test_console_is_found_at_the_api_or_where_it_is_a_service(
+    page_settings: Settings, logged_in_client: TestClient, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    assert logged_in_client.get("/console", follow_redirects=False).status_code == 404
-    service = page_settings.model_copy(update={"console": "http://127.0.0.1:8081"})
-    monkeypatch.setattr(airflow_plugin, "load_settings", lambda: service)
+    monkeypatch.setattr(plugin, "_answer", lambda path: {"page": page} if path == "console" else {})
     answer = logged_in_client.get("/console", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (307, "http://127.0.0.1:8081")
+    assert (answer.status_code, answer.headers["location"]) == (307, page or "http://localhost:1")
 
 
 QUALITY_RUN = SimpleNamespace(dag_id="quality__flights", run_id="manual__1")
@@ -84,8 +83,8 @@ def test_rule_results_require_a_login(page_settings: Settings, logged_in_client:
     answer = logged_in_client.get(link.removeprefix("/headrace"))
     assert (answer.status_code, answer.text) == (200, "<h1>kept</h1>")
     assert "script" not in answer.headers["content-security-policy"]
-    airflow_plugin.pages.dependency_overrides.clear()
-    assert TestClient(airflow_plugin.pages).get("/docs/flights/overview.html").status_code == 401
+    plugin.pages.dependency_overrides.clear()
+    assert TestClient(plugin.pages).get("/docs/flights/overview.html").status_code == 401
 
 
 @pytest.mark.parametrize(

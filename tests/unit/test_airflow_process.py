@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 import pytest
 from airflow.config_templates.airflow_local_settings import DEFAULT_LOGGING_CONFIG
+from headrace_airflow.task_logs import LOGGING_CONFIG, LocalTaskLogs
 from typer.testing import CliRunner
 
-from include.airflow.local_task_logs import LOGGING_CONFIG, LocalTaskLogs
 from include.cli import up as airflow_command
 from include.cli.main import app
 from include.cli.up import NEXT_IN_AIRFLOW
@@ -103,7 +103,7 @@ def test_sqlite_database_waits_for_its_writer_and_readers_do_not(settings: Setti
 def test_log_of_a_running_task_is_read_from_its_file_alone(settings: Settings, tmp_path: Path) -> None:
     """Every log of a running task had "Could not read served logs": there is no log server."""
     given = airflow_environment(settings, load_or_create_keys(settings))
-    assert given["AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS"] == "include.airflow.local_task_logs.LOGGING_CONFIG"
+    assert given["AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS"] == "headrace_airflow.task_logs.LOGGING_CONFIG"
     handler = logging.config.DictConfigurator(LOGGING_CONFIG).configure_handler(  # type: ignore[attr-defined]
         {**LOGGING_CONFIG["handlers"]["task"], "base_log_folder": str(tmp_path), "filters": [], "formatter": None}
     )

@@ -16,7 +16,6 @@ from fastapi.testclient import TestClient
 from test_airflow_api import BEARER, TOKEN
 from test_derived_plan_thresholds import NAME, NOON
 
-from include.airflow import run_listener
 from include.change.plan_parameters import BackfillParameters
 from include.change.recompute import BackfillPlan
 from include.ground.paths import ended_runs_path
@@ -74,17 +73,16 @@ def test_cleared_run_gets_a_plan_after_it_was_ended(client: TestClient, given: S
 
 
 def test_run_that_is_marked_as_failed_gets_no_plan_that_it_requested_before(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, settings: Settings
 ) -> None:
-    monkeypatch.setattr(run_listener, "load_settings", lambda: settings)
-    before = datetime.now(UTC)
-    run_listener.cancel_plan_of(RUN)
+    before, ended = datetime.now(UTC), {"by": "ann", "origin": RUN}
+    client.post("/api/v1/ended-runs", json=ended, headers=BEARER)
     hour = BackfillParameters(start=NOON, end=NOON + timedelta(hours=1))
     with pytest.raises(RunEnded, match=f"run {RUN} has ended"):
         BackfillPlan().plan(settings, NAME, hour, "ann", before, RUN)
     assert (open_plans(settings), find_plan(settings, RUN)) == ([], None)
     assert BackfillPlan().plan(settings, NAME, hour, "ann", datetime.now(UTC), RUN).is_open, "the run was cleared"
-    run_listener.cancel_plan_of(RUN)
+    client.post("/api/v1/ended-runs", json=ended, headers=BEARER)
     assert open_plans(settings) == []
 
 

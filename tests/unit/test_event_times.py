@@ -7,12 +7,12 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from include.airflow.day_completion import complete_days
 from include.change.plan_parameters import format_range
 from include.declare.dataset import declared_dataset
 from include.declare.event_times import FIRST, LAST, after, before, utc_text, watermarks
 from include.declare.windows import Window, parsed_size
 from include.ground.settings import Settings
+from include.serve.airflow_work import complete_days
 from include.serve.charts import moment
 from spark_jobs.backends.local.identities import _may_share
 from spark_jobs.tables.data_files import DataFile, _stats

@@ -16,7 +16,6 @@ import pytest
 from plan_samples import NOON, TO_APPLIED, advanced, plan_at, publication, result_of, sample_plan
 from typer.testing import CliRunner
 
-from include.airflow.stage_operators import RollBack
 from include.change import release as release_plan
 from include.cli import main
 from include.declare.dataset import snapshot_dataset
@@ -27,6 +26,7 @@ from include.plans.journal import SUGGESTED, PlanUnknown, load_plan, record_resu
 from include.plans.lookup import next_plan_id, open_plans
 from include.plans.plan import BACKFILL, REPLAY, Stage
 from include.read.publication import publish
+from include.serve.airflow_work import last_plan
 from include.serve.plan_decisions import PAGE, plans_part
 from spark_jobs.stream.upkeep import AutomaticRemoval
 
@@ -117,11 +117,11 @@ def test_page_of_the_console_opens_the_plans_that_it_shows(settings: Settings) -
 def test_rollback_of_the_last_applied_plan_opens_this_one(settings: Settings) -> None:
     for plan in (first := plan_at(settings, *TO_APPLIED), last := plan_at(settings, *TO_APPLIED)):
         assert plan.stage is Stage.APPLIED
-    operator, found = RollBack(task_id="roll_back", dataset="flights"), []
-    assert opened_by(lambda: found.append(operator._plan_id(settings, "", "ann (a/run)"))) == {last.plan.id}
+    found: list[str] = []
+    assert opened_by(lambda: found.append(last_plan(settings, "flights", "ann (a/run)"))) == {last.plan.id}
     record_result(settings, last.plan.id, result_of(Stage.ROLLED_BACK), "ann (a/run)")
-    assert opened_by(lambda: found.append(operator._plan_id(settings, "", "ann (a/run)"))) == {last.plan.id}
-    assert opened_by(lambda: found.append(operator._plan_id(settings, "", "ann (b/run)"))) == {first.plan.id}
+    assert opened_by(lambda: found.append(last_plan(settings, "flights", "ann (a/run)"))) == {last.plan.id}
+    assert opened_by(lambda: found.append(last_plan(settings, "flights", "ann (b/run)"))) == {first.plan.id}
     assert found == [last.plan.id, last.plan.id, first.plan.id]
 
 

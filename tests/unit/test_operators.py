@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import json
 import traceback
-from datetime import UTC, date, datetime
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow_server import executed, run_context, served
+from headrace_airflow.declarations import asset, report_failure
+from headrace_airflow.operators import (
+    ApplyPlan,
+    ApprovePlan,
+    BuildPlan,
+    ComparePlan,
+    PlanBackfill,
+    PlanReplay,
+    ReportCompleteDays,
+    RollBack,
+    ValidateTables,
+    last_reported_before,
+)
 from plan_samples import SLICE, advanced, plan_at, publication
 
-from include.airflow import (
-    approval_operator,
-    day_completion,
-    plan_operators,
-    quality_operator,
-    run_context,
-    stage_operators,
-)
-from include.airflow.approval_operator import ApprovePlan
-from include.airflow.dag_defaults import asset, plans_asset
-from include.airflow.day_completion import ReportCompleteDays, complete_days, last_reported_before
-from include.airflow.plan_operators import PartitionNotADay, PlanBackfill, PlanReplay, RangeMissing, day_of
-from include.airflow.quality_operator import ValidateTables
-from include.airflow.stage_operators import ApplyPlan, BuildPlan, ComparePlan, RollBack, progress_line
-from include.change import quality as published_quality
 from include.change import recompute as replay_plan
 from include.change import slices as slice_plan
 from include.change import stages as plan_stages
@@ -40,11 +41,12 @@ from include.declare.contract_rules import RuleResult
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import log_path
 from include.ground.settings import Settings
-from include.observe import health
 from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.journal import load_plan, save_comparison
 from include.plans.lookup import find_plan, newest_plans
 from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction, Stage
+from include.serve import airflow_api, airflow_work
+from include.serve.airflow_work import complete_days, progress_line
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ORIGIN = "replay__flights/manual__1"
@@ -55,21 +57,22 @@ FORM: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def own_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Every operator works in the test's own state folder."""
-    for module in (approval_operator, day_completion, plan_operators, run_context, stage_operators, quality_operator):
-        monkeypatch.setattr(module, "load_settings", lambda: settings)
-    return settings
+def own_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """Every operator speaks to a console of the test's own state folder."""
+    with served(settings, monkeypatch):
+        yield settings
 
 
 def context(params: dict[str, Any] | None = None, conf: dict[str, Any] | None = None, **run: Any) -> Any:
-    """Return the part of a run's context that the operators read."""
-    dag, _, name = ORIGIN.partition("/")
-    facts = {"dag_id": dag, "run_id": name, "conf": conf, "partition_key": None, "partition_date": None}
-    task = SimpleNamespace(task_id="task", try_number=1, pushed={})
-    task.xcom_push = task.pushed.__setitem__
-    dag_run = SimpleNamespace(**facts | {"triggering_user_name": "ann"} | run)
-    return {"params": params or {}, "dag_run": dag_run, "ti": task, "exception": ValueError("why")}
+    """Return the context of the run."""
+    return run_context(ORIGIN, params, conf, **run)
+
+
+def context_of(record: PlanRecord, params: dict[str, Any] | None = None, **run: Any) -> Any:
+    """Return the context of the run whose first task created the plan."""
+    found = context(params, **run)
+    found["ti"].pulled["plan"] = {"plan": record.plan.id}
+    return found
 
 
 def planned(settings: Settings, *upto: Stage, origin: str = ORIGIN, kind: str = REPLAY, **fields: Any) -> PlanRecord:
@@ -91,23 +94,30 @@ def test_plan_is_found_by_its_origin(own_settings: Settings) -> None:
 
 @pytest.mark.parametrize(("kind", "raised"), [(Terminal, AirflowFailException), (Transient, AirflowException)])
 def test_terminal_errors_fail_the_task_and_transient_errors_are_retried(
-    kind: type[Terminal], raised: type[Exception]
+    own_settings: Settings, monkeypatch: pytest.MonkeyPatch, kind: type[Terminal], raised: type[Exception]
 ) -> None:
-    with pytest.raises(raised, match="what happened") as reported, run_context.airflow_errors():
+    def fail(*_: object) -> Any:
         raise kind("what happened", "what to do")
-    assert type(reported.value) is raised
-    assert "what to do" in str(reported.value)
+
+    monkeypatch.setattr(airflow_work, "run_plan", fail)
+    monkeypatch.setattr(ReplayPlan, "plan", staticmethod(fail))
+    record = planned(own_settings)
+    for operator in (BuildPlan(task_id="task", dataset="flights"), PlanReplay(task_id="plan", dataset="flights")):
+        with pytest.raises(raised, match="what happened") as reported:
+            executed(operator, context_of(record, FORM))
+        assert isinstance(reported.value, AirflowFailException) is (kind is Terminal)
+        assert "what to do" in str(reported.value)
 
 
 def test_task_failure_is_logged_in_the_state_folder(own_settings: Settings) -> None:
-    run_context.log_failure(context())
-    (line,) = log_path(own_settings, run_context.FAILURES).read_text().splitlines()
+    report_failure(context())
+    (line,) = log_path(own_settings, airflow_api.FAILURES).read_text().splitlines()
     result = json.loads(line)
     assert (result["run"], result["task"], result["error"]) == (ORIGIN, "task", "why")
 
 
 def test_invalid_run_is_refused_before_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplayPlan, "plan", lambda *args: pytest.fail("the planner was called"))
+    monkeypatch.setattr(ReplayPlan, "plan", staticmethod(lambda *args: pytest.fail("the planner was called")))
     operator = PlanReplay(task_id="plan", dataset="flights")
     with pytest.raises(AirflowFailException, match="surprise"):
         operator.execute(context(FORM, conf={"surprise": "{{ 7*7 }}"}))
@@ -169,12 +179,12 @@ def test_backfill_with_a_partition_triggers_quality_by_an_event_without_one(
     own_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An event with a partition reaches only DAGs with partitions: quality was not triggered after backfilled days."""
-    planned(own_settings, *WAY, kind=BACKFILL)
-    monkeypatch.setattr(stage_operators, "confirmed", lambda *_: {"result": "patched"})
-    tables, plans = asset("flights", "silver.flights"), plans_asset("flights")
+    record = planned(own_settings, *WAY, kind=BACKFILL)
+    monkeypatch.setattr(airflow_work, "confirmed", lambda *_: {"result": "patched"})
+    tables, plans = asset("flights", "silver.flights"), asset("flights", "plans.flights")
     events = {tables: Mock(), plans: Mock()}
-    run = context(partition_key="2013-01-02") | {"outlet_events": events}
-    ApplyPlan(task_id="apply", dataset="flights", outlets=[tables, plans]).execute(run)
+    run = context_of(record, partition_key="2013-01-02") | {"outlet_events": events}
+    executed(ApplyPlan(task_id="apply", dataset="flights", outlets=[tables, plans]), run)
     events[tables].add_partitions.assert_called_once_with("2013-01-02")
     events[plans].add_partitions.assert_not_called()
     assert events[plans].extra["result"] == "patched"
@@ -192,11 +202,11 @@ def test_backfill_waits_for_a_conflicting_plan_and_skips_an_empty_day(monkeypatc
     def nothing(*args: Any) -> PlanRecord:
         raise RangeEmpty("flights", "events", "no published event lies there", "-")
 
-    monkeypatch.setattr(BackfillPlan, "plan", in_the_way)
+    monkeypatch.setattr(BackfillPlan, "plan", staticmethod(in_the_way))
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(day)
-    assert deferred.value.trigger.serialize()[1] == {"plan": "replay-flights-1"}
-    monkeypatch.setattr(BackfillPlan, "plan", nothing)
+    assert deferred.value.trigger.serialize()[1]["plan"] == "replay-flights-1"
+    monkeypatch.setattr(BackfillPlan, "plan", staticmethod(nothing))
     with pytest.raises(AirflowSkipException, match="no published event"):
         operator.execute(day)
     arguments = {**BACKFILL_FORM, "start": "2013-01-02T00:00:00Z", "end": "2013-01-03T00:00:00Z"}
@@ -204,15 +214,25 @@ def test_backfill_waits_for_a_conflicting_plan_and_skips_an_empty_day(monkeypatc
         operator.execute(context(arguments))
 
 
-def test_partition_key_gives_the_day() -> None:
-    day = date(2013, 1, 2)
-    assert day_of(context(partition_key="2013-01-02")) == day
-    assert day_of(context(partition_key="x", partition_date=datetime(2013, 1, 2, tzinfo=UTC))) == day
-    with pytest.raises(RangeMissing):
-        day_of(context())
+def test_partition_key_gives_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges: list[Any] = []
+
+    def planning(settings: Settings, dataset: str, parameters: Any, *_: Any) -> PlanRecord:
+        ranges.append((parameters.start, parameters.end))
+        raise RangeEmpty(dataset, "events", "no published event lies there", "-")
+
+    monkeypatch.setattr(BackfillPlan, "plan", staticmethod(planning))
+    monkeypatch.setattr(airflow_api, "published_windows", lambda *_: [])
+    operator, midnight = PlanBackfill(task_id="plan", dataset="flights"), datetime(2013, 1, 2, tzinfo=UTC)
+    for run in ({"partition_key": "2013-01-02"}, {"partition_key": "x", "partition_date": midnight}):
+        with pytest.raises(AirflowSkipException):
+            operator.execute(context(BACKFILL_FORM, **run))
+    assert ranges == [(midnight, midnight + timedelta(days=1))] * 2
+    with pytest.raises(AirflowFailException, match="neither start and end nor a partition"):
+        operator.execute(context(BACKFILL_FORM))
     for strange in ("2013-01-02T03:00:00+02:00", "2013-02-30", "20130102", "{{ ds }}"):
-        with pytest.raises(PartitionNotADay):
-            day_of(context(partition_key=strange))
+        with pytest.raises(AirflowFailException, match="is not a day"):
+            operator.execute(context(BACKFILL_FORM, partition_key=strange))
 
 
 def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
@@ -230,7 +250,7 @@ def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
 
 def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     watermark = datetime(2013, 1, 4, 1, tzinfo=UTC)
-    monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=watermark))
+    monkeypatch.setattr(airflow_api, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=watermark))
     tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
     operator = ReportCompleteDays(task_id="days", dataset="flights", outlets=tables)
     memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
@@ -251,7 +271,7 @@ def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: 
     assert operator.execute(audit_context("7")) == days, "a retry reports them again"
     with pytest.raises(AirflowSkipException, match="no day has become complete"):
         operator.execute(audit_context("8"))
-    monkeypatch.setattr(health, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=None))
+    monkeypatch.setattr(airflow_api, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=None))
     with pytest.raises(AirflowSkipException, match="nothing is complete"):
         operator.execute(audit_context("9"))
     audited.clear()
@@ -268,21 +288,21 @@ def test_completed_stage_is_not_repeated(
 ) -> None:
     monkeypatch.setattr(plan_stages, function, lambda *args: pytest.fail("the work was done again"))
     record = planned(own_settings, *done)
-    result = operator(task_id="task", dataset="flights").execute(context())
+    result = executed(operator(task_id="task", dataset="flights"), context_of(record))
     assert result["plan"] == record.plan.id
     assert load_plan(own_settings, record.plan.id) == record
 
 
 @pytest.mark.parametrize("end", [(Stage.CANCELLED,), (Stage.BUILT, Stage.COMPARED, Stage.REJECTED)])
 def test_ended_plan_is_not_continued(own_settings: Settings, end: tuple[Stage, ...]) -> None:
-    planned(own_settings, *end)
+    record = planned(own_settings, *end)
     with pytest.raises(AirflowFailException, match=str(end[-1])):
-        BuildPlan(task_id="build", dataset="flights").execute(context())
+        executed(BuildPlan(task_id="build", dataset="flights"), context_of(record))
 
 
 def test_apply_of_a_run_without_a_plan_fails() -> None:
     with pytest.raises(AirflowFailException, match="has no plan"):
-        ApplyPlan(task_id="apply", dataset="flights").execute(context())
+        executed(ApplyPlan(task_id="apply", dataset="flights"), context())
 
 
 def test_apply_fails_unless_the_tables_confirm_it(own_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,17 +311,17 @@ def test_apply_fails_unless_the_tables_confirm_it(own_settings: Settings, monkey
     def not_there(settings: Settings, record: PlanRecord) -> dict[str, Any]:
         raise not_confirmed(record, "silver has no commit of it")
 
-    monkeypatch.setattr(plan_stages, "confirm", not_there)
+    monkeypatch.setattr(airflow_work, "confirm", not_there)
     with pytest.raises(AirflowFailException, match="silver has no commit of it"):
-        ApplyPlan(task_id="apply", dataset="flights").execute(context())
+        executed(ApplyPlan(task_id="apply", dataset="flights"), context_of(record))
     assert load_plan(own_settings, record.plan.id).stage is Stage.APPLIED
 
 
 def test_policy_approves_an_equal_plan(own_settings: Settings) -> None:
     record = planned(own_settings, *WAY[:2], verdict="equal")
-    result = ApprovePlan(task_id="approve", dataset="flights").execute(context())
+    result = ApprovePlan(task_id="approve", dataset="flights").execute(context_of(record))
     assert result == {"plan": record.plan.id, "stage": "approved", "by": "policy"}
-    assert ApprovePlan(task_id="approve", dataset="flights").execute(context()) == result, (
+    assert ApprovePlan(task_id="approve", dataset="flights").execute(context_of(record)) == result, (
         "a second run changes nothing"
     )
 
@@ -316,7 +336,10 @@ def test_question_names_new_columns_and_values_before_and_after_and_links_the_co
         columns_added=["plane_age"], samples={"changed": [sample]},
     )  # fmt: skip
     save_comparison(own_settings, record.plan.id, Comparison("flights", "a", "b", 3, 0.0, [table]), "")
-    body = ApprovePlan(task_id="approve", dataset="flights")._body(own_settings, record)
+    bodies: list[str] = []
+    monkeypatch.setattr(ApprovalOperator, "execute", lambda each, _: bodies.append(each.body))
+    ApprovePlan(task_id="approve", dataset="flights").execute(context_of(record))
+    (body,) = bodies
     assert "`plane_age` `new column`" in body
     assert "before: `delay=3`" in body
     assert "after: `delay=4`" in body
@@ -326,7 +349,7 @@ def test_question_names_new_columns_and_values_before_and_after_and_links_the_co
 def test_held_plan_fails_without_asking_for_approval(own_settings: Settings) -> None:
     record = planned(own_settings, *WAY[:2], verdict="held", blocked_by=("gold.route_days: few_rows",))
     with pytest.raises(AirflowFailException, match="few_rows"):
-        ApprovePlan(task_id="approve", dataset="flights").execute(context())
+        ApprovePlan(task_id="approve", dataset="flights").execute(context_of(record))
     assert load_plan(own_settings, record.plan.id).stage is Stage.COMPARED
 
 
@@ -339,7 +362,7 @@ def test_decision_is_recorded_with_its_author(own_settings: Settings, option: st
         "responded_at": NOON,
         "responded_by_user": {"id": "7", "name": "bob"},
     }
-    result = ApprovePlan(task_id="approve", dataset="flights").execute_complete(context(), answered)
+    result = ApprovePlan(task_id="approve", dataset="flights").execute_complete(context_of(record), answered)
     assert (result["stage"], result["by"]) == (str(stage), "bob")
     assert load_plan(own_settings, record.plan.id).stage is stage
 
@@ -352,21 +375,21 @@ def test_last_applied_plan_is_rolled_back_and_a_retry_rolls_back_no_other(
     def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
         return advanced(settings, record, Stage.ROLLED_BACK, by=by)
 
-    monkeypatch.setattr(plan_stages, "roll_back", roll_back)
+    monkeypatch.setattr(airflow_work, "roll_back", roll_back)
     facts = ("rolled_back", "aaa", 3, "rolled back")
-    monkeypatch.setattr(plan_stages, "confirm", lambda _, record: Confirmation(record.plan.id, *facts))
+    monkeypatch.setattr(airflow_work, "confirm", lambda _, record: Confirmation(record.plan.id, *facts))
     operator = RollBack(task_id="roll_back", dataset="flights")
     for _ in range(2):
-        assert operator.execute(context({"plan": ""}))["plan"] == last.plan.id
+        assert executed(operator, context({"plan": ""}))["plan"] == last.plan.id
     assert load_plan(own_settings, first.plan.id).stage is Stage.APPLIED
 
 
 def test_plan_of_another_dataset_is_not_rolled_back(own_settings: Settings) -> None:
     record = planned(own_settings, *WAY)
     with pytest.raises(AirflowFailException, match="is not about weather"):
-        RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": record.plan.id}))
+        executed(RollBack(task_id="roll_back", dataset="weather"), context({"plan": record.plan.id}))
     with pytest.raises(AirflowFailException, match="no plan is applied"):
-        RollBack(task_id="roll_back", dataset="weather").execute(context({"plan": ""}))
+        executed(RollBack(task_id="roll_back", dataset="weather"), context({"plan": ""}))
 
 
 def answered(own_settings: Settings, *actions: str) -> PublishedChecks:
@@ -383,16 +406,16 @@ def answered(own_settings: Settings, *actions: str) -> PublishedChecks:
 def test_blocking_rule_fails_the_task(
     own_settings: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool
 ) -> None:
-    monkeypatch.setattr(published_quality, "validate_published", lambda *args: answered(own_settings, action))
+    monkeypatch.setattr(airflow_work, "validate_published", lambda *args: answered(own_settings, action))
     asking = ValidateTables(task_id="validate", dataset="flights")
     if not fails:
-        result = asking.execute(context())
+        result = executed(asking, context())
         assert result == {"release": "aaa", "batch": 3, "evaluated": 2, "failed": ["gold.days, sums (warn): 7"]}
         return
     with pytest.raises(AirflowFailException, match=rf"1 blocking rules failed.*gold.days, sums \({action}\): 7"):
-        asking.execute(context())
+        executed(asking, context())
 
 
 def test_unpublished_tables_are_not_validated() -> None:
     with pytest.raises(AirflowSkipException, match="flights"):
-        ValidateTables(task_id="validate", dataset="flights").execute(context())
+        executed(ValidateTables(task_id="validate", dataset="flights"), context())

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from console_client import console_client, logged_in, with_passwords
 from fastapi.testclient import TestClient
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from include.airflow import run_parameters
-from include.airflow.run_parameters import ParamsRefused, validated_params
 from include.change import plan_parameters
 from include.ground import paths
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
-from include.serve import airflow_api
+from include.serve import forms
 
 OUTSIDE = (
     "../../x",
@@ -65,14 +63,14 @@ def test_every_path_function_is_tried() -> None:
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_params_of_a_run_name_no_dataset_elsewhere(name: str) -> None:
-    with pytest.raises(ParamsRefused):
-        validated_params(run_parameters.AuditParameters, {"datasets": [name], "full": False})
-    with pytest.raises(ParamsRefused):
-        validated_params(run_parameters.RollbackParameters, {"plan": name or "/"})
+    with pytest.raises(ValidationError):
+        forms.AuditParameters.model_validate({"datasets": [name], "full": False})
+    with pytest.raises(ValidationError):
+        forms.RollbackParameters.model_validate({"plan": name or "/"})
 
 
 def models() -> Iterator[type[BaseModel]]:
-    for module in (airflow_api, run_parameters, plan_parameters):
+    for module in (forms, plan_parameters):
         for _, found in inspect.getmembers(module, inspect.isclass):
             if issubclass(found, BaseModel) and found.__module__ == module.__name__:
                 yield found

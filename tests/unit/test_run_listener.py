@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +11,14 @@ import pyarrow as pa
 import pytest
 from airflow._shared.listeners.spec import taskinstance
 from airflow.listeners.spec import dagrun
+from airflow_server import served
 from deltalake import write_deltalake
+from headrace_airflow import listener
+from headrace_airflow.listener import cancel_plan, release_watched
+from headrace_airflow.plugin import HeadracePlugin
 from plan_samples import plan_at
 from pluggy import PluginManager
 
-from include.airflow import run_listener
-from include.airflow.airflow_plugin import HeadracePlugin
-from include.airflow.run_listener import cancel_plan_of, release_watched, start_cancelling
 from include.ground.paths import silver_path
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
@@ -28,10 +31,17 @@ MANUALLY = "Dag Run's state was manually set to `success`."
 
 
 @pytest.fixture(autouse=True)
-def own_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(run_listener, "load_settings", lambda: settings)
+def own_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     write_deltalake(silver_path(settings, "flights", "aaa"), pa.table({"x": [1]}))
-    return settings
+    with served(settings, monkeypatch):
+        yield settings
+
+
+def waited() -> None:
+    """Wait until the listener has done what it began."""
+    for thread in threading.enumerate():
+        if thread.name == "headrace listener":
+            thread.join(30)
 
 
 def run_of(dag: str, run: str = RUN) -> Any:
@@ -39,6 +49,7 @@ def run_of(dag: str, run: str = RUN) -> Any:
 
 
 def is_desired(settings: Settings) -> bool:
+    waited()
     desired = desired_stream(settings, "flights")
     return desired is not None and desired.desired
 
@@ -47,14 +58,14 @@ def is_desired(settings: Settings) -> bool:
 def test_marked_run_releases_its_stream_without_a_triggerer(own_settings: Settings, hook: str) -> None:
     """The stop was lost while the triggerer was dead: Airflow showed success, and the stream ran on."""
     request_stream(own_settings, "flights", f"{STREAM}/{RUN}")
-    getattr(run_listener, hook)(run_of(STREAM), MANUALLY)
+    getattr(listener, hook)(run_of(STREAM), MANUALLY)
     assert not is_desired(own_settings)
 
 
 def test_marked_task_releases_the_stream_too(own_settings: Settings) -> None:
     for mark in (
-        lambda: run_listener.on_task_instance_success(None, run_of(STREAM)),
-        lambda: run_listener.on_task_instance_failed(
+        lambda: listener.on_task_instance_success(None, run_of(STREAM)),
+        lambda: listener.on_task_instance_failed(
             None, run_of(STREAM), "TaskInstance's state was manually set to `failed`."
         ),
     ):
@@ -65,19 +76,19 @@ def test_marked_task_releases_the_stream_too(own_settings: Settings) -> None:
 
 def test_run_that_ended_by_itself_leaves_its_stream_requested(own_settings: Settings) -> None:
     request_stream(own_settings, "flights", f"{STREAM}/{RUN}")
-    run_listener.on_dag_run_failed(run_of(STREAM), "task_failure")
-    run_listener.on_dag_run_success(run_of(STREAM), "success")
-    run_listener.on_task_instance_success("running", run_of(STREAM))
-    run_listener.on_task_instance_failed("running", run_of(STREAM), ValueError("the stream failed"))
+    listener.on_dag_run_failed(run_of(STREAM), "task_failure")
+    listener.on_dag_run_success(run_of(STREAM), "success")
+    listener.on_task_instance_success("running", run_of(STREAM))
+    listener.on_task_instance_failed("running", run_of(STREAM), ValueError("the stream failed"))
     assert is_desired(own_settings)
 
 
 def test_stream_that_somebody_requested_since_stays(own_settings: Settings) -> None:
     request_stream(own_settings, "flights", f"{STREAM}/{RUN}")
     request_stream(own_settings, "flights", f"{STREAM}/the next one")
-    assert not release_watched(STREAM, RUN)
+    release_watched(STREAM, RUN)
     assert is_desired(own_settings)
-    assert not release_watched("audit", RUN)
+    assert release_watched("audit", RUN) is None
 
 
 @pytest.mark.parametrize("stage", [None, Stage.BUILT, Stage.COMPARED, Stage.APPROVED])
@@ -86,32 +97,35 @@ def test_plan_of_a_run_marked_as_failed_is_cancelled(own_settings: Settings, sta
     stages = (Stage.BUILT, Stage.COMPARED, Stage.APPROVED)
     upto = stages[: stages.index(stage) + 1] if stage else ()
     record = plan_at(own_settings, *upto, kind=REPLAY, origin=f"{REPLAY_DAG}/{RUN}")
-    cancel_plan_of(f"{REPLAY_DAG}/{RUN}")
+    cancel_plan(REPLAY_DAG, RUN)
+    waited()
     record = load_plan(own_settings, record.plan.id)
     assert (record.stage, record.events[-1].by) == (Stage.CANCELLED, f"{REPLAY_DAG}/{RUN}, marked as failed")
 
 
 def test_only_a_failed_mark_of_a_plans_run_cancels(own_settings: Settings) -> None:
     record = plan_at(own_settings, Stage.BUILT, kind=REPLAY, origin=f"{REPLAY_DAG}/{RUN}")
-    run_listener.on_dag_run_success(run_of(REPLAY_DAG), MANUALLY)
-    run_listener.on_dag_run_failed(run_of(REPLAY_DAG), "task_failure")
-    assert start_cancelling(STREAM, RUN) is None
+    listener.on_dag_run_success(run_of(REPLAY_DAG), MANUALLY)
+    listener.on_dag_run_failed(run_of(REPLAY_DAG), "task_failure")
+    waited()
+    assert cancel_plan(STREAM, RUN) is None
     assert load_plan(own_settings, record.plan.id).is_open
-    cancel_plan_of("replay__flights/unknown")
-    thread = start_cancelling(REPLAY_DAG, RUN)
+    cancel_plan(REPLAY_DAG, "unknown")
+    thread = cancel_plan(REPLAY_DAG, RUN)
     assert thread is not None
     thread.join(30)
     assert load_plan(own_settings, record.plan.id).stage is Stage.CANCELLED
-    cancel_plan_of(f"{REPLAY_DAG}/{RUN}")
+    cancel_plan(REPLAY_DAG, RUN)
+    waited()
 
 
 def test_airflow_calls_the_listener(own_settings: Settings) -> None:
     """Of the plugin, by the names and arguments of Airflow's own specification."""
-    assert HeadracePlugin.listeners == [run_listener]
+    assert HeadracePlugin.listeners == [listener]
     manager = PluginManager("airflow")
     for specification in (dagrun, taskinstance):
         manager.add_hookspecs(specification)
-    manager.register(run_listener)
+    manager.register(listener)
     manager.check_pending()
     request_stream(own_settings, "flights", f"{STREAM}/{RUN}")
     manager.hook.on_dag_run_success(dag_run=run_of(STREAM), msg=MANUALLY)

@@ -2,49 +2,59 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from airflow.sdk import Param
 from airflow.sdk.exceptions import ParamValidationError
+from pydantic import ValidationError
 
-from include.airflow import dag_forms
-from include.airflow.run_parameters import (
-    AuditParameters,
-    BackfillRun,
-    ParamsRefused,
-    ReleaseRun,
-    RollbackParameters,
-    StreamParameters,
-    validated_params,
-)
-from include.change.plan_parameters import Parameters, ReplayParameters
+from include.change.plan_parameters import Form, Parameters, ReleaseParameters, ReplayParameters
+from include.serve import forms
+from include.serve.airflow_api import wrong_body
+from include.serve.forms import AuditParameters, BackfillRun, RollbackParameters, StreamParameters
 
-FORMS: dict[type[Parameters], dag_forms.Form] = {
-    StreamParameters: dag_forms.stream_form(),
-    ReleaseRun: dag_forms.release_form(["weather_delays"]),
-    BackfillRun: dag_forms.backfill_form(),
-    ReplayParameters: dag_forms.replay_form(),
-    RollbackParameters: dag_forms.rollback_form(),
-    AuditParameters: dag_forms.audit_form(["flights"]),
-}
+Model = TypeVar("Model", bound=Parameters)
+FORMS = {model: forms.dag_form(model, {"with": ["weather_delays"]}) for model in forms.FORMS.values()}
 DAY = {"start": "2013-01-02T00:00:00+00:00", "end": "2013-01-03T00:00:00Z"}
 
 
 def form_values(model: type[Parameters], **more: Any) -> dict[str, Any]:
     """Return a form's default values, some of them replaced."""
-    return {name: param.value for name, param in FORMS[model].items()} | more
+    return {name: field["default"] for name, field in FORMS[model].items()} | more
 
 
-def refusal(model: type[Parameters], **more: Any) -> ParamsRefused:
-    with pytest.raises(ParamsRefused) as refused:
+def validated_params(model: type[Model], given: dict[str, Any]) -> Model:
+    return model.model_validate_json(json.dumps(given, default=str))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A refusal by the API: the sentence that Airflow's task shows, and the parameter that it names."""
+
+    sentence: str
+
+    @property
+    def param(self) -> str:
+        return self.sentence.partition("'")[2].partition("'")[0] if self.sentence.startswith("param ") else ""
+
+
+def refusal(model: type[Parameters], **more: Any) -> Refusal:
+    with pytest.raises(ValidationError) as refused:
         validated_params(model, form_values(model, **more))
-    return refused.value
+    return Refusal(json.loads(wrong_body(refused.value.errors()).body)["error"])
 
 
 @pytest.mark.parametrize("model", FORMS)
 def test_form_has_exactly_the_fields_of_its_model(model: type[Parameters]) -> None:
     assert set(FORMS[model]) == {field.alias or name for name, field in model.model_fields.items()}
+
+
+def test_form_shows_the_choices_that_the_platform_knows() -> None:
+    assert FORMS[ReleaseParameters]["with"]["examples"] == ["weather_delays"]
 
 
 @pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayParameters])
@@ -97,7 +107,7 @@ def test_replay_range_is_given_by_time_batches_or_offsets() -> None:
 def test_wrong_value_is_refused_with_its_parameter(param: str, value: Any) -> None:
     refused = refusal(ReplayParameters, **{param: value})
     assert refused.param.split(".")[0] == param
-    assert "nothing was done" in str(refused)
+    assert "nothing was done" in refused.sentence
 
 
 @pytest.mark.parametrize(
@@ -118,7 +128,7 @@ def test_wrong_value_is_refused_with_its_parameter(param: str, value: Any) -> No
     ],
 )
 def test_contradictory_parameters_are_refused(given: dict[str, Any], why: str) -> None:
-    assert why in refusal(ReplayParameters, **given).why
+    assert why in refusal(ReplayParameters, **given).sentence
 
 
 @pytest.mark.parametrize("plan", ["silver; DROP TABLE x", "../../etc", "{{ ds }}", "replay-flights-1\n", "replay"])
@@ -127,7 +137,7 @@ def test_malformed_plan_name_is_refused(plan: str) -> None:
 
 
 def test_long_value_is_truncated_in_the_message() -> None:
-    assert len(str(refusal(ReleaseRun, threshold="x" * 10_000_000))) < 500
+    assert len(refusal(ReleaseParameters, threshold="x" * 10_000_000).sentence) < 500
 
 
 def test_unknown_parameter_is_named() -> None:
@@ -135,25 +145,25 @@ def test_unknown_parameter_is_named() -> None:
 
 
 FORM_VALUES = [
-    (dag_forms.replay_form(), "last_batch", 2**63 - 1, 2**63),
-    (dag_forms.replay_form(), "first_batch", 0, -1),
-    (dag_forms.replay_form(), "offsets", {"0": [0, 2**63 - 1]}, {"0": [0, 2**63]}),
-    (dag_forms.replay_form(), "offsets", None, {"0": [1, 2, 3]}),
-    (dag_forms.replay_form(), "offsets", {"1": [0, 1]}, {"one": [0, 1]}),
-    (dag_forms.replay_form(), "start", "2013-01-02T00:00:00.000Z", "2013-01-02"),
-    (dag_forms.backfill_form(), "end", "2013-01-02 00:00+01:00", "tomorrow"),
-    (dag_forms.backfill_form(), "end", None, "{{ ds }}"),
-    (dag_forms.stream_form(), "lag_seconds", 300, 1e12),
-    (dag_forms.stream_form(), "grace_seconds", 0, 1e12),
+    (FORMS[ReplayParameters], "last_batch", 2**63 - 1, 2**63),
+    (FORMS[ReplayParameters], "first_batch", 0, -1),
+    (FORMS[ReplayParameters], "offsets", {"0": [0, 2**63 - 1]}, {"0": [0, 2**63]}),
+    (FORMS[ReplayParameters], "offsets", None, {"0": [1, 2, 3]}),
+    (FORMS[ReplayParameters], "offsets", {"1": [0, 1]}, {"one": [0, 1]}),
+    (FORMS[ReplayParameters], "start", "2013-01-02T00:00:00.000Z", "2013-01-02"),
+    (FORMS[BackfillRun], "end", "2013-01-02 00:00+01:00", "tomorrow"),
+    (FORMS[BackfillRun], "end", None, "{{ ds }}"),
+    (FORMS[StreamParameters], "lag_seconds", 300, 1e12),
+    (FORMS[StreamParameters], "grace_seconds", 0, 1e12),
 ]
 
 
 @pytest.mark.parametrize(("form", "field", "right", "wrong"), FORM_VALUES)
 def test_form_itself_refuses_numbers_and_times_out_of_bounds(
-    form: dag_forms.Form, field: str, right: object, wrong: object
+    form: Form, field: str, right: object, wrong: object
 ) -> None:
     """Airflow answers the trigger with 400: a number of more than 64 bits in a run ended the DAG processor."""
-    param = form[field]
+    param = Param(**form[field])
     assert param.resolve(right) == right
     with pytest.raises(ParamValidationError):
         param.resolve(wrong)
@@ -161,12 +171,12 @@ def test_form_itself_refuses_numbers_and_times_out_of_bounds(
 
 def test_descriptions_of_forms_are_plain_text() -> None:
     for form in FORMS.values():
-        assert not [name for name, param in form.items() if "*" in (param.description or "")]
+        assert not [name for name, param in form.items() if "*" in (param["description"] or "")]
 
 
 def test_forms_hand_their_threshold_to_the_plan() -> None:
     form = {"threshold": 0.25, "dry_run": False}
-    assert ReleaseRun.model_validate(form).plan.threshold == 0.25
+    assert ReleaseParameters.model_validate(form).threshold == 0.25
     since, until = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
     backfill = BackfillRun.model_validate({**form, "start": None, "end": None, "reference": "as-of"})
     assert backfill.plan(since, until).threshold == 0.25

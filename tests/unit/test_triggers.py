@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from airflow.triggers.base import BaseTrigger
+from airflow_server import fired, served
+from headrace_airflow.triggers import PlanClosed, StreamEnds, WorkDone
 
-from include.airflow.triggers import PlanClosed, StreamWatch
 from include.ground.settings import Settings
-from include.observe.health import (
-    BREACHED,
-    FAILED,
-    RELEASED,
-    LagLimit,
-    ServiceLevelMonitor,
-    StreamHealth,
-    health_line,
-)
+from include.observe.health import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, StreamHealth, health_line
 from include.plans.journal import record_result, save_plan
 from include.plans.plan import REPLAY, Cancelled, Plan, Prediction
 from include.state.process_states import ProcessState
@@ -93,67 +87,91 @@ def test_health_is_formatted_as_one_line() -> None:
     assert health_line(unknown) == "flights: running (why), batch 7, lag unknown behind"
 
 
-def test_stopping_the_run_releases_its_stream(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.airflow.triggers.load_settings", lambda: settings)
-    mine = request_stream(settings, "flights", "stream__flights/1")
-    trigger = StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30)
-    trigger.release()
-    stream = desired_stream(settings, "flights")
+REQUESTER = "stream__flights/1"
+
+
+def stream_ends(since: datetime) -> StreamEnds:
+    return StreamEnds("headrace_default", "flights", REQUESTER, since.isoformat(), 60, 3600)
+
+
+@pytest.fixture
+def own_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    with served(settings, monkeypatch):
+        yield settings
+
+
+def test_stopping_the_run_releases_its_stream(own_settings: Settings) -> None:
+    mine = request_stream(own_settings, "flights", REQUESTER)
+    asyncio.run(stream_ends(mine.since).on_kill())
+    stream = desired_stream(own_settings, "flights")
     assert stream is not None
-    assert (stream.desired, stream.by) == (False, "stream__flights/1, stopped")
+    assert (stream.desired, stream.by) == (False, f"{REQUESTER}, stopped")
 
 
-@pytest.mark.parametrize(("later", "is_desired"), [("stream__flights/1", True), ("headrace up", False)])
+@pytest.mark.parametrize(("later", "is_desired"), [(REQUESTER, True), ("headrace up", False)])
 def test_stopping_a_run_keeps_a_stream_that_was_requested_again(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, later: str, *, is_desired: bool
+    own_settings: Settings, later: str, *, is_desired: bool
 ) -> None:
     """A cleared task may want its stream again before the triggerer has heard that it was stopped."""
-    monkeypatch.setattr("include.airflow.triggers.load_settings", lambda: settings)
-    mine = request_stream(settings, "flights", "stream__flights/1")
-    request_stream(settings, "flights", later)
-    StreamWatch("flights", "stream__flights/1", mine.since.isoformat(), 60, 30).release()
-    stream = desired_stream(settings, "flights")
+    mine = request_stream(own_settings, "flights", REQUESTER)
+    request_stream(own_settings, "flights", later)
+    asyncio.run(stream_ends(mine.since).on_kill())
+    stream = desired_stream(own_settings, "flights")
     assert stream is not None
     assert stream.desired is is_desired
 
 
-@pytest.mark.parametrize("trigger", [PlanClosed("replay-flights-1"), StreamWatch("flights", "a/b", "2026-01-01", 1, 2)])
-def test_trigger_is_restored_from_its_serialized_form(trigger: PlanClosed | StreamWatch) -> None:
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        PlanClosed("headrace_default", "replay-flights-1"),
+        StreamEnds("headrace_default", "flights", "a/b", "2026-01-01", 1, 2),
+        WorkDone("headrace_default", "audit audit/1"),
+    ],
+)
+def test_trigger_is_restored_from_its_serialized_form(trigger: BaseTrigger) -> None:
     path, facts = trigger.serialize()
     assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
     assert type(trigger)(**facts).serialize() == trigger.serialize()
 
 
-def first_event(trigger: PlanClosed | StreamWatch, meanwhile: Callable[[], object]) -> dict[str, Any]:
+def first_event(trigger: BaseTrigger, meanwhile: Callable[[], object]) -> dict[str, Any]:
     """Run a trigger as the triggerer does, call `meanwhile` while it polls, and return its event's payload."""
 
     async def fired() -> dict[str, Any]:
         events = trigger.run()
         waiting = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.5)
         assert not waiting.done(), "it fired at once"
-        meanwhile()
+        await asyncio.to_thread(meanwhile)
         event = await asyncio.wait_for(waiting, 30)
         return dict(event.payload)
 
     return asyncio.run(fired())
 
 
-def test_watch_ends_when_the_stream_is_released(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_ends_when_the_stream_is_released(own_settings: Settings) -> None:
     """Nothing runs yet: unknown values do not end the watch."""
-    monkeypatch.setattr("include.airflow.triggers.load_settings", lambda: settings)
-    monkeypatch.setattr("include.airflow.triggers.POLL_SECONDS", 0.05)
-    stream = request_stream(settings, "flights", "stream__flights/1")
-    trigger = StreamWatch("flights", "stream__flights/1", stream.since.isoformat(), 60, 3600)
-    event = first_event(trigger, lambda: release_stream(settings, "flights", "headrace down"))
+    stream = request_stream(own_settings, "flights", REQUESTER)
+    event = first_event(stream_ends(stream.since), lambda: release_stream(own_settings, "flights", "headrace down"))
     assert (event["outcome"], "headrace down" in event["why"]) == (RELEASED, True)
 
 
-def test_trigger_fires_when_the_plan_is_closed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.airflow.triggers.load_settings", lambda: settings)
-    monkeypatch.setattr("include.airflow.triggers.POLL_SECONDS", 0.05)
+def test_watch_fails_when_the_stream_breaches_its_level_for_longer_than_its_grace(own_settings: Settings) -> None:
+    stream = request_stream(own_settings, "flights", REQUESTER)
+    trigger = StreamEnds("headrace_default", "flights", REQUESTER, stream.since.isoformat(), 60, 1.0)
+    event = first_event(trigger, lambda: None)
+    assert (event["outcome"], event["why"].endswith("for more than 1 s")) == (BREACHED, True)
+
+
+def test_work_that_the_server_does_not_know_is_lost(own_settings: Settings) -> None:
+    assert fired(WorkDone("headrace_default", "audit audit/1")) == {"work": None}
+
+
+def test_trigger_fires_when_the_plan_is_closed(own_settings: Settings) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     plan = Plan("replay-flights-1", REPLAY, "flights", "a", "a", now, "ann", 0.0, [], Prediction(1, 2, 3, 4, 5.0, 6.0))
-    save_plan(settings, plan)
-    closed = first_event(PlanClosed(plan.id), lambda: record_result(settings, plan.id, Cancelled(), "ann"))
+    save_plan(own_settings, plan)
+    trigger = PlanClosed("headrace_default", plan.id)
+    closed = first_event(trigger, lambda: record_result(own_settings, plan.id, Cancelled(), "ann"))
     assert closed == {"plan": plan.id}

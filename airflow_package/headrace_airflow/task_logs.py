@@ -21,5 +21,5 @@ class LocalTaskLogs(FileTaskHandler):
 
 
 LOGGING_CONFIG: dict[str, Any] = copy.deepcopy(DEFAULT_LOGGING_CONFIG)
-"""Named in `[logging] logging_config_class` (include/run/airflow_process.py)."""
+"""Named in `[logging] logging_config_class` by `headrace up --airflow`."""
 LOGGING_CONFIG["handlers"]["task"]["class"] = f"{LocalTaskLogs.__module__}.{LocalTaskLogs.__name__}"

@@ -14,9 +14,9 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from headrace_airflow.headrace_connection import HeadraceConnection, NotKnown, Refused
+from headrace_airflow.connection import HeadraceConnection, NotKnown, Refused
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 3.0
 LOG_SECONDS = 60.0
 
 
@@ -31,7 +31,7 @@ class RemoteTrigger(BaseTrigger):
         """Return the connection; Airflow's secrets are read outside of the event loop."""
         return await sync_to_async(HeadraceConnection)(self.connection)
 
-    async def answer(self, server: HeadraceConnection, path: str, **query: float) -> dict[str, Any] | None:
+    async def answer(self, server: HeadraceConnection, path: str, **query: str | float) -> dict[str, Any] | None:
         """Return the server's answer, None while it does not answer."""
         try:
             return await asyncio.to_thread(server.request, "GET", path, None, **query)
@@ -63,7 +63,7 @@ class StreamEnds(RemoteTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll the stream's health until the watch ends."""
-        server, began, logged = await self.connected(), dict[str, float](), -LOG_SECONDS
+        server, began, logged, state = await self.connected(), dict[str, float](), 0.0, ""
         while True:
             health = await self.answer(server, f"streams/{self.dataset}", lag_seconds=self.lag_seconds)
             if health is not None:
@@ -77,8 +77,8 @@ class StreamEnds(RemoteTrigger):
                     why = f"{health['breaches'][lasting[0]]}, for more than {self.grace_seconds:g} s"
                     yield TriggerEvent({"outcome": "breached", "why": why})
                     return
-                if now - logged >= LOG_SECONDS:
-                    logged = now
+                if health["state"] != state or now - logged >= LOG_SECONDS:
+                    state, logged = health["state"], now
                     self.log.info("%s", health["line"])
             await asyncio.sleep(POLL_SECONDS)
 
@@ -91,32 +91,33 @@ class StreamEnds(RemoteTrigger):
 
 
 class WorkDone(RemoteTrigger):
-    """Fires when what runs at `path` is done, or is not known to the server any more, as after its restart."""
+    """Fires when a piece of work is done, or is not known to the server any more, as after its restart."""
 
-    def __init__(self, connection: str, path: str) -> None:
+    def __init__(self, connection: str, key: str) -> None:
         super().__init__(connection)
-        self.path = path
+        self.key = key
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments of this trigger."""
-        return f"{__name__}.{type(self).__name__}", {"connection": self.connection, "path": self.path}
+        return f"{__name__}.{type(self).__name__}", {"connection": self.connection, "key": self.key}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until the work is done; the event has its state, or the plan with it."""
-        server, before = await self.connected(), ""
+        """Poll until the work is done, and log its new lines; the event has its state, None when it is lost."""
+        server, logged = await self.connected(), 0
         while True:
             try:
-                found = await self.answer(server, self.path)
+                state = await self.answer(server, "work", key=self.key)
             except NotKnown:
-                found = {"work": None}
-            if found is not None:
-                state = found.get("work", found)
-                if state is None or state["done"]:
-                    yield TriggerEvent(found)
+                yield TriggerEvent({"work": None})
+                return
+            if state is not None:
+                new = min(state["reported"] - logged, len(state["lines"]))
+                for line in state["lines"][len(state["lines"]) - new :]:
+                    self.log.info("%s", line)
+                logged = state["reported"]
+                if state["done"]:
+                    yield TriggerEvent({"work": {**state, "lines": []}})
                     return
-                if (line := str(state["progress"])) != before:
-                    before = line
-                    self.log.info("%s", ", ".join(f"{name} {value}" for name, value in state["progress"].items()))
             await asyncio.sleep(POLL_SECONDS)
 
 

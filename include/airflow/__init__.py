@@ -1,1 +1,0 @@
-"""Airflow's operators, triggers and links. No logic of their own."""

@@ -1,0 +1,230 @@
+"""What requests of Airflow begin and poll: a plan's stages, audits, validations, maintenance, analyses, rollbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from include.audit.kafka import open_topic
+from include.audit.run import counts, record_outcomes, requested_audits
+from include.change.analysis import run_analysis
+from include.change.jobs import maintain_tables, recompute_derived
+from include.change.quality import validate_published
+from include.change.stages import NotApproved, PlanStage, confirm, roll_back, run_plan
+from include.declare.analyses import declared_analysis
+from include.declare.windows import Window, day_range
+from include.ground.errors import Refused
+from include.ground.settings import Settings
+from include.observe.ended_plans import remove_ended
+from include.observe.processes import standing_sentence
+from include.plans.journal import comparison_path, load_plan, plan_lock
+from include.plans.lookup import last_applied, rolled_back_by
+from include.plans.plan import OPEN, Built, Compared, PlanRecord, Stage, result_json
+from include.read.publication import read_publication
+from include.run.log_trimming import trim_logs
+from include.serve.forms import AuditParameters
+from include.serve.remote_work import Report
+from include.state.run_files import bootstrap_servers
+
+# Another process may be working on the plan.
+LOCK_WITHIN = 1800.0
+# The client waits for the answer.
+APPROVED_WITHIN = 45.0
+MOST_FINDINGS = 20
+# A new consumer must not receive an event for each day of past years.
+AT_FIRST = 31
+
+
+class PlanEnded(Refused):
+    """The run's plan was rejected, cancelled or rolled back."""
+
+    def __init__(self, plan: str, stage: str) -> None:
+        super().__init__(
+            f"plan {plan} is {stage}; nothing was done",
+            "trigger a new run: it creates a new plan",
+            plan=plan,
+            stage=stage,
+        )
+
+
+class NothingApplied(Refused):
+    """No plan of the dataset is applied, so none can be rolled back."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(
+            f"{dataset}: no plan is applied; nothing was rolled back", "headrace plan list", dataset=dataset
+        )
+
+
+class OtherDataset(Refused):
+    """The requested plan belongs to another dataset."""
+
+    def __init__(self, plan: str, dataset: str) -> None:
+        what = f"plan {plan} is not about {dataset}; nothing was rolled back"
+        super().__init__(what, "headrace plan list", plan=plan, dataset=dataset)
+
+
+class WorkReporter:
+    """Reports the stages of a plan's run, each as a line."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def begin(self, stage: PlanStage) -> None:
+        """Report the stage that begins."""
+        self.report(f"{stage.name}: {stage.description}")
+
+    def progress(self, facts: Mapping[str, Any]) -> None:
+        """Report the progress of the stage's job."""
+        self.report(progress_line(facts))
+
+    def done(self, stage: PlanStage, record: PlanRecord) -> None:
+        """Report a completed stage."""
+        self.report(f"plan {record.plan.id} is {record.stage}")
+
+
+def progress_line(facts: Mapping[str, Any]) -> str:
+    """Return what a stage's job reports as a sentence."""
+    if "of" in facts:
+        return f"{facts['at']}: {facts['done']:,} of {facts['of']:,} done"
+    if "comparing" in facts:
+        return f"comparing {facts['comparing']}"
+    if "failed" in facts:
+        return f"the job failed: {facts['failed']}"
+    return "the job has finished" if "built" in facts else ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def run_stages(settings: Settings, plan: str, upto: Stage, by: str, report: Report) -> Mapping[str, Any]:
+    """Run a plan's remaining stages under its lock; return its stage and the result of `upto`.
+
+    Raises PlanEnded, and NotApproved when it needs an approval that nobody gave.
+    """
+    with plan_lock(settings, plan, LOCK_WITHIN):
+        record = load_plan(settings, plan)
+        if record.stage not in (*OPEN, Stage.APPLIED):
+            raise PlanEnded(plan, record.stage)
+        record = run_plan(settings, record, WorkReporter(report), lambda _: None, by, upto)
+        return {"plan": plan, "stage": record.stage, **_result(settings, record, upto)}
+
+
+def approve_within_threshold(settings: Settings, plan: str, by: str) -> PlanRecord:
+    """Run the plan up to its approval; return it as it was when it needs a person's. Raises PlanHeld, PlanEnded."""
+    with plan_lock(settings, plan, APPROVED_WITHIN):
+        record = load_plan(settings, plan)
+        if record.stage not in (*OPEN, Stage.APPLIED):
+            raise PlanEnded(plan, record.stage)
+        if record.stage in (Stage.APPROVED, Stage.APPLIED):
+            return record
+        with suppress(NotApproved):
+            record = run_plan(settings, record, WorkReporter(lambda _: None), lambda _: None, by, Stage.APPROVED)
+        return record
+
+
+def _result(settings: Settings, record: PlanRecord, upto: Stage) -> Mapping[str, Any]:
+    if upto is Stage.BUILT:
+        return result_json(record.last(Built))
+    if upto is Stage.COMPARED:
+        return {**result_json(record.last(Compared)), "page": str(comparison_path(settings, record.plan.id, "html"))}
+    return confirmed(settings, record) if upto is Stage.APPLIED else {}
+
+
+def confirmed(settings: Settings, record: PlanRecord) -> Mapping[str, Any]:
+    """Return the confirmation of an applied or rolled back plan, from the tables."""
+    return {name: value for name, value in asdict(confirm(settings, record)).items() if value is not None}
+
+
+def roll_back_plan(settings: Settings, dataset: str, named: str, by: str) -> Mapping[str, Any]:
+    """Roll back a plan, unless `by` already did; return the confirmation from the tables."""
+    plan = named or last_plan(settings, dataset, by)
+    if dataset not in load_plan(settings, plan).plan.datasets:
+        raise OtherDataset(plan, dataset)
+    with plan_lock(settings, plan, LOCK_WITHIN):
+        record = load_plan(settings, plan)
+        if record.stage is not Stage.ROLLED_BACK:
+            record = roll_back(settings, record, by)
+        return confirmed(settings, record)
+
+
+def last_plan(settings: Settings, dataset: str, by: str) -> str:
+    """Return the plan that `by` rolled back, else the last one applied. Raises NothingApplied."""
+    found = rolled_back_by(settings, dataset, by) or last_applied(settings, dataset)
+    if found is None:
+        raise NothingApplied(dataset)
+    return found.plan.id
+
+
+def run_audit(settings: Settings, requested: AuditParameters, report: Report) -> Mapping[str, Any]:
+    """Audit, and keep the outcome, as `headrace audit` does."""
+    audits = requested_audits(
+        settings,
+        requested.datasets,
+        lambda topic: open_topic(bootstrap_servers(settings), topic, settings.jars),
+        recompute_derived,
+        report,
+        full=requested.full,
+        standing=partial(standing_sentence, settings),
+    )
+    record_outcomes(settings, audits, datetime.now(UTC))
+    for audit in audits:
+        report(f"{audit.dataset}: {counts(audit) if audit.balanced else 'NOT balanced'}")
+    findings = [finding.sentence() for audit in audits for finding in audit.findings]
+    unchecked = [f"{each.table}: {each.reason}" for audit in audits for each in audit.unchecked]
+    unchecked += [audit.standing for audit in audits if audit.standing]
+    return {
+        "balanced": not findings and not unchecked,
+        "findings": (findings + unchecked)[:MOST_FINDINGS],
+        "records": {audit.dataset: counts(audit) for audit in audits},
+    }
+
+
+def validate(settings: Settings, dataset: str) -> Mapping[str, Any]:
+    """Validate the published tables; return the failed rules as sentences. Raises NothingPublished."""
+    found = validate_published(settings, dataset, datetime.now(UTC))
+    failed = [check for check in found.checks if not check.passed]
+    sentences = [f"{check.table}, {check.rule} ({check.action}): {check.observed}" for check in failed]
+    return {
+        "release": found.release,
+        "batch": found.batch,
+        "evaluated": len(found.checks),
+        "failed": sentences,
+        "blocking": [line for check, line in zip(failed, sentences, strict=True) if check.blocks],
+    }
+
+
+def maintain(settings: Settings, dataset: str, report: Report) -> Mapping[str, Any]:
+    """Remove data of ended plans, and request compaction from the tables' owner. Raises NothingPublished, PlanOpen."""
+    for removed in remove_ended(settings, dataset, datetime.now(UTC)):
+        report(f"removed {removed}")
+    done = maintain_tables(settings, dataset)
+    for each in done:
+        report(str(each))
+    return {each.table: {"files": each.files, "now": each.now, "removed": each.removed} for each in done}
+
+
+def trim(settings: Settings) -> Mapping[str, Any]:
+    """Trim long logs and remove old ones; return their numbers."""
+    done = trim_logs(settings, datetime.now(UTC))
+    return {"trimmed": done.trimmed, "removed": done.removed}
+
+
+def run_declared_analysis(settings: Settings, dataset: str, name: str, report: Report) -> Mapping[str, Any]:
+    """Run an analysis and publish its result. Raises NothingPublished."""
+    read_publication(settings, dataset)
+    done = run_analysis(settings, declared_analysis(settings, dataset, name), report)
+    return {"run": done.run, "version": done.version, "figures": dict(done.figures)}
+
+
+def complete_days(after: date | None, watermark: datetime, windows: Sequence[Window] = ()) -> Iterator[date]:
+    """Yield the days after `after` that end before the watermark; the last AT_FIRST when `after` is None.
+
+    A day is complete when it is over in UTC, as silver has it, and in the calendar of each window.
+    """
+    end = watermark.astimezone(UTC).date()
+    day = date.fromordinal(max(1, end.toordinal() - AT_FIRST)) if after is None else after + timedelta(days=1)
+    while day < end and day_range(windows, day)[1] <= watermark:
+        yield day
+        day += timedelta(days=1)
