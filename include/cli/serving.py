@@ -156,9 +156,8 @@ def openlineage(
 def _export(settings: Settings, target: str) -> None:
     from openlineage.client.serde import Serde
 
-    from include.observe.lineage_events import event_naming
+    from include.observe.lineage_events import declared_events, event_naming
     from include.observe.lineage_sender import known_brokers
-    from include.observe.lineage_tables import declared_events
 
     events = declared_events(settings, event_naming(settings, known_brokers(settings)), datetime.now(UTC))
     lines = "".join(f"{Serde.to_json(event)}\n" for event in events)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from openlineage.client import facet_v2
 from openlineage.client.event_v2 import (
     InputDataset,
     Job,
@@ -19,30 +21,13 @@ from openlineage.client.event_v2 import (
     RunState,
     set_producer,
 )
-from openlineage.client.facet_v2 import (
-    column_lineage_dataset,
-    data_quality_assertions_dataset,
-    dataset_version_dataset,
-    datasource_dataset,
-    documentation_dataset,
-    documentation_job,
-    error_message_run,
-    input_statistics_input_dataset,
-    job_type_job,
-    nominal_time_run,
-    output_statistics_output_dataset,
-    parent_run,
-    schema_dataset,
-    sql_job,
-    storage_dataset,
-    symlinks_dataset,
-)
 from openlineage.client.naming.dataset import Kafka, LocalFileSystem
 from openlineage.client.uuid import generate_static_uuid
 
-from include.declare.analyses import Analysis
+from include.declare.analyses import Analysis, declared_analyses
 from include.declare.column_lineage import (
     DIRECT,
+    VALUE,
     Origins,
     TableColumns,
     Use,
@@ -52,14 +37,25 @@ from include.declare.column_lineage import (
     unique,
     used,
 )
-from include.declare.dataset import Dataset
-from include.declare.derived_dataset import REFERENCE, DerivedDataset, described_gold
+from include.declare.dataset import DERIVED, Dataset, dataset_names, declared_dataset, released_dataset
+from include.declare.derived_dataset import (
+    REFERENCE,
+    DerivedDataset,
+    derived_in_order,
+    described_gold,
+    released_derived,
+)
 from include.declare.gold import Gold
+from include.ground.errors import HeadraceError
+from include.ground.paths import reference_path, snapshot_path
 from include.ground.settings import Settings
-from include.read.published_tables import RECORD_LAYERS
+from include.observe.ledger_reader import LedgerReader, open_reader
+from include.read.publication import PublishedTable, published_tables
+from include.read.published_sql import tables_mentioned
+from include.read.published_tables import RECORD_LAYERS, open_table
 
 Facets = dict[str, Any]
-Assertion = data_quality_assertions_dataset.Assertion
+Assertion = facet_v2.data_quality_assertions_dataset.Assertion
 
 
 @dataclass(frozen=True)
@@ -92,77 +88,75 @@ NOTHING_KNOWN = TableFacts()
 def _input_dataset(naming: EventNaming, name: str, facts: TableFacts) -> InputDataset:
     found: Facets = {}
     if facts.rows is not None:
-        found["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=facts.rows)
+        found["inputStatistics"] = facet_v2.input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+            rowCount=facts.rows
+        )
     if facts.assertions:
         assertions = list(facts.assertions)
-        found["dataQualityAssertions"] = data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(assertions)
+        found["dataQualityAssertions"] = facet_v2.data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(
+            assertions
+        )
     return InputDataset(*naming.dataset(name), facets=_facets(naming, name, facts), inputFacets=found)
 
 
 def _output_dataset(naming: EventNaming, name: str, facts: TableFacts, columns: TableColumns | None) -> OutputDataset:
     statistics: Facets = {}
     if facts.rows is not None:
-        counted = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=facts.rows)
+        counted = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=facts.rows)
         statistics["outputStatistics"] = counted
     facets = _facets(naming, name, facts)
     if columns is not None and columns.columns:
-        facets["columnLineage"] = column_lineage(naming, columns)
+        facets["columnLineage"] = _column_lineage(naming, columns)
     return OutputDataset(*naming.dataset(name), facets=facets, outputFacets=statistics)
 
 
-def column_lineage(naming: EventNaming, columns: TableColumns) -> column_lineage_dataset.ColumnLineageDatasetFacet:
-    """Return the column lineage of a table."""
+def _column_lineage(
+    naming: EventNaming, columns: TableColumns
+) -> facet_v2.column_lineage_dataset.ColumnLineageDatasetFacet:
     fields = {
-        name: column_lineage_dataset.Fields(inputFields=_input_fields(naming, origins))
+        name: facet_v2.column_lineage_dataset.Fields(inputFields=_input_fields(naming, origins))
         for name, origins in columns.columns.items()
         if origins
     }
     rows = _input_fields(naming, columns.rows)
-    return column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, dataset=rows)
+    return facet_v2.column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, dataset=rows)
 
 
-def _input_fields(naming: EventNaming, origins: Origins) -> list[column_lineage_dataset.InputField]:
+def _input_fields(naming: EventNaming, origins: Origins) -> list[facet_v2.column_lineage_dataset.InputField]:
     uses: dict[tuple[str, str], list[Use]] = {}
     for each in origins:
         uses.setdefault((each.table, each.column), []).append(each.use)
+    field, transformation = facet_v2.column_lineage_dataset.InputField, facet_v2.column_lineage_dataset.Transformation
     return [
-        column_lineage_dataset.InputField(*naming.dataset(table), column, [transformation(use) for use in found])
+        field(*naming.dataset(table), column, [transformation(_directness(use), use.upper()) for use in found])
         for (table, column), found in uses.items()
     ]
 
 
-def transformation(use: Use) -> column_lineage_dataset.Transformation:
-    """Return a use in OpenLineage's words."""
-    kind = "DIRECT" if use in DIRECT else "INDIRECT"
-    return column_lineage_dataset.Transformation(kind, use.upper())
+def _directness(use: Use) -> str:
+    return "DIRECT" if use in DIRECT else "INDIRECT"
 
 
 def _facets(naming: EventNaming, name: str, facts: TableFacts) -> Facets:
     namespace, _ = naming.dataset(name)
     uri = facts.path.as_uri() if facts.path else namespace
-    facets: Facets = {"dataSource": datasource_dataset.DatasourceDatasetFacet(name=namespace, uri=uri)}
+    facets: Facets = {"dataSource": facet_v2.datasource_dataset.DatasourceDatasetFacet(name=namespace, uri=uri)}
     if not name.startswith(TOPIC):
-        facets["storage"] = storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")
+        facets["storage"] = facet_v2.storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")
     if facts.path is not None:
         place = LocalFileSystem(str(facts.path))
-        link = symlinks_dataset.Identifier(place.get_namespace(), place.get_name(), "LOCATION")
-        facets["symlinks"] = symlinks_dataset.SymlinksDatasetFacet([link])
+        link = facet_v2.symlinks_dataset.Identifier(place.get_namespace(), place.get_name(), "LOCATION")
+        facets["symlinks"] = facet_v2.symlinks_dataset.SymlinksDatasetFacet([link])
     if facts.version is not None:
-        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(facts.version))
+        facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(facts.version))
     if facts.about:
-        facets["documentation"] = documentation_dataset.DocumentationDatasetFacet(facts.about)
+        facets["documentation"] = facet_v2.documentation_dataset.DocumentationDatasetFacet(facts.about)
     if facts.schema:
-        facets["schema"] = schema_dataset.SchemaDatasetFacet(_fields(facts.schema))
+        field = facet_v2.schema_dataset.SchemaDatasetFacetFields
+        columns = enumerate(facts.schema, 1)
+        fields = [field(each.name, each.type or None, each.about or None, ordinal_position=n) for n, each in columns]
+        facets["schema"] = facet_v2.schema_dataset.SchemaDatasetFacet(fields)
     return facets
-
-
-def _fields(schema: Sequence[ColumnFacts]) -> list[schema_dataset.SchemaDatasetFacetFields]:
-    return [
-        schema_dataset.SchemaDatasetFacetFields(
-            each.name, each.type or None, each.about or None, ordinal_position=position
-        )
-        for position, each in enumerate(schema, 1)
-    ]
 
 
 STREAMING, BATCH = "STREAMING", "BATCH"
@@ -199,7 +193,7 @@ def dataset_jobs(dataset: Dataset) -> tuple[DeclaredJob, ...]:
     ingest = f"Writes every record of topic {dataset.pipeline.topic} to bronze, byte for byte."
     refine = "Parses and validates records by contract.yaml, finds duplicates, adds the columns of silver.py."
     return (
-        DeclaredJob(f"{name}.ingest", "INGEST", ingest, (topic_of(dataset),), {bronze: columns[bronze]}),
+        DeclaredJob(f"{name}.ingest", "INGEST", ingest, (_topic_of(dataset),), {bronze: columns[bronze]}),
         DeclaredJob(
             f"{name}.refine",
             "REFINE",
@@ -211,8 +205,7 @@ def dataset_jobs(dataset: Dataset) -> tuple[DeclaredJob, ...]:
     )
 
 
-def topic_of(dataset: Dataset) -> str:
-    """Return the name of a dataset's topic in lineage."""
+def _topic_of(dataset: Dataset) -> str:
     return f"{TOPIC}{dataset.pipeline.topic}"
 
 
@@ -255,32 +248,6 @@ def analysis_job(analysis: Analysis, sources: Mapping[str, Sequence[str]], resul
         sql=analysis.declared.query,
         dialect=DUCKDB,
     )
-
-
-def plan_job(jobs: Sequence[DeclaredJob], dataset: str, kind: str) -> DeclaredJob:
-    """Return the job of a kind of plan: from bronze, or the sources of a derived dataset, to all tables of `jobs`."""
-    recomputing = [job for job in jobs if job.kind != "INGEST"]
-    outputs = {table: columns for job in recomputing for table, columns in job.outputs.items()}
-    inputs = dict.fromkeys(table for job in recomputing for table in job.inputs if table not in outputs)
-    about = f"A {kind} of {dataset}: recomputed in a folder of its own, compared, approved, then applied."
-    return DeclaredJob(f"{dataset}.{kind}", "PLAN", about, tuple(inputs), _composed(outputs), BATCH)
-
-
-def _composed(outputs: Mapping[str, TableColumns]) -> dict[str, TableColumns]:
-    """Return origins in tables outside `outputs`: through silver, to bronze."""
-    return {table: TableColumns(dict(_through(columns, outputs))) for table, columns in outputs.items()}
-
-
-def _through(columns: TableColumns, outputs: Mapping[str, TableColumns]) -> Iterator[tuple[str, tuple]]:  # type: ignore[type-arg]
-    for name, origins in columns.columns.items():
-        inner = (
-            below
-            for each in origins
-            for below in (
-                used(outputs[each.table].columns.get(each.column, ()), each.use) if each.table in outputs else (each,)
-            )
-        )
-        yield name, unique(inner)
 
 
 TOPIC = "topic "
@@ -343,7 +310,7 @@ def run_event(
 ) -> RunEvent:
     """Return an event of a run at a time. START has no versions and counts: the run has not read or written yet."""
     run, parts = Run(facts.run_id, _run_facets(facts, error)), _parts(naming, job, facts.tables, state)
-    return RunEvent(eventType=state, eventTime=event_time(at), run=run, producer=PRODUCER, **parts)
+    return RunEvent(eventType=state, eventTime=_event_time(at), run=run, producer=PRODUCER, **parts)
 
 
 def whole_run(
@@ -356,9 +323,8 @@ def whole_run(
     ]
 
 
-def job_event(naming: EventNaming, job: DeclaredJob, tables: Mapping[str, TableFacts], at: datetime) -> JobEvent:
-    """Return what is declared of a job, without a run."""
-    return JobEvent(eventTime=event_time(at), producer=PRODUCER, **_parts(naming, job, tables))
+def _job_event(naming: EventNaming, job: DeclaredJob, tables: Mapping[str, TableFacts], at: datetime) -> JobEvent:
+    return JobEvent(eventTime=_event_time(at), producer=PRODUCER, **_parts(naming, job, tables))
 
 
 def _parts(
@@ -375,26 +341,160 @@ def _parts(
     }
 
 
-def event_time(at: datetime) -> str:
-    """Return a time as events have it: ISO 8601, UTC, milliseconds."""
+def _event_time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _job_facets(job: DeclaredJob) -> dict[str, Any]:
-    kind = job_type_job.JobTypeJobFacet(job.processing, "HEADRACE", job.kind)
-    facets: Facets = {"jobType": kind, "documentation": documentation_job.DocumentationJobFacet(job.about)}
+    kind = facet_v2.job_type_job.JobTypeJobFacet(job.processing, "HEADRACE", job.kind)
+    facets: Facets = {"jobType": kind, "documentation": facet_v2.documentation_job.DocumentationJobFacet(job.about)}
     if job.sql:
-        facets["sql"] = sql_job.SQLJobFacet(job.sql, job.dialect)
+        facets["sql"] = facet_v2.sql_job.SQLJobFacet(job.sql, job.dialect)
     return facets
 
 
 def _run_facets(facts: RunFacts, error: str) -> Facets:
     facets: Facets = {}
     if (parent := facts.parent) is not None:
-        run, job = parent_run.Run(parent.run_id), parent_run.Job(parent.namespace, parent.job)
-        facets["parent"] = parent_run.ParentRunFacet(run, job)
+        run, job = facet_v2.parent_run.Run(parent.run_id), facet_v2.parent_run.Job(parent.namespace, parent.job)
+        facets["parent"] = facet_v2.parent_run.ParentRunFacet(run, job)
     if facts.nominal is not None:
-        facets["nominalTime"] = nominal_time_run.NominalTimeRunFacet(*map(event_time, facts.nominal))
+        facets["nominalTime"] = facet_v2.nominal_time_run.NominalTimeRunFacet(*map(_event_time, facts.nominal))
     if error:
-        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(error, "python")
+        facets["errorMessage"] = facet_v2.error_message_run.ErrorMessageRunFacet(error, "python")
     return facets
+
+
+MOST_RELEASES = 100
+"""Releases whose jobs are kept in memory."""
+
+
+@dataclass
+class KnownTables:
+    """The memory of one follower; `naming` are the names that events use; `show` prints a line for people."""
+
+    settings: Settings
+    ledger: LedgerReader
+    naming: EventNaming
+    show: Callable[[str], None]
+    released: dict[tuple[str, str], tuple[DeclaredJob, ...]] = field(default_factory=dict)
+    schemas: dict[tuple[Path, str], Sequence[ColumnFacts]] = field(default_factory=dict)
+    fields: dict[str, Sequence[ColumnFacts]] = field(default_factory=dict)
+    """Declared columns of topics and reference tables, and of the record in bronze."""
+    declared: dict[str, list[str]] = field(default_factory=dict)
+    """Columns of tables that may not be published yet."""
+
+    def jobs(self, dataset: str, release: str) -> tuple[DeclaredJob, ...]:
+        """Return the jobs of a release of any dataset. Raises ReleaseUnknown, DeclarationRefused."""
+        if (dataset, release) not in self.released:
+            if len(self.released) == MOST_RELEASES:
+                self.released.clear()
+            self.released[dataset, release] = self._read_jobs(dataset, release)
+        return self.released[dataset, release]
+
+    def _read_jobs(self, dataset: str, release: str) -> tuple[DeclaredJob, ...]:
+        if (snapshot_path(self.settings, dataset, release) / DERIVED).is_file():
+            derived = released_derived(self.settings, dataset, release)
+            return derived_jobs(derived, self.columns(derived.pipeline.sources.values()))
+        found = released_dataset(self.settings, dataset, release)
+        self.fields |= _record_fields(found)
+        return dataset_jobs(found)
+
+    def columns(self, tables: Iterable[str]) -> dict[str, list[str]]:
+        """Return the columns of tables as published; of one that is not, as declared; empty for an unknown one."""
+        published = published_tables(self.settings)
+        return {
+            name: [each.name for each in self.schema(published[name])]
+            if name in published
+            else self._declared_columns(name)
+            for name in tables
+        }
+
+    def _declared_columns(self, table: str) -> list[str]:
+        if table in self.declared:
+            return self.declared[table]
+        with suppress(HeadraceError):
+            layer, _, dataset = table.partition(".")
+            if layer == "silver":
+                return list(dataset_columns(declared_dataset(self.settings, dataset))[table].columns)
+        return []
+
+    def schema(self, table: PublishedTable) -> Sequence[ColumnFacts]:
+        """Return the columns of a published table; empty when its log cannot be read."""
+        key = (table.path, table.release)
+        if key not in self.schemas:
+            try:
+                self.schemas[key] = [ColumnFacts(f.name, _type_name(f.type)) for f in open_table(table).schema().fields]
+            except HeadraceError:
+                return ()
+        return (*self.schemas[key], *self.fields.get(table.name, ()))
+
+    def facts(self, table: PublishedTable, rows: int | None = None, about: str = "") -> TableFacts:
+        """Return what is known of a published table, of which a run read or wrote so many rows."""
+        return TableFacts(table.version, rows, table.path, self.schema(table), about)
+
+    def topic(self, name: str, rows: int | None = None) -> TableFacts:
+        return TableFacts(rows=rows, schema=self.fields.get(name, ()))
+
+    def reference(self, name: str, version: int | None = None) -> TableFacts:
+        dataset, _, table = name.removeprefix(REFERENCE).partition(".")
+        return TableFacts(version, path=reference_path(self.settings, dataset, table), schema=self.fields.get(name, ()))
+
+
+def _type_name(kind: object) -> str:
+    return str(getattr(kind, "type", "")) or type(kind).__name__
+
+
+def _record_fields(dataset: Dataset) -> dict[str, list[ColumnFacts]]:
+    fields = [ColumnFacts(column.member, column.type_text) for column in dataset.contract.columns]
+    about = f"Field of the JSON object in {VALUE}, which bronze keeps as bytes."
+    inside = [ColumnFacts(f"{VALUE}.{each.name}", each.type, about) for each in fields]
+    reference = {
+        f"{REFERENCE}{dataset.name}.{table.name}": [ColumnFacts(*column) for column in table.columns]
+        for table in dataset.pipeline.reference
+    }
+    return {_topic_of(dataset): fields, f"bronze.{dataset.name}": inside, **reference}
+
+
+def declared_events(settings: Settings, naming: EventNaming, at: datetime) -> Iterator[JobEvent]:
+    """Yield the events of all declared jobs, a job after those whose tables it reads. Raises DeclarationRefused."""
+    known = KnownTables(settings, open_reader(settings), naming, lambda _: None)
+    published = published_tables(settings)
+    for job in _declared_jobs(known):
+        tables = {
+            name: known.facts(published[name]) if name in published else _declared(known, name)
+            for name in (*job.inputs, *job.outputs)
+        }
+        yield _job_event(naming, job, tables, at)
+
+
+def _declared_jobs(known: KnownTables) -> Iterator[DeclaredJob]:
+    settings = known.settings
+    for name in dataset_names(settings):
+        dataset = declared_dataset(settings, name)
+        known.fields |= _record_fields(dataset)
+        yield from _remembered(known, dataset_jobs(dataset))
+    for derived in derived_in_order(settings):
+        yield from _remembered(known, derived_jobs(derived, known.columns(derived.pipeline.sources.values())))
+    tables = sorted(known.declared | published_tables(settings).keys())
+    for name in dataset_names(settings):
+        for analysis in declared_analyses(settings, name).values():
+            sources = known.columns(tables_mentioned(analysis.declared.query, tables))
+            yield analysis_job(
+                analysis, sources, known.columns([f"analysis.{analysis.name}"])[f"analysis.{analysis.name}"]
+            )
+
+
+def _remembered(known: KnownTables, jobs: tuple[DeclaredJob, ...]) -> tuple[DeclaredJob, ...]:
+    """Note the columns of the tables that jobs write, for the jobs that read them."""
+    for job in jobs:
+        known.declared |= {table: list(columns.columns) for table, columns in job.outputs.items()}
+    return jobs
+
+
+def _declared(known: KnownTables, name: str) -> TableFacts:
+    if name.startswith(TOPIC):
+        return known.topic(name)
+    if name.startswith(REFERENCE):
+        return known.reference(name)
+    return TableFacts(schema=[ColumnFacts(column) for column in known.declared.get(name, ())])

@@ -27,8 +27,7 @@ from include.ground.paths import openlineage_path
 from include.ground.processes import process_label, stop_on
 from include.ground.settings import Settings, load_settings, read_password
 from include.observe.ledger_reader import open_reader
-from include.observe.lineage_events import Event, event_naming
-from include.observe.lineage_tables import KnownTables
+from include.observe.lineage_events import Event, KnownTables, event_naming
 from include.observe.plan_feed import PlanFeed
 from include.observe.run_feeds import (
     EventCursor,

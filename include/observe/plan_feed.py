@@ -6,27 +6,28 @@ A plan whose last attempt failed is FAIL until its next stage is complete: `head
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from openlineage.client.event_v2 import RunState
 
+from include.declare.column_lineage import TableColumns, unique, used
 from include.declare.dataset import ReleaseUnknown
 from include.declare.derived_dataset import REFERENCE
 from include.declare.history_slice import KAFKA
 from include.ground.paths import table_path
 from include.observe.lineage_events import (
+    BATCH,
     DeclaredJob,
     Event,
+    KnownTables,
     ParentRun,
     RunFacts,
     TableFacts,
-    plan_job,
     run_event,
     whole_run,
 )
-from include.observe.lineage_tables import KnownTables
 from include.observe.run_feeds import Cursors, EventCursor, Outgoing, separately
 from include.plans.index import IndexPosition
 from include.plans.journal import is_written, last_failure, load_plan
@@ -195,3 +196,29 @@ def _tables(known: KnownTables, record: PlanRecord, direction: PatchDirection) -
     if (slice_built := record.find(SliceBuilt)) is not None and from_bronze and direction is PatchDirection.APPLY:
         tables[f"bronze.{plan.dataset}"] = TableFacts(rows=slice_built.records)
     return tables
+
+
+def plan_job(jobs: Sequence[DeclaredJob], dataset: str, kind: str) -> DeclaredJob:
+    """Return the job of a kind of plan: from bronze, or the sources of a derived dataset, to all tables of `jobs`."""
+    recomputing = [job for job in jobs if job.kind != "INGEST"]
+    outputs = {table: columns for job in recomputing for table, columns in job.outputs.items()}
+    inputs = dict.fromkeys(table for job in recomputing for table in job.inputs if table not in outputs)
+    about = f"A {kind} of {dataset}: recomputed in a folder of its own, compared, approved, then applied."
+    return DeclaredJob(f"{dataset}.{kind}", "PLAN", about, tuple(inputs), _composed(outputs), BATCH)
+
+
+def _composed(outputs: Mapping[str, TableColumns]) -> dict[str, TableColumns]:
+    """Return origins in tables outside `outputs`: through silver, to bronze."""
+    return {table: TableColumns(dict(_through(columns, outputs))) for table, columns in outputs.items()}
+
+
+def _through(columns: TableColumns, outputs: Mapping[str, TableColumns]) -> Iterator[tuple[str, tuple]]:  # type: ignore[type-arg]
+    for name, origins in columns.columns.items():
+        inner = (
+            below
+            for each in origins
+            for below in (
+                used(outputs[each.table].columns.get(each.column, ()), each.use) if each.table in outputs else (each,)
+            )
+        )
+        yield name, unique(inner)

@@ -33,6 +33,7 @@ from include.observe.lineage_events import (
     Assertion,
     DeclaredJob,
     Event,
+    KnownTables,
     ParentRun,
     RunFacts,
     TableFacts,
@@ -41,7 +42,6 @@ from include.observe.lineage_events import (
     stream_job,
     whole_run,
 )
-from include.observe.lineage_tables import KnownTables
 from include.observe.processes import observe_stream
 from include.observe.stream_history import MOST_KEPT, StoredValidation, stored_validations
 from include.read.publication import (
