@@ -195,7 +195,7 @@ class NoResponse(Transient):
 def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False) -> OwnerResponse:
     """Submit a request and return the response. One that is kept stays pending when this process stops waiting.
 
-    Raises RequestPending, RequestRefused, NoResponse, JobFailed, JobDied.
+    Raises `request-pending`, RequestRefused, NoResponse, JobFailed, JobDied.
     """
     drop_obsolete(settings, dataset)
     submit_request(settings, dataset, request)
@@ -272,7 +272,7 @@ class TableMaintenance:
 def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
     """Compact small files and remove old ones in the tables of active releases. Raises NothingPublished.
 
-    Raises PlanOpen; RequestPending, RequestRefused, NoResponse, JobFailed, JobDied as for any request.
+    Raises PlanOpen; `request-pending`, RequestRefused, NoResponse, JobFailed, JobDied as for any request.
     """
     publication = read_publication(settings, dataset)
     for record in open_plans(settings):

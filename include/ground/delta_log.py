@@ -26,14 +26,6 @@ TRANSACTION, TRANSACTIONS = "transaction", "transactions"
 COMMIT_FILE = re.compile(r"^(\d{20})\.json$")
 
 
-class TableMissing(Terminal):
-    """There is no Delta log at `path`."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} is not a Delta table: it has no {LOG}", "headrace tables   (lists the tables)")
-        self.path = path
-
-
 class LogDamaged(Terminal):
     """A commit file is empty, cut short or no JSON; `path` names it."""
 
@@ -97,11 +89,12 @@ def checkpoint_name(version: int) -> str:
 
 
 def log_versions(table: Path) -> list[int]:
-    """Return the versions whose commit files are there, ascending; TableMissing without a log."""
+    """Return the versions whose commit files are there, ascending; Terminal (`table-missing`) without a log."""
     try:
         names = os.listdir(table / LOG)
     except FileNotFoundError as error:
-        raise TableMissing(table) from error
+        what, remedy = f"{table} is not a Delta table: it has no {LOG}", "headrace tables   (lists the tables)"
+        raise Terminal(what, remedy, code="table-missing") from error
     return sorted(int(match[1]) for name in names if (match := COMMIT_FILE.match(name)))
 
 
@@ -129,7 +122,7 @@ def commits(table: Path, after: int = -1) -> Iterator[Commit]:
 def latest_version(table: Path) -> int:
     """Return the table's version, -1 for an empty log. Does not list the log: O(log new commits) file look-ups.
 
-    Raises TableMissing. Starts at the version that the log's last checkpoint has.
+    Raises Terminal (`table-missing`). Starts at the version that the log's last checkpoint has.
     """
     version = last_checkpoint(table)
     if version is None or not has_commit(table, version):

@@ -101,24 +101,6 @@ class Jar:
         return jars / self.folder / self.file_name
 
 
-class JarLockUnreadable(Terminal):
-    """A line of a jar list is malformed; `line` is its number."""
-
-    def __init__(self, path: Path, line: int, text: str) -> None:
-        super().__init__(
-            f"{path}, line {line}: {text!r} is not `folder group:artifact:version [sha256]`; no jar was used"
-        )
-        self.line = line
-
-
-class JarMissing(Terminal):
-    """Jars of a folder are missing; `missing` lists the coordinates."""
-
-    def __init__(self, folder: str, missing: Sequence[str]) -> None:
-        super().__init__(f"{len(missing)} of the {folder} jars are missing, first {missing[0]}", "make setup")
-        self.missing = list(missing)
-
-
 class JarMismatch(Terminal):
     """A jar's content differs from the lock; `expected` and `found` are sha256 in hex."""
 
@@ -132,20 +114,21 @@ class JarMismatch(Terminal):
 
 
 def read_jar_list(path: Path, *, hashed: bool) -> list[Jar]:
-    """Parse a jar list; with `hashed`, lines end in a sha256. Raises JarLockUnreadable for the first bad line."""
+    """Parse a jar list; with `hashed`, lines end in a sha256. Raises Terminal (`jar-lock-unreadable`)."""
     jars = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         words = line.split("#", 1)[0].split()
         if not words:
             continue
         if not is_jar_line(words, hashed):
-            raise JarLockUnreadable(path, number, line)
+            what = f"{path}, line {number}: {line!r} is not `folder group:artifact:version [sha256]`; no jar was used"
+            raise Terminal(what, code="jar-lock-unreadable", line=number)
         jars.append(Jar(words[0], words[1], words[2] if hashed else ""))
     return jars
 
 
 def installed_jars() -> list[Jar]:
-    """Return the locked jars that set-up installs. Raises JarLockUnreadable."""
+    """Return the locked jars that set-up installs. Raises Terminal (`jar-lock-unreadable`)."""
     return [jar for jar in read_jar_list(LOCK, hashed=True) if jar.folder not in OPTIONAL]
 
 
@@ -170,7 +153,8 @@ def verify_jar(jar: Jar, path: Path) -> None:
 
 
 def require_jars(jars: Path, folder: str, locked: Iterable[Jar]) -> None:
-    """Raise JarMissing unless every locked jar of the folder lies below `jars`. Does not hash: set-up and doctor do."""
+    """Raise Terminal (`jar-missing`) unless every locked jar of the folder lies below `jars`; hashes none."""
     missing = [jar.coordinate for jar in locked if jar.folder == folder and not jar.path_in(jars).is_file()]
     if missing:
-        raise JarMissing(folder, missing)
+        what = f"{len(missing)} of the {folder} jars are missing, first {missing[0]}"
+        raise Terminal(what, "make setup", code="jar-missing", missing=missing)

@@ -63,17 +63,6 @@ class BrokerUnreachable(Transient):
         self.bootstrap, self.why = bootstrap, why
 
 
-class LoginRefused(Terminal):
-    """The broker answers and refuses the client: its user, password or certificates are wrong."""
-
-    def __init__(self, bootstrap: str, why: str) -> None:
-        super().__init__(
-            f"the Kafka at {bootstrap} refuses this client: {why}; nothing was read or written",
-            "correct HEADRACE_KAFKA_SECURITY, _MECHANISM, _USER, _PASSWORD_FILE or _CA_FILE   (headrace settings)",
-        )
-        self.bootstrap, self.why = bootstrap, why
-
-
 class TopicMissing(Terminal):
     """The topic does not exist."""
 
@@ -229,12 +218,24 @@ def log_start_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> d
     return offsets(bootstrap, topic, OffsetSpec.earliest(), timeout)  # type: ignore[no-untyped-call]
 
 
-def offsets(bootstrap: str, topic: str, which: OffsetSpec, timeout: float = TIMEOUT) -> dict[int, int]:
+def readable_end_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> dict[int, int]:
+    """Per partition the exclusive end before the first open transaction (last stable offset), ascending. TopicMissing.
+
+    It counts offsets without a record too: transaction markers, aborted records, what compaction removed.
+    """
+    return offsets(bootstrap, topic, OffsetSpec.latest(), timeout, IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
+
+
+def offsets(
+    bootstrap: str,
+    topic: str,
+    which: OffsetSpec,
+    timeout: float = TIMEOUT,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[int, int]:
     """Return each partition's offset that `which` names, ascending by partition."""
     requested = {TopicPartition(topic, part): which for part in partition_ids(bootstrap, topic, timeout)}
-    futures = admin(bootstrap).list_offsets(
-        requested, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout
-    )
+    futures = admin(bootstrap).list_offsets(requested, isolation_level=isolation, request_timeout=timeout)
     return {
         part.partition: int(result_of(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
         for part, future in futures.items()
@@ -260,8 +261,13 @@ def result_of(future: Future[Result], doing: str, bootstrap: str, timeout: float
 
 def _no_answer(bootstrap: str, why: str) -> Terminal | Transient:
     admin(bootstrap).poll(0)
-    refusal = _refusals.pop(bootstrap, "")
-    return LoginRefused(bootstrap, refusal) if refusal else BrokerUnreachable(bootstrap, why)
+    if not (refusal := _refusals.pop(bootstrap, "")):
+        return BrokerUnreachable(bootstrap, why)
+    return Terminal(
+        f"the Kafka at {bootstrap} refuses this client: {refusal}; nothing was read or written",
+        "correct HEADRACE_KAFKA_SECURITY, _MECHANISM, _USER, _PASSWORD_FILE or _CA_FILE   (headrace settings)",
+        code="login-refused",
+    )
 
 
 def translate_error(error: KafkaException, doing: str, bootstrap: str, topic: str = "") -> Terminal | Transient:
@@ -346,19 +352,3 @@ def _record(message: Message) -> KafkaRecord | None:
     if error is not None or offset is None:
         return None
     return KafkaRecord(offset, message.timestamp()[1], message.key(), message.value())
-
-
-def readable_end_offsets(bootstrap: str, topic: str, timeout: float = TIMEOUT) -> dict[int, int]:
-    """Per partition the exclusive end before the first open transaction (last stable offset), ascending. TopicMissing.
-
-    It counts offsets without a record too: transaction markers, aborted records, what compaction removed.
-    """
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    requested = {TopicPartition(topic, part): latest for part in partition_ids(bootstrap, topic, timeout)}
-    futures = admin(bootstrap).list_offsets(
-        requested, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
-    )
-    return {
-        part.partition: int(result_of(future, f"offsets of {topic}", bootstrap, timeout, topic).offset)
-        for part, future in futures.items()
-    }

@@ -292,11 +292,6 @@ def spill_path(settings: Settings, process: str) -> Path:
     return settings.state / "spill" / folder_name("process", str(process))
 
 
-def benchmarks_path(settings: Settings) -> Path:
-    """Folder of the results of `headrace bench`."""
-    return settings.state / "benchmarks"
-
-
 def kafka_path(settings: Settings) -> Path:
     """The embedded broker's data and configuration."""
     return settings.state / "kafka"

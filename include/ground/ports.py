@@ -25,25 +25,18 @@ class PortInUse(Terminal):
         self.port, self.holder = port, holder
 
 
-class AddressUnusable(Terminal):
-    """A server cannot listen at an address: it is not a name or address of this machine."""
-
-    def __init__(self, host: str, process: str, why: object) -> None:
-        super().__init__(
-            f"the {process} cannot listen at {host[:100]!r}: {why}; it was not started",
-            f"--host {LOOPBACK}, or an address of this machine (0.0.0.0: all of them)",
-        )
-        self.host = host
-
-
 def refuse_unusable_host(host: str, process: str) -> None:
-    """Raise AddressUnusable unless a server of this machine could listen at the host."""
+    """Raise Terminal (`address-unusable`) unless a server of this machine could listen at the host."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as bound:
             bound.bind(address)
     except (OSError, UnicodeError) as error:
-        raise AddressUnusable(host, process, error) from error
+        raise Terminal(
+            f"the {process} cannot listen at {host[:100]!r}: {error}; it was not started",
+            f"--host {LOOPBACK}, or an address of this machine (0.0.0.0: all of them)",
+            code="address-unusable",
+        ) from error
 
 
 def listener(port: int) -> socket.socket:

@@ -214,12 +214,6 @@ class LedgerReader:
         found = self._rows(select(c.last_batch, c.silver_committed_at_ms).where(ours))
         return {int(batch): _utc(int(at)) for batch, at in found if at is not None}
 
-    def publication_times(self, dataset: str, release: str) -> list[tuple[int, int]]:
-        """Return each published batch of a release, ascending, and when it was published, in milliseconds."""
-        c = publications.c
-        query = select(c.batch, c.published_at_ms).where(_of(publications, dataset, release)).order_by(c.batch)
-        return [(int(batch), int(at)) for batch, at in self._rows(query)]
-
     def run_counts(self, dataset: str, since: datetime | None = None, until: datetime | None = None) -> list[RunCounts]:
         """Return the runs of a dataset that were validated in [since, until), of all its releases, in order."""
         c = runs.c

@@ -83,7 +83,7 @@ def start_broker(settings: Settings) -> RunFile:
 def check_broker_prerequisites(settings: Settings) -> tuple[Java, BrokerNode]:
     """Return the node and Java with which the broker would start; nothing is changed.
 
-    Errors: JavaMissing, JarMissing, PortInUse, BrokerDataMissing.
+    Errors: JavaMissing, PortInUse, BrokerDataMissing.
     """
     java = find_java(os.environ)
     require_jars(settings.jars, "broker", read_jar_list(LOCK, hashed=True))

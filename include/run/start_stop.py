@@ -168,7 +168,7 @@ def up_runner(settings: Settings, report: Reporter = print) -> list[ProcessStatu
 
 
 def upgrade_state(settings: Settings, report: Reporter) -> None:
-    """Rename the files of an earlier version and report each. Raises EarlierVersionRunning."""
+    """Rename the files of an earlier version and report each. Raises Terminal (`earlier-version-running`)."""
     for line in migrate_state(settings):
         report(f"state: renamed {line}")
 

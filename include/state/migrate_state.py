@@ -22,26 +22,19 @@ from include.state.run_files import RunFile, is_alive, run_file
 RENAMED = {"live.json": "active_releases.json", "*/correcting.json": "patch_in_progress.json"}
 
 
-class EarlierVersionRunning(Terminal):
-    """A process that an earlier version started still uses the former names."""
-
-    def __init__(self, state: Path, run: RunFile) -> None:
-        super().__init__(
-            f"{run.name} (pid {run.pid}) was started by an earlier version, which uses other file names in {state}; "
-            "nothing was renamed or started",
-            "headrace down, then the same command again",
-        )
-        self.run = run
-
-
 def migrate_state(settings: Settings) -> list[str]:
     """Rename what an earlier version wrote; return one line for each rename, relative to the state folder.
 
-    Raises EarlierVersionRunning when there is something to rename while the runner or a driver is alive.
+    Raises Terminal (`earlier-version-running`) when there is something to rename while the runner or a driver is alive.
     """
     former = list(former_files(settings))
     if former and (run := next(running_processes(settings), None)):
-        raise EarlierVersionRunning(settings.state, run)
+        raise Terminal(
+            f"{run.name} (pid {run.pid}) was started by an earlier version, which uses other file names in "
+            f"{settings.state}; nothing was renamed or started",
+            "headrace down, then the same command again",
+            code="earlier-version-running",
+        )
     done = []
     for old, new in former:
         if rename_once(old, new):

@@ -44,17 +44,6 @@ class RequestKind(StrEnum):
         return former.get(str(value))
 
 
-class RequestPending(Transient):
-    """The owner has not responded to an earlier request, which `requester` submitted; `again` continues that one."""
-
-    def __init__(self, dataset: str, requester: str, again: str = "") -> None:
-        super().__init__(
-            f"{dataset}: the request of {requester} is still pending; nothing was submitted",
-            f"{again or 'headrace status'}, then the same command again",
-        )
-        self.dataset, self.requester = dataset, requester
-
-
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class OwnerRequest:
     """A request about `release`; `plan` is the plan that submitted it, "" for a command."""
@@ -127,14 +116,18 @@ def find_response(settings: Settings, dataset: str, request: OwnerRequest) -> Ow
 
 
 def submit_request(settings: Settings, dataset: str, request: OwnerRequest) -> None:
-    """Submit a request; submitting it again changes nothing. Raises RequestPending when another one is pending.
+    """Submit a request; again changes nothing. Raises Transient (`request-pending`) when another one is pending.
 
     A request of the same plan that waits for moves of sources is replaced: the plan goes the other way now.
     """
     pending = pending_request(settings, dataset)
     is_replaced = pending is not None and bool(pending.after) and pending.plan == request.plan
     if pending is not None and pending != request and not is_replaced:
-        raise RequestPending(dataset, pending.requester, pending.again)
+        raise Transient(
+            f"{dataset}: the request of {pending.requester} is still pending; nothing was submitted",
+            f"{pending.again or 'headrace status'}, then the same command again",
+            code="request-pending",
+        )
     response_file(settings, dataset).remove()
     request_file(settings, dataset).write(request)
 

@@ -295,7 +295,7 @@ class LogTail:
 
 
 def log_tail(table: Path, checked: int = CHECKED) -> LogTail:
-    """Check the newest commits of a table, as many as `checked`. Raises TableMissing."""
+    """Check the newest commits of a table, as many as `checked`. Raises Terminal (`table-missing`)."""
     last = max(log_versions(table), default=-1)
     first, whole = max(0, last - checked), last
     while (found := _whole_until(table, first, whole)) < whole:

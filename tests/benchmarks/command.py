@@ -18,11 +18,10 @@ from benchmarks.machine import this_machine
 from benchmarks.page import as_page, as_plot
 from benchmarks.peer_run import PEERS, PeerOptions, measured_peers
 from benchmarks.plan import Mode, RunOptions, measured_runs
-from benchmarks.result import BenchResult, Measurement, read_result, write_result
+from benchmarks.result import BenchResult, Measurement, benchmarks_path, read_result, write_result
 from benchmarks.state import SOURCES, LogLine
 from benchmarks.table import as_text
 from include.cli.main import FAILED, INTERRUPTED
-from include.ground.paths import benchmarks_path
 from include.ground.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Measure the platform on this machine, in state folders of its own.")

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.machine import Machine
 from include.ground.errors import Terminal
-from include.ground.paths import benchmarks_path
 from include.ground.settings import Settings
 
 PLATFORM = "headrace"
@@ -64,6 +63,11 @@ class BenchResult(BaseModel):
     def is_valid(self) -> bool:
         """Whether something was measured and every figure counts."""
         return bool(self.measurements) and not any(each.problems for each in self.measurements)
+
+
+def benchmarks_path(settings: Settings) -> Path:
+    """Folder of the results of `headrace bench`."""
+    return settings.state / "benchmarks"
 
 
 def write_result(settings: Settings, result: BenchResult) -> Path:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from include.ground.java import JarMissing, Java, JavaMissing, find_java, major_version
+from include.ground.errors import Terminal
+from include.ground.java import Java, JavaMissing, find_java, major_version
 from include.ground.kafka import (
     BrokerUnreachable,
     KafkaRefused,
@@ -142,8 +143,9 @@ def test_broker_command_limits_its_memory(settings: Settings) -> None:
 
 
 def test_missing_jars_prevent_the_start(settings: Settings) -> None:
-    with pytest.raises(JarMissing):
+    with pytest.raises(Terminal) as refused:
         start_broker(settings)
+    assert refused.value.code == "jar-missing"
     assert not kafka_path(settings).exists()
 
 

@@ -18,6 +18,7 @@ from include.change import stages as plan_stages
 from include.change.comparison_view import comparison_markdown, comparison_page
 from include.change.jobs import RequestRefused
 from include.declare.derived_dataset import ColumnUse
+from include.ground.errors import Transient
 from include.ground.settings import Settings
 from include.plans.comparison import HELD, Comparison
 from include.plans.dependants import Analysed, DependantsBreak, Effect, Reader, drop_obsolete, is_due
@@ -35,7 +36,6 @@ from include.state.owner_requests import (
     OwnerRequest,
     OwnerResponse,
     RequestKind,
-    RequestPending,
     pending_request,
     submit_request,
     withdraw_request,
@@ -317,8 +317,9 @@ def test_who_meets_a_request_that_was_left_is_told_the_command_that_continues_it
 ) -> None:
     submit_request(settings, "hours", requested(record, 1))
     assert drop_obsolete(settings, "hours") is None
-    with pytest.raises(RequestPending) as refused:
+    with pytest.raises(Transient) as refused:
         submit_request(settings, "hours", OwnerRequest("", RequestKind.COMPACT, "h1"))
+    assert refused.value.code == "request-pending"
     assert f"headrace plan apply {record.plan.id}" in refused.value.remedy
 
 

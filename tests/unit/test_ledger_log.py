@@ -13,12 +13,12 @@ from ledgered_stream import commit, created
 from include.ground.delta_log import (
     LogDamaged,
     LogIncomplete,
-    TableMissing,
     commits,
     commits_following,
     log_versions,
     read_commit,
 )
+from include.ground.errors import Terminal
 
 METADATA = {"app_id": "flights/bronze/g1", "rows": 3}
 
@@ -111,8 +111,9 @@ def test_log_with_a_removed_beginning_starts_at_its_first_version(table: Path) -
 
 
 def test_folder_without_a_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableMissing):
+    with pytest.raises(Terminal) as refused:
         list(commits(tmp_path))
+    assert refused.value.code == "table-missing"
 
 
 def test_commit_without_a_timestamp_is_damaged(table: Path) -> None:

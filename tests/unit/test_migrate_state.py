@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.main import app
+from include.ground.errors import Terminal
 from include.ground.paths import active_releases_path, desired_path, patch_in_progress_path, request_path, run_path
 from include.ground.settings import CLONE, Settings
-from include.state.migrate_state import EarlierVersionRunning, migrate_state
+from include.state.migrate_state import migrate_state
 from include.state.owner_requests import RequestKind, pending_request
 from include.state.run_files import read_run_file, started_at
 from include.state.streams import desired_stream, request_stream
@@ -85,8 +86,9 @@ def test_running_process_of_an_earlier_version_stops_the_migration(old_layout: S
     run = read_run_file(old_layout, "runner")
     assert run is not None
     assert run.extra == {"settings": {"A": 1}}
-    with pytest.raises(EarlierVersionRunning, match="headrace down"):
+    with pytest.raises(Terminal, match="headrace down") as refused:
         migrate_state(old_layout)
+    assert refused.value.code == "earlier-version-running"
     assert not request_path(old_layout, "flights").exists()
 
 

@@ -50,7 +50,6 @@ from include.state.owner_requests import (
     OwnerRequest,
     OwnerResponse,
     RequestKind,
-    RequestPending,
     find_response,
     pending_request,
     respond,
@@ -155,8 +154,9 @@ def test_pending_request_blocks_another_until_its_response(settings: Settings) -
     )
     submit_request(settings, "flights", mine)
     submit_request(settings, "flights", mine)
-    with pytest.raises(RequestPending, match="release-flights-1"):
+    with pytest.raises(Transient, match="release-flights-1") as refused:
         submit_request(settings, "flights", other)
+    assert refused.value.code == "request-pending"
     answer = OwnerResponse(mine.plan, mine.kind, mine.release, "", 7)
     respond(settings, "flights", answer)
     assert (pending_request(settings, "flights"), find_response(settings, "flights", mine)) == (None, answer)

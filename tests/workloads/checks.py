@@ -27,12 +27,15 @@ YEAR = timedelta(days=366)
 """No event of a workload has a time so long before its first or after its last."""
 
 
+ALL = 1_000_000_000
+
+
 def freshness(settings: Settings, dataset: str) -> float:
     """Return how many seconds 95 % of the records waited at most, from their Kafka timestamp to their publication."""
     publication = read_publication(settings, dataset)
-    return _ninety_fifth(
-        _waited(settings, dataset, open_reader(settings).publication_times(dataset, publication.release))
-    )
+    runs = open_reader(settings).published_runs_after(dataset, publication.release, -1, ALL)
+    times = [(run.last_batch, run.published_at_ms) for run in runs if run.published_at_ms is not None]
+    return _ninety_fifth(_waited(settings, dataset, times))
 
 
 def derived_freshness(settings: Settings, name: str) -> float:
