@@ -35,11 +35,9 @@ from include.audit.silver import (
 )
 from include.audit.verified_history import AuditScope, VerifiedGold
 from include.declare.column_lineage import unchanged_fields
-from include.declare.contract import AVRO, JSON
 from include.declare.dataset import Dataset
 from include.declare.gold import EVERY_RUN, Gold
-from include.declare.payload_text import define_payload_text
-from include.declare.writer_schemas import WriterSchemas
+from include.declare.payloads import WriterSchemas, define_payload_text
 from include.read.memory_database import memory_database, view_table
 from include.read.publication import Publication, PublishedTable
 from include.read.published_tables import RECORD_LAYERS, PinnedTables, RefreshState, stored_refresh_state
@@ -239,7 +237,7 @@ def _check_records(
     name, pipeline = dataset.name, dataset.pipeline
     layers = bronze, silver, rejected = [given.table(layer) for layer in RECORD_LAYERS]
     register_fixes(database, given.fixes)
-    define_payload_text(database, given.schemas, dataset.contract.format != JSON, dataset.contract.columns)
+    define_payload_text(database, given.schemas, dataset.contract.payload.is_framed, dataset.contract.columns)
     define_exact_number(database)
     progress(f"{name}: bronze against Kafka and its commits")
     audited.check(
@@ -270,7 +268,7 @@ def _check_records(
 
 def _numbers_as_sent(dataset: Dataset) -> dict[str, str]:
     """Return the columns whose numbers are those of the payloads. Avro has no number that a double could change."""
-    is_known = dataset.contract.format != AVRO and (dataset.folder / "silver.py").is_file()
+    is_known = not dataset.contract.payload.is_decoded and (dataset.folder / "silver.py").is_file()
     return unchanged_fields(dataset) if is_known else {}
 
 

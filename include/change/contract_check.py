@@ -21,8 +21,8 @@ from include.declare.dataset import (
 )
 from include.declare.dataset_checks import dataset_problems
 from include.declare.derived_dataset import all_dataset_names, as_dataset, declared_derived, derived_names
+from include.declare.payloads import registry_check
 from include.declare.reference_tables import reference_problems
-from include.declare.registry_check import registry_check
 from include.declare.yaml_declarations import DeclarationRefused, Document, Key
 from include.ground.errors import Terminal
 from include.ground.optional_packages import QualityNotInstalled, import_optional

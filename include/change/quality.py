@@ -20,11 +20,10 @@ from include.change.checkpoint import validate_tables
 from include.change.compare import Side
 from include.change.jobs import run_job
 from include.declare.column_type import Profile
-from include.declare.contract import JSON, Column, Contract
+from include.declare.contract import Column, Contract
 from include.declare.contract_rules import Rule, RuleResult
 from include.declare.derived_dataset import released_contract
-from include.declare.payload_text import define_payload_text
-from include.declare.writer_schemas import WriterSchemas
+from include.declare.payloads import WriterSchemas, define_payload_text
 from include.ground.durable_files import write_atomically
 from include.ground.errors import Terminal
 from include.ground.paths import docs_page
@@ -360,7 +359,7 @@ def drift_warnings(
 
 def _database(reading: PinnedTables, contract: Contract, since_batch: int, schemas: WriterSchemas) -> Any:
     database, dataset = memory_database(), contract.dataset
-    define_payload_text(database, schemas, contract.format != JSON, contract.columns)
+    define_payload_text(database, schemas, contract.payload.is_framed, contract.columns)
     database.register("silver", reading.arrow(f"silver.{dataset}"))
     database.register("bronze", reading.arrow(f"bronze.{dataset}"))
     database.execute(f"create view rows as select *, _batch_id >= {int(since_batch)} as fresh from silver")

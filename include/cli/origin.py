@@ -26,8 +26,7 @@ from include.declare.derived_dataset import (
     derived_names,
     lineage_edges,
 )
-from include.declare.payload_text import shown_payload
-from include.declare.writer_schemas import known_schemas
+from include.declare.payloads import known_schemas, shown_payload
 from include.ground.errors import Refused
 from include.ground.settings import load_settings
 from include.read.plain_values import excerpt, json_value, text_value

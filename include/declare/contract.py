@@ -6,23 +6,29 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 from include.declare.column_type import ColumnType, IntegerType, Value
 from include.declare.contract_rules import REJECT, Rule
 from include.declare.contract_types import COLUMN_TYPES
+from include.declare.payloads import FORMATS, PayloadFormat
 from include.declare.portable_regex import DEFAULT_STRING_BYTES
-from include.declare.yaml_declarations import Declared
+from include.declare.yaml_declarations import Declared, shown
 
-JSON, AVRO, JSON_SCHEMA = "json", "avro", "json-schema"
-"""JSON; Avro, and JSON, in the wire format of a schema registry."""
+
+def _known_format(value: Any) -> Any:
+    if value not in FORMATS:
+        raise ValueError(f"must be one of {', '.join(FORMATS)}, is {shown(value)}")
+    return value
 
 
 class DeclaredFormat(Declared):
     """The custom property `format` of a contract's record."""
 
     property: Literal["format"]
-    value: Literal["json", "avro", "json-schema"]
+    value: Annotated[str, BeforeValidator(_known_format)]
 
 
 CLOCK_SKEW = timedelta(minutes=10)
@@ -96,10 +102,15 @@ class Contract:
     identity: tuple[str, ...]
     gold: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     levels: tuple[ServiceLevel, ...] = ()
-    format: str = JSON
+    format: str = PayloadFormat.name
 
     def __hash__(self) -> int:
         return hash((self.dataset, self.version, self.columns))
+
+    @property
+    def payload(self) -> PayloadFormat:
+        """The format of a record's payload."""
+        return FORMATS[self.format]
 
     @property
     def types(self) -> Mapping[str, str]:

@@ -13,9 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from include.declare.column_type import MAX_PRECISION, ColumnType, Value
-from include.declare.contract import JSON, Column, Contract, DeclaredFormat, ServiceLevel
+from include.declare.contract import Column, Contract, DeclaredFormat, ServiceLevel
 from include.declare.contract_rules import Rule, RuleModel, rule_findings, typed_rule
 from include.declare.contract_types import COLUMN_TYPES, LOGICAL, declared_type, default_type
+from include.declare.payloads import PayloadFormat
 from include.declare.portable_regex import DEFAULT_STRING_BYTES, pattern_fault
 from include.declare.yaml_declarations import (
     Declared,
@@ -236,7 +237,7 @@ def read_contract(document: Document) -> Contract | None:
         identity=tuple(found.name for found in record.properties if found.primaryKey),
         gold=gold,
         levels=tuple(ServiceLevel(level.property, float(level.value * SECONDS[level.unit])) for level in levels),
-        format=record.customProperties[0].value if record.customProperties else JSON,
+        format=record.customProperties[0].value if record.customProperties else PayloadFormat.name,
     )
     document.check(_file_findings(file))
     document.check(_member_findings(columns))

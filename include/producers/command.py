@@ -20,17 +20,10 @@ from rich.console import Console
 
 from include.cli.main import FAILED, INTERRUPTED
 from include.cli.terminal import output_file, sample_file, share, utc_time
-from include.declare.avro_record import SchemaUnusable, avro_record
-from include.declare.contract import AVRO, JSON
-from include.declare.dataset import Dataset, declared_dataset
-from include.declare.payload_text import avro_encoding, contract_schema
-from include.declare.writer_schemas import framed
-from include.ground.errors import Terminal
+from include.declare.dataset import declared_dataset
+from include.declare.payloads import Encode
 from include.ground.kafka import ensure_topic
-from include.ground.schema_registry import AVRO as AVRO_TYPE
-from include.ground.schema_registry import JSON as JSON_TYPE
-from include.ground.schema_registry import RegistryNotSet, SchemaRegistry, schema_registry, subject_of
-from include.ground.settings import Settings, load_settings
+from include.ground.settings import load_settings
 from include.producers.faults import Shares
 from include.producers.registry import find_feed
 from include.producers.sending import AT_ONCE, DeliveryFailed, Pace, Run, SendProgress, Sent, send
@@ -38,8 +31,6 @@ from include.producers.sending import produce as produce_rows
 from include.state.run_files import bootstrap_servers
 
 CHUNK_LINES = 20_000
-Encode = Callable[[int, bytes], bytes]
-"""The number of a line and the line → the record's value."""
 
 
 @dataclass(frozen=True)
@@ -115,46 +106,6 @@ def record_key(record: bytes, field: str) -> bytes | None:
     if found is None:
         return None
     return found.encode() if isinstance(found, str) else json.dumps(found, separators=(",", ":")).encode()
-
-
-class SchemaRefused(Terminal):
-    """A file is not a schema for a dataset's records."""
-
-    def __init__(self, dataset: str, why: str, remedy: str = "give one with --schema FILE") -> None:
-        super().__init__(f"{dataset}: {why}; nothing was sent", remedy)
-        self.dataset = dataset
-
-
-def dataset_encoding(settings: Settings, dataset: Dataset, schema: Path | None) -> Encode | None:
-    """Register the schema of a dataset's records and return how lines are written by it; None: as they are.
-
-    The default is the contract's schema. Raises SchemaRefused, RegistryNotSet, RegistryUnreachable, RegistryRefused.
-    """
-    name, form = dataset.name, dataset.contract.format
-    if form == JSON:
-        if schema is not None:
-            raise SchemaRefused(name, "its records are JSON without a schema", "the same command without --schema")
-        return None
-    registry, subject = schema_registry(settings), subject_of(dataset.pipeline.topic)
-    if registry is None:
-        raise RegistryNotSet(f"{name}: records in the format {form} name a registered schema")
-    return _avro(registry, subject, dataset, schema) if form == AVRO else _json(registry, subject, name, schema)
-
-
-def _avro(registry: SchemaRegistry, subject: str, dataset: Dataset, schema: Path | None) -> Encode:
-    text = contract_schema(dataset.contract) if schema is None else schema.read_text("utf-8")
-    try:
-        avro_record(text)
-    except SchemaUnusable as error:
-        raise SchemaRefused(dataset.name, f"{schema} {error}") from error
-    return avro_encoding(dataset.contract, text, registry.register(subject, text, AVRO_TYPE)).encoded
-
-
-def _json(registry: SchemaRegistry, subject: str, name: str, schema: Path | None) -> Encode:
-    if schema is None:
-        raise SchemaRefused(name, "its records name a JSON Schema, which a contract is not")
-    number = registry.register(subject, schema.read_text("utf-8"), JSON_TYPE)
-    return lambda _, line: framed(number, line)
 
 
 Share = Annotated[float, typer.Option(parser=share, metavar="SHARE", help="Share of such faults: 0.005 or 0.5%.")]
@@ -255,7 +206,7 @@ def _target(topic: str | None, dataset: str | None, schema: Path | None) -> tupl
     if dataset is not None:
         settings = load_settings()
         found = declared_dataset(settings, dataset)
-        return found.pipeline.topic, dataset_encoding(settings, found, schema)
+        return found.pipeline.topic, found.contract.payload.encoding(settings, found, schema)
     if schema is not None:
         raise typer.BadParameter("is for --dataset; the records of --topic are sent as they are", param_hint="--schema")
     return str(topic), None

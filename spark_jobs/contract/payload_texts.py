@@ -20,8 +20,8 @@ from pyspark.sql.avro.functions import from_avro
 
 from include.declare.avro_record import AvroField, AvroRecord, SchemaUnusable, avro_record
 from include.declare.column_type import AvroKind
-from include.declare.contract import AVRO, JSON, Contract
-from include.declare.writer_schemas import HEADER_BYTES
+from include.declare.contract import Contract
+from include.declare.payloads import HEADER_BYTES
 from include.ground.schema_registry import AVRO as AVRO_TYPE
 from include.ground.schema_registry import RegisteredSchema
 from spark_jobs.contract.json_record import MAX_BYTES
@@ -55,13 +55,13 @@ class PayloadTexts:
 
         Returns JSON payloads unchanged, without `_unread`.
         """
-        if self.contract.format == JSON:
+        if not self.contract.payload.is_framed:
             return bronze
         value = F.col("value")
         is_framed = (F.octet_length(value) >= HEADER_BYTES) & (F.hex(F.substring(value, 1, 1)) == "00")
         wrong = F.when(value.isNotNull() & ~is_framed, _unread(WIRE_FORMAT, F.hex(F.substring(value, 1, HEADER_BYTES))))
         payload = F.when(is_framed, F.expr(f"substring(value, {HEADER_BYTES + 1})"))
-        if self.contract.format == AVRO:
+        if self.contract.payload.is_decoded:
             return self._decoded(bronze, F.when(is_framed, _schema_id(value)), payload, wrong)
         return bronze.withColumns({"value": payload, UNREAD: wrong})
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.declare.contract import JSON, Column, Contract
+from include.declare.contract import Column, Contract
 from include.declare.contract_rules import REJECT, Rule
 from include.ground.record_coordinates import AFTER, BEFORE
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
@@ -209,7 +209,7 @@ def compiled_validator(contract: Contract) -> Validator:
 def _compiled(contract: Contract, application: str) -> Validator:
     value = F.col("value")
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
-    unread = [] if contract.format == JSON else [F.col(UNREAD)]
+    unread = [F.col(UNREAD)] if contract.payload.is_framed else []
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
     # A record without a time of the calendar is not in plain form: its headers are read here only.
     plain = plain_values(F.when(_has_time(F.col("timestamp")), value), contract).alias("_values")
@@ -273,7 +273,7 @@ def _faults(contract: Contract) -> Expression:
         _without_nulls(types)
     )
     found = F.when(F.col("_time").isNotNull(), F.array(_reason("kafka_timestamp", "", F.col("_time")))).otherwise(found)
-    if contract.format != JSON:
+    if contract.payload.is_framed:
         why = F.array(_reason(F.col(f"{UNREAD}.rule"), F.lit(""), F.col(f"{UNREAD}.detail")))
         found = F.when(F.col(UNREAD).isNotNull(), why).otherwise(found)
     return _unless_plain(found).alias("_faults")

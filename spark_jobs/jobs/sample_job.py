@@ -23,8 +23,8 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from include.declare.contract import JSON
 from include.declare.dataset import Dataset, declared_dataset
+from include.declare.payloads import PayloadFormat
 from include.declare.reference_tables import current_versions
 from include.ground.app_ids import bronze_app_id
 from include.ground.settings import Settings
@@ -62,7 +62,7 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
     A record's offset is its line, counted from 0; empty lines are not records. Whatever the format of the topic's
     records, those of a sample are JSON.
     """
-    dataset = replace(dataset, contract=replace(dataset.contract, format=JSON))
+    dataset = replace(dataset, contract=replace(dataset.contract, format=PayloadFormat.name))
     lines = {n: line for n, line in enumerate(sample.read_bytes().splitlines()) if line.strip()}
     # A sample is small, and its tables have no other owner.
     settings = settings.model_copy(update={"backend": "local"})

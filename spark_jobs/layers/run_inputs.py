@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.declare.contract import AVRO
 from include.declare.dataset import Dataset
+from include.declare.payloads import HEADER_BYTES, WriterSchemas, keep_schemas, known_schemas, schemas_size
 from include.declare.reference_tables import read_version
-from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, keep_schemas, known_schemas, schemas_size
 from include.ground.delta_log import Commit, commits_following, latest_version, read_commit
 from include.ground.errors import Terminal
 from include.ground.paths import bronze_path, decision_log_path
@@ -151,7 +150,7 @@ class PayloadSchemas:
         An id that the registry does not know is noted as unknown, and stays so until the registry knows it. Raises
         RegistryNotSet, RegistryUnreachable, RegistryRefused, SchemaReplaced; nothing is validated then.
         """
-        if self.dataset.contract.format != AVRO:
+        if not self.dataset.contract.payload.is_decoded:
             return 0
         if self.learns and records:
             known = known_schemas(self.settings, self.dataset.name)
@@ -188,7 +187,7 @@ class PayloadSchemas:
     def texts(self, records: Sequence[Path], until: int) -> PayloadTexts:
         """Return how these records are read by the list's first `until` bytes."""
         contract = self.dataset.contract
-        if contract.format != AVRO:
+        if not contract.payload.is_decoded:
             return PayloadTexts(contract)
         listed = known_schemas(self.settings, self.dataset.name, until)
         known = {number: schema for number, schema in listed.items() if schema.type != UNKNOWN_TYPE}

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from include.audit.silver import payload_member
-from include.declare.contract import AVRO, Column, Contract
+from include.declare.contract import Column, Contract
 from include.declare.contract_types import COLUMN_TYPES
-from include.declare.payload_text import define_payload_text
+from include.declare.payloads import define_payload_text
 from include.ground.schema_registry import AVRO as AVRO_TYPE
 from include.ground.schema_registry import RegisteredSchema
 from include.read.memory_database import memory_database
@@ -106,7 +106,7 @@ CONTRACT = Contract(
     ),
     (),
     ("id",),
-    format=AVRO,
+    format="avro",
 )
 SCHEMA = {
     "type": "record",

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.audit.silver import exact_number
-from include.declare.contract import JSON_SCHEMA, Contract
+from include.declare.contract import Contract
 from spark_jobs.backends.local.prepared_query import row_projection
 from spark_jobs.backends.local.validation import RECORD
 from spark_jobs.contract.payload_texts import PayloadTexts
@@ -123,7 +123,7 @@ class Paths:
 
     def framed(self, records: Sequence[bytes]) -> pa.Table:
         """JSON in the wire format of a schema registry."""
-        contract = replace(CONTRACT, format=JSON_SCHEMA)
+        contract = replace(CONTRACT, format="json-schema")
         rows = self.spark.createDataFrame(bronze([HEADER + value for value in records]))
         return read(compiled_validator(contract).validated(PayloadTexts(contract).of(rows))).toArrow()
 

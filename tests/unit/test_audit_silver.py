@@ -29,7 +29,7 @@ from include.audit.silver import (
     repeated_findings,
     split_findings,
 )
-from include.declare.payload_text import define_payload_text
+from include.declare.payloads import define_payload_text
 from include.declare.pipeline import Pipeline
 
 PIPELINE = Pipeline("sales", 1, "sold_at", timedelta(days=1), ("event_id",), timedelta(days=3), ())

@@ -12,9 +12,14 @@ from avro_trades import CONTRACT, FIRST, SECOND, encoded, first_trade, schema_te
 from include.declare.avro_record import SchemaUnusable, avro_record
 from include.declare.contract import Contract
 from include.declare.contract_file import load_contract
-from include.declare.payload_text import avro_encoding, contract_schema, payload_text, shown_payload
-from include.declare.registry_check import unread_parts
-from include.declare.writer_schemas import framed, schema_id
+from include.declare.payloads import (
+    avro_encoding,
+    contract_schema,
+    framed,
+    payload_text,
+    schema_id,
+    shown_payload,
+)
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.errors import Refused
 from include.ground.schema_registry import RegisteredSchema
@@ -90,18 +95,18 @@ def test_reader_has_the_contracts_fields_in_its_order_with_named_types_in_full()
 
 
 def test_contract_reads_both_schemas(contract: Contract) -> None:
-    assert [unread_parts(contract, schema) for schema in SCHEMAS.values()] == [[], []]
+    assert [contract.payload.unread(contract, schema) for schema in SCHEMAS.values()] == [[], []]
 
 
 def test_contract_names_what_it_cannot_read_of_a_schema(contract: Contract) -> None:
     kinds = {"tradedAt": "long", "quantity": ["null", "string"], "price": "float", "live": ["int", "boolean"]}
-    assert unread_parts(contract, RegisteredSchema(3, "AVRO", record(**kinds))) == [
+    assert contract.payload.unread(contract, RegisteredSchema(3, "AVRO", record(**kinds))) == [
         "trade_id is required, and the schema has no field trade_id",
         "traded_at is of type timestamp, and field tradedAt of the schema is integer",
         "quantity is of type int, and field quantity of the schema is text",
         "live is of type boolean, and field live of the schema is union of int, boolean",
     ]
-    assert unread_parts(contract, RegisteredSchema(4, "JSON", "{}")) == [
+    assert contract.payload.unread(contract, RegisteredSchema(4, "JSON", "{}")) == [
         "the schema is of type JSON, the contract's format is avro"
     ]
 
@@ -126,7 +131,7 @@ def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract
         **{"trade_id": "t1", "tradedAt": "2026-11-30T12:00:01.500000Z", "quantity": 3, "price": "1.2500"},
         **{"side": None, "settled_on": None, "venue": None, "note": None, "live": True},
     }
-    assert unread_parts(contract, RegisteredSchema(5, "AVRO", text)) == []
+    assert contract.payload.unread(contract, RegisteredSchema(5, "AVRO", text)) == []
 
 
 @pytest.mark.parametrize(

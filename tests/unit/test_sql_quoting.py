@@ -15,7 +15,7 @@ from include.audit.gold import GoldCheck, UncheckedTable, gold_check
 from include.audit.silver import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure
-from include.declare.payload_text import define_payload_text
+from include.declare.payloads import define_payload_text
 from include.declare.pipeline import Pipeline
 from include.declare.windows import Window, parsed_size
 from include.ground.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal

@@ -23,7 +23,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.declare.contract import AVRO
 from include.declare.dataset import Dataset
 from include.ground.paths import release_path
 from include.ground.record_coordinates import POSITION
@@ -286,7 +285,7 @@ def begin_full_validation(spark: SparkSession, settings: Settings, dataset: Data
     Nothing is begun for Avro, whose query depends on the schemas of the records.
     """
     contract, texts = dataset.contract, PayloadTexts(dataset.contract)
-    if contract.format == AVRO:
+    if contract.payload.is_decoded:
         return {}
     build = partial(_full_validation, lambda: compiled_validator(contract), texts, {})
     scratch = ScratchFolder(release_path(settings, dataset.name, dataset.release) / QUERIES)
