@@ -85,86 +85,72 @@ def add_to_totals(connection: Connection, rows: Iterable[Row]) -> None:
 
 
 def _counts(row: Row) -> Iterator[Count]:
-    count = COUNTED.get(row.table.name)
-    return iter(()) if count is None else count(row.values)
+    values = row.values
+    for each in COUNTED.get(row.table.name, ()):
+        if each.column in values:
+            name = values[each.named_by] if each.named_by else ""
+            yield Count(_key(values, each.kind, name), int(values[each.column]), each.is_absolute)
+    more = COUNTED_BY_NAME.get(row.table.name)
+    yield from more(values) if more else ()
 
 
 def _key(values: Values, kind: str, name: object = "") -> TotalKey:
     return TotalKey(str(values["dataset"]), str(values.get("release", "")), kind, str(name))
 
 
-def _count_batch(values: Values) -> Iterator[Count]:
-    yield Count(_key(values, "bronze"), _rows(values["rows"]))
+class Counted(NamedTuple):
+    """A column that counts rows of a `kind`, by the name in another column if several have it."""
+
+    kind: str
+    column: str
+    named_by: str = ""
+    is_absolute: bool = False
 
 
-def _count_run(values: Values) -> Iterator[Count]:
-    for kind in ("rows_in", "accepted", "invalid", "duplicate"):
-        if kind in values:
-            yield Count(_key(values, kind), _rows(values[kind]))
-
-
-def _count_reason(values: Values) -> Iterator[Count]:
-    yield Count(_key(values, "reason", values["reason"]), _rows(values["rows"]))
-
-
-def _count_warning(values: Values) -> Iterator[Count]:
-    yield Count(_key(values, "warning", values["rule"]), _rows(values["violations"]))
-
-
-def _count_gold(values: Values) -> Iterator[Count]:
-    yield Count(_key(values, "gold", values["gold"]), _rows(values["total"]), absolute=True)
+GOLD_TOTAL = Counted("gold", "total", "gold", is_absolute=True)
+COUNTED: Mapping[str, Sequence[Counted]] = {
+    batches.name: [Counted("bronze", "rows")],
+    runs.name: [Counted(kind, kind) for kind in ("rows_in", "accepted", "invalid", "duplicate")],
+    reasons.name: [Counted("reason", "rows", "reason")],
+    warnings.name: [Counted("warning", "violations", "rule")],
+    gold_commits.name: [GOLD_TOTAL],
+    refreshes.name: [GOLD_TOTAL],
+}
 
 
 def _count_correction(values: Values) -> Iterator[Count]:
     layer, _, name = str(values["table"]).partition(".")
     if layer == "silver":
-        yield Count(_key(values, "accepted"), _rows(values["total"]), absolute=True)
+        yield Count(_key(values, "accepted"), int(values["total"]), absolute=True)
     elif layer == "gold":
-        yield Count(_key(values, "gold", name), _rows(values["total"]), absolute=True)
-    for disposition, rows in _changes(values["dispositions"]):
-        yield Count(_key(values, disposition), rows)
-    for reason, rows in _changes(values["reasons"]):
-        yield Count(_key(values, "reason", reason), rows)
+        yield Count(_key(values, "gold", name), int(values["total"]), absolute=True)
+    yield from _count_changes(values, 1)
 
 
 def _count_expiration(values: Values) -> Iterator[Count]:
     """Expired rows are no longer in the tables; `expired` counts them by layer."""
-    layer, rows = str(values["table"]).partition(".")[0], _rows(values["rows"])
+    layer, rows = str(values["table"]).partition(".")[0], int(values["rows"])
     yield Count(_key(values, "expired", layer), rows)
-    if layer == "bronze":
-        yield Count(_key(values, "bronze"), -rows)
-    else:
-        yield Count(_key(values, "rows_in"), -rows)
+    yield Count(_key(values, "bronze" if layer == "bronze" else "rows_in"), -rows)
     if layer == "silver":
         yield Count(_key(values, "accepted"), -rows)
-    for disposition, count in _changes(values["dispositions"]):
-        yield Count(_key(values, disposition), -count)
-    for reason, count in _changes(values["reasons"]):
-        yield Count(_key(values, "reason", reason), -count)
+    yield from _count_changes(values, -1)
 
 
-def _changes(text: int | str | None) -> Iterable[tuple[str, int]]:
-    return json.loads(text).items() if isinstance(text, str) else ()
+def _count_changes(values: Values, sign: int) -> Iterator[Count]:
+    for disposition, rows in json.loads(values["dispositions"] or "{}").items():
+        yield Count(_key(values, disposition), sign * rows)
+    for reason, rows in json.loads(values["reasons"] or "{}").items():
+        yield Count(_key(values, "reason", reason), sign * rows)
 
 
-def _rows(value: int | str | None) -> int:
-    assert isinstance(value, int)
-    return value
-
-
-COUNTED: Mapping[str, Callable[[Values], Iterator[Count]]] = {
-    batches.name: _count_batch,
-    runs.name: _count_run,
-    reasons.name: _count_reason,
-    warnings.name: _count_warning,
-    gold_commits.name: _count_gold,
-    refreshes.name: _count_gold,
+COUNTED_BY_NAME: Mapping[str, Callable[[Values], Iterator[Count]]] = {
     corrections.name: _count_correction,
     expirations.name: _count_expiration,
 }
 
 
-Values = dict[str, int | str | None]
+Values = dict[str, Any]
 Metadata = Mapping[str, Any]
 
 
@@ -215,30 +201,28 @@ def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | Non
 
 def _bronze(commit: Commit, meta: Metadata) -> list[Row]:
     batch, _ = _bounds(meta)
-    key: Values = {"dataset": str(meta["dataset"]), "generation": meta["app_id"].split("/")[2], "batch": batch}
+    key = {"dataset": str(meta["dataset"]), "generation": meta["app_id"].split("/")[2], "batch": batch}
     first, last = meta["timestamps"] or (None, None)
-    row = Row(
-        batches,
-        key
-        | _committed(commit, meta)
-        | {"rows": int(meta["rows"]), "first_timestamp_ms": first, "last_timestamp_ms": last}
-        | {name: _text(meta[name]) for name in ("topic", "topic_id", "query_id", "code")}
-        | {"reference": canonical(meta.get("reference", {}))},
-    )
-    return [row, *(_range(key, meta, partition) for partition in sorted(meta["offsets"], key=int))]
+    values = {
+        **_committed(commit, meta),
+        **{name: _text(meta[name]) for name in ("topic", "topic_id", "query_id", "code")},
+        "rows": int(meta["rows"]),
+        "first_timestamp_ms": first,
+        "last_timestamp_ms": last,
+        "reference": canonical(meta.get("reference", {})),
+    }
+    return [Row(batches, key | values), *(_range(key, meta, part) for part in sorted(meta["offsets"], key=int))]
 
 
 def _range(key: Values, meta: Metadata, partition: str) -> Row:
     start, end = meta["offsets"][partition]
     rows = int(meta["rows_by_partition"].get(partition, 0))
-    return Row(
-        ranges,
-        key | {"partition": int(partition), "start_offset": int(start), "end_offset": int(end), "rows": rows},
-    )
+    bounds = {"partition": int(partition), "start_offset": int(start), "end_offset": int(end)}
+    return Row(ranges, key | bounds | {"rows": rows})
 
 
 def _silver(commit: Commit, meta: Metadata) -> list[Row]:
-    values: Values = {
+    values = {
         "rows_in": int(meta["rows_in"]),
         "accepted": int(meta["rows"]),
         "epoch": int(meta["epoch"]),
@@ -252,9 +236,8 @@ def _silver(commit: Commit, meta: Metadata) -> list[Row]:
 
 def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
     run = _run(meta)
-    values: Values = {
-        "invalid": int(meta["dispositions"].get("invalid", 0)),
-        "duplicate": int(meta["dispositions"].get("duplicate", 0)),
+    values = {
+        **{name: int(meta["dispositions"].get(name, 0)) for name in ("invalid", "duplicate")},
         "rejected_version": commit.version,
         "rejected_committed_at_ms": commit.timestamp_ms,
     }
@@ -271,7 +254,7 @@ def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
 def _warning(key: Values, rule: str, counts: Mapping[str, Any]) -> Row:
     partition, offset = counts["first"] or (None, None)
     # Commits of earlier versions name the counts so.
-    counted: Values = {
+    counted = {
         "validated": int(counts["judged" if "judged" in counts else "validated"]),
         "violations": int(counts["broken" if "broken" in counts else "violations"]),
     }
@@ -279,48 +262,55 @@ def _warning(key: Values, rule: str, counts: Mapping[str, Any]) -> Row:
 
 
 def _gold(commit: Commit, meta: Metadata) -> list[Row]:
-    counts: Values = {name: int(meta[name]) for name in ("rows", "grains", "total")}
-    gold: Values = {"gold": meta["app_id"].split("/")[3]}
-    return [Row(gold_commits, _run(meta) | gold | _committed(commit, meta) | counts)]
+    gold = {"gold": meta["app_id"].split("/")[3]}
+    return [Row(gold_commits, _run(meta) | gold | _committed(commit, meta) | _grains(meta))]
 
 
 def _refresh(commit: Commit, meta: Metadata) -> list[Row]:
     _, release, _, gold, _ = meta["app_id"].split("/")
-    key: Values = {"dataset": str(meta["dataset"]), "release": release, "gold": gold, "batch": commit.app_version}
-    counts: Values = {name: int(meta[name]) for name in ("rows", "grains", "total")}
-    return [Row(refreshes, key | _committed(commit, meta) | counts)]
+    key = {"dataset": str(meta["dataset"]), "release": release, "gold": gold, "batch": commit.app_version}
+    return [Row(refreshes, key | _committed(commit, meta) | _grains(meta))]
+
+
+def _grains(meta: Metadata) -> Values:
+    return {name: int(meta[name]) for name in ("rows", "grains", "total")}
 
 
 def _correction(commit: Commit, meta: Metadata) -> list[Row]:
-    key: Values = {name: str(meta[name]) for name in ("dataset", "release", "plan", "table")}
-    counts: Values = {name: meta.get(name) for name in ("rows_removed", "rows_added", "grains", "total")}
-    changes: Values = {name: canonical(meta[name]) if name in meta else None for name in ("dispositions", "reasons")}
-    # Commits of earlier versions name the direction so.
-    direction = meta["direction" if "direction" in meta else "way"]
-    where: Values = {"direction": int(direction), "batch": int(meta["batch"]), "epoch": int(meta["epoch"])}
-    committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
-    return [Row(corrections, key | where | committed | counts | changes)]
+    values = {
+        **{name: str(meta[name]) for name in ("dataset", "release", "plan", "table")},
+        # Commits of earlier versions name the direction so.
+        "direction": int(meta["direction" if "direction" in meta else "way"]),
+        "batch": int(meta["batch"]),
+        **_committed(commit, meta),
+        **{name: meta.get(name) for name in ("rows_removed", "rows_added", "grains", "total")},
+        **{name: canonical(meta[name]) if name in meta else None for name in ("dispositions", "reasons")},
+    }
+    return [Row(corrections, values)]
 
 
 def _expiration(commit: Commit, meta: Metadata) -> list[Row]:
     owner, (first, before) = meta["app_id"].split("/")[1], meta["expired"]
-    key: Values = {"dataset": str(meta["dataset"]), "release": "" if owner == "bronze" else owner}
-    where: Values = {"table": str(meta["table"]), "before": int(before), "first": int(first)}
-    committed: Values = {"version": commit.version, "committed_at_ms": commit.timestamp_ms}
-    counts: Values = {"rows": int(meta["rows_removed"]), "total": int(meta["total"])}
-    named: Values = {name: canonical(meta.get(name, {})) for name in ("dispositions", "reasons")}
-    offsets: Values = {"offsets": canonical(meta["offsets_expired"])}
-    return [Row(expirations, key | where | committed | counts | named | offsets)]
+    values = {
+        "dataset": str(meta["dataset"]),
+        "release": "" if owner == "bronze" else owner,
+        "table": str(meta["table"]),
+        "before": int(before),
+        "first": int(first),
+        "version": commit.version,
+        "committed_at_ms": commit.timestamp_ms,
+        "rows": int(meta["rows_removed"]),
+        "total": int(meta["total"]),
+        **{name: canonical(meta.get(name, {})) for name in ("dispositions", "reasons")},
+        "offsets": canonical(meta["offsets_expired"]),
+    }
+    return [Row(expirations, values)]
 
 
 def _run(meta: Metadata) -> Values:
     first, last = _bounds(meta)
-    return {
-        "dataset": str(meta["dataset"]),
-        "release": meta["app_id"].split("/")[1],
-        "first_batch": first,
-        "last_batch": last,
-    }
+    release = meta["app_id"].split("/")[1]
+    return {"dataset": str(meta["dataset"]), "release": release, "first_batch": first, "last_batch": last}
 
 
 def _bounds(meta: Metadata) -> tuple[int, int]:
@@ -357,7 +347,7 @@ def insert_commits(connection: Connection, path: str, commits: Sequence[Commit],
     rows = [row for commit in fresh for row in rows_of_commit(commit)]
     upsert(connection, rows)
     add_to_totals(connection, rows)
-    mark: Values = {"path": path, "version": fresh[-1].version, "committed_at_ms": fresh[-1].timestamp_ms}
+    mark = {"path": path, "version": fresh[-1].version, "committed_at_ms": fresh[-1].timestamp_ms}
     upsert(connection, [Row(projected, mark)])
     return len(fresh)
 

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, RowMapping, Table, func, select
 from include.ground.delta_log import LOG, Commit, commits, commits_following, has_commit, latest_version, read_commit
 from include.ground.paths import bronze_path, verified_path, warehouse
 from include.ground.settings import Settings
-from include.observe.ledger_rows import Row, Values, canonical, insert_commits, last_projected, upsert
+from include.observe.ledger_rows import Row, canonical, insert_commits, last_projected, upsert
 from include.observe.ledger_schema import (
     FACTS,
     SCHEMA_VERSION,
@@ -203,9 +203,9 @@ def insert_verifications(connection: Connection, settings: Settings, dataset: st
 def _verified_rows(folder: Path, dataset: str) -> Iterator[Row]:
     for path in sorted(folder.glob("*.json")):
         if verified := verified_file(path).read():
-            key: Values = {"dataset": dataset, "release": path.parent.parent.name, "plan": verified.plan}
-            spans: Values = {"since_ms": _ms(verified.since), "until_ms": _ms(verified.until)}
-            times: Values = {"batch": verified.batch, "verified_at_ms": verified.verified_at_ms}
+            key = {"dataset": dataset, "release": path.parent.parent.name, "plan": verified.plan}
+            spans = {"since_ms": _ms(verified.since), "until_ms": _ms(verified.until)}
+            times = {"batch": verified.batch, "verified_at_ms": verified.verified_at_ms}
             yield Row(verifications, key | spans | times)
 
 
