@@ -75,23 +75,14 @@ class RuleResultsLink(BaseOperatorLink):
 
 
 class HeadraceOperator(BaseOperator):
-    """A task on the Headrace that `headrace_connection` names."""
+    """A task on the Headrace that `headrace_connection` names; about `dataset`, or about all of them."""
 
-    def __init__(self, *, headrace_connection: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
+    def __init__(self, *, dataset: str = "", headrace_connection: str = DEFAULT_CONNECTION, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.headrace_connection = headrace_connection
+        self.dataset, self.headrace_connection = dataset, headrace_connection
 
     def server(self) -> HeadraceConnection:
-        """Return the connection to the server."""
         return HeadraceConnection(self.headrace_connection)
-
-
-class DatasetOperator(HeadraceOperator):
-    """A task on a dataset."""
-
-    def __init__(self, *, dataset: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dataset = dataset
 
 
 class WorkOperator(HeadraceOperator):
@@ -101,14 +92,13 @@ class WorkOperator(HeadraceOperator):
 
     def body(self, context: Context) -> Mapping[str, Any]:
         """Return what the request says besides who it is from."""
-        return {}
+        return {"dataset": self.dataset} if self.dataset else {}
 
     def by(self, context: Context) -> str:
         """Return for whom the server works."""
         return origin(context)
 
     def execute(self, context: Context) -> Any:
-        """Begin, or ask for what runs already."""
         self.begin(self.path, {"by": self.by(context), **self.body(context)})
 
     def begin(self, path: str, body: dict[str, Any]) -> None:
@@ -128,11 +118,10 @@ class WorkOperator(HeadraceOperator):
         return self.outcome(context, dict(work["result"]))
 
     def outcome(self, context: Context, result: dict[str, Any]) -> Any:
-        """Return what the task returns."""
         return result
 
 
-class RunStream(DatasetOperator):
+class RunStream(HeadraceOperator):
     """Request the stream, then watch it, deferred, until it is released, gives up or breaches its level."""
 
     def execute(self, context: Context) -> None:
@@ -151,7 +140,7 @@ class RunStream(DatasetOperator):
         return str(event["why"])
 
 
-class CreatePlan(DatasetOperator):
+class CreatePlan(HeadraceOperator):
     """Create the plan of the run by a request to `path`; returns its id, description and records. A dry run ends here.
 
     One run has one plan: a retry or a cleared task finds the existing one.
@@ -198,12 +187,10 @@ class PlanBackfill(CreatePlan):
     path = "backfills"
 
     def about(self, context: Context) -> Mapping[str, Any]:
-        """Return the run's partition."""
         run = context["dag_run"]
         return {"partition": str(run.partition_date.date() if run.partition_date else run.partition_key or "")}
 
     def execute(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Plan, wait or skip."""
         try:
             return super().execute(context)
         except Refused as error:
@@ -229,12 +216,11 @@ class RunPlan(WorkOperator):
 
     upto: str
 
-    def __init__(self, *, dataset: str, plan_task: str = "plan", **kwargs: Any) -> None:
+    def __init__(self, *, plan_task: str = "plan", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.dataset, self.plan_task = dataset, plan_task
+        self.plan_task = plan_task
 
     def execute(self, context: Context) -> None:
-        """Begin, or ask for what runs already."""
         path = f"plans/{plan_of(context, self.plan_task)}/run"
         self.begin(path, {"by": triggered_by(context), "upto": self.upto})
 
@@ -311,19 +297,7 @@ class ApprovePlan(ApprovalOperator):
         return HeadraceConnection(self.headrace_connection).request(method, path, body)
 
 
-class DatasetWork(WorkOperator):
-    """A piece of work on a dataset."""
-
-    def __init__(self, *, dataset: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dataset = dataset
-
-    def body(self, context: Context) -> Mapping[str, Any]:
-        """Return the dataset."""
-        return {"dataset": self.dataset}
-
-
-class RollBack(DatasetWork):
+class RollBack(WorkOperator):
     """Roll back an applied plan: publish the previous state, advanced to the current batch."""
 
     path = "rollbacks"
@@ -333,11 +307,10 @@ class RollBack(DatasetWork):
         return {"dataset": self.dataset, "parameters": run_params(context), "origin": origin(context)}
 
     def by(self, context: Context) -> str:
-        """Return who triggered the run."""
         return triggered_by(context)
 
 
-class MaintainTables(DatasetWork):
+class MaintainTables(WorkOperator):
     """Compact tables and remove what nothing needs; skipped before the first publication, and while a plan is open."""
 
     path = "maintenance"
@@ -349,7 +322,7 @@ class TrimLogs(WorkOperator):
     path = "log-trims"
 
 
-class RunAnalysis(DatasetWork):
+class RunAnalysis(WorkOperator):
     """Run a declared analysis and publish its result; returns number of the run, version and figures."""
 
     path = "analyses"
@@ -359,11 +332,10 @@ class RunAnalysis(DatasetWork):
         self.analysis = analysis
 
     def body(self, context: Context) -> Mapping[str, Any]:
-        """Return dataset and analysis."""
         return {"dataset": self.dataset, "analysis": self.analysis}
 
 
-class ValidateTables(DatasetWork):
+class ValidateTables(WorkOperator):
     """Validate every published table of the dataset; returns how many rules were evaluated, and which failed."""
 
     path = "validations"
@@ -384,7 +356,6 @@ class Audit(WorkOperator):
     path = "audits"
 
     def body(self, context: Context) -> Mapping[str, Any]:
-        """Return the run's params."""
         return {"parameters": run_params(context)}
 
     def outcome(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
@@ -395,7 +366,7 @@ class Audit(WorkOperator):
         return dict(result["records"])
 
 
-class ReportCompleteDays(DatasetOperator):
+class ReportCompleteDays(HeadraceOperator):
     """Report the days that became complete since the last run: an asset event for each table and day.
 
     A retry reports the same days again; consumers see a day at least once. The asset's state remembers the last one.

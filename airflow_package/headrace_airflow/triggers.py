@@ -56,13 +56,11 @@ class StreamEnds(RemoteTrigger):
         self.lag_seconds, self.grace_seconds = lag_seconds, grace_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments of this trigger."""
         names = ("connection", "dataset", "since", "lag_seconds", "grace_seconds")
         given = {name: getattr(self, name) for name in names}
         return f"{__name__}.{type(self).__name__}", {**given, "run": self.run_id}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll the stream's health until the watch ends."""
         server, began, logged, state = await self.connected(), dict[str, float](), 0.0, ""
         while True:
             health = await self.answer(server, f"streams/{self.dataset}", lag_seconds=self.lag_seconds)
@@ -98,7 +96,6 @@ class WorkDone(RemoteTrigger):
         self.key = key
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments of this trigger."""
         return f"{__name__}.{type(self).__name__}", {"connection": self.connection, "key": self.key}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -129,11 +126,9 @@ class PlanClosed(RemoteTrigger):
         self.plan = plan
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments of this trigger."""
         return f"{__name__}.{type(self).__name__}", {"connection": self.connection, "plan": self.plan}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until the plan is closed."""
         server = await self.connected()
         while True:
             found = await self.answer(server, f"plans/{self.plan}")

@@ -150,7 +150,7 @@ def recompute_derived(
 ) -> tuple[Mapping[str, Mapping[str, Any]], str]:
     """Return what the job found by table (`spark_jobs/jobs/derived_audit_job.py`), and why it found nothing, else "".
 
-    `progress` gets a line for each table. Raises JobRunning.
+    `progress` gets a line for each table. Raises Transient while it runs.
     """
     job = f"audit-{name}"
     refuse_running(settings, job)

@@ -84,7 +84,7 @@ def audit(
 
 
 def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> DatasetAudit:
-    """Run the job that recomputes a dataset's tables from bronze, and add what it found. Raises JobRunning."""
+    """Run the job that recomputes a dataset's tables from bronze, and add what it found."""
     if audit.batch is None or audit.sources:
         return audit
     name = f"audit-{audit.dataset}"

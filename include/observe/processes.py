@@ -104,15 +104,23 @@ def is_expected(status: ProcessStatus) -> bool:
     return status.pid is not None or status.state is ProcessState.PENDING
 
 
+def switched_on(settings: Settings) -> dict[str, bool]:
+    """Return the optional processes, and whether they are to run; Airflow needs the console's API."""
+    airflow = None if settings.api_url else read_run_file(settings, AIRFLOW)
+    return {
+        CONSOLE: settings.starts_console or (airflow is not None and is_alive(airflow)),
+        METRICS: settings.metrics != "off",
+        OPENLINEAGE: bool(settings.openlineage_url),
+    }
+
+
 def _desired_since(settings: Settings, name: str) -> datetime | None:
     """Return when a process was requested; None when it is not requested or the request is unreadable."""
-    is_on = {CONSOLE: settings.starts_console, METRICS: settings.metrics != "off"}
-    is_on |= {OPENLINEAGE: bool(settings.openlineage_url)}
     try:
         if name.startswith(STREAM):
             desired = desired_stream(settings, name.removeprefix(STREAM))
             return desired.since if desired is not None and desired.desired else None
-        if is_on.get(name, True):
+        if switched_on(settings).get(name, True):
             return last_change(desired_streams(settings))
     except StateFileUnreadable:
         pass

@@ -34,7 +34,7 @@ from include.ground.processes import NoProgress, Waiting
 from include.ground.settings import CLONE, Settings, load_settings
 from include.run.airflow_parts import PARTS, airflow
 from include.run.child_process import spawn
-from include.run.runner import Reporter, console_port
+from include.run.runner import Reporter, page_port
 from include.run.start_stop import exclusive_command
 from include.state.json_file import JsonFile
 from include.state.process_states import AIRFLOW, CONSOLE, log_size, log_tail
@@ -54,15 +54,6 @@ USER = "admin"
 HEALTHY = "healthy"
 # In a container, whose published port is on the loopback address of its host.
 ANY_ADDRESS = "0.0.0.0"
-
-
-class AirflowMissing(Terminal):
-    """Airflow's packages, a group of their own, are not installed."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Airflow is not installed; it was not started", 'make setup GROUPS="runtime airflow", then the same again'
-        )
 
 
 class AirflowNotStarted(Terminal):
@@ -97,7 +88,7 @@ def load_or_create_keys(settings: Settings) -> AirflowKeys:
     home.chmod(0o700)
     file = keys_file(settings)
     former = file.read() or new_keys()
-    keys = replace(former, port=choose_port(former.port, settings.airflow_port))
+    keys = replace(former, port=chosen_port(former.port, settings.airflow_port, "Airflow", "HEADRACE_AIRFLOW_PORT"))
     file.write(keys)
     write_atomically(password_path(settings), json.dumps({USER: keys.password}))
     for secret in (file.path, password_path(settings)):
@@ -110,11 +101,6 @@ def keys_file(settings: Settings) -> JsonFile[AirflowKeys]:
     path = airflow_path(settings) / "keys.json"
     remedy = f'restore it, or rm "{path}" (new password; connections stored in Airflow become unreadable)'
     return JsonFile(path, AirflowKeys, remedy=remedy, consequence="Airflow was not started")
-
-
-def choose_port(stored: int, requested: int) -> int:
-    """Return Airflow's port, see `chosen_port`."""
-    return chosen_port(stored, requested, "Airflow", "HEADRACE_AIRFLOW_PORT")
 
 
 def password_path(settings: Settings) -> Path:
@@ -156,7 +142,7 @@ def console_page(settings: Settings) -> str:
     run = read_run_file(settings, CONSOLE)
     if run is not None and is_alive(run):
         return str(run.extra["page"])
-    return f"http://{LOOPBACK}:{console_port(settings)}"
+    return f"http://{LOOPBACK}:{page_port(settings, CONSOLE)}"
 
 
 def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]:
@@ -215,14 +201,14 @@ def airflow_environment(settings: Settings, keys: AirflowKeys) -> dict[str, str]
 def up_airflow(settings: Settings, report: Reporter) -> RunFile:
     """Start Airflow unless it runs, and wait until all its parts are healthy.
 
-    Errors: StateBusy, AirflowMissing, PortInUse, AirflowNotStarted.
+    Raises Terminal without its packages, PortInUse, AirflowNotStarted, and what `exclusive_command` raises.
     """
     with exclusive_command(settings):
         return ensure_airflow(settings, report)
 
 
 def down_airflow(settings: Settings, report: Reporter) -> bool:
-    """End Airflow with all its parts and tasks; return whether it ran. Streams continue. Raises StateBusy."""
+    """End Airflow with all its parts and tasks; return whether it ran. Streams continue."""
     with exclusive_command(settings):
         run = read_run_file(settings, AIRFLOW)
         if run is None:
@@ -257,9 +243,10 @@ def end_session(run: RunFile) -> None:
 
 
 def require_airflow() -> None:
-    """Raise AirflowMissing unless its packages are installed."""
+    """Raise Terminal unless its packages, a group of their own, are installed."""
     if find_spec("airflow") is None:
-        raise AirflowMissing
+        remedy = 'make setup GROUPS="runtime airflow", then the same again'
+        raise Terminal("Airflow is not installed; it was not started", remedy, code="airflow-missing")
 
 
 def ensure_airflow(settings: Settings, report: Reporter) -> RunFile:
@@ -320,25 +307,19 @@ INIT = "init"
 REFUSED = 2
 
 
-class NotInitialised(Terminal):
-    """Airflow's keys do not exist: `init` has not run on this state folder."""
-
-    def __init__(self) -> None:
-        super().__init__("Airflow has no keys in the state folder; nothing was started", "run the part `init` first")
-
-
 def command_of(part: str) -> list[str]:
     """Return the command line of a part; `init` migrates the database."""
     return airflow("db", "migrate") if part == INIT else airflow(*PARTS[part])
 
 
 def service_environment(part: str) -> dict[str, str]:
-    """Return the environment of a part. Raises NotInitialised, AirflowMissing, PasswordUnreadable."""
+    """Return the environment of a part. Raises Terminal before `init` has run, and PasswordUnreadable."""
     settings = load_settings()
     require_airflow()
     keys = load_or_create_keys(settings) if part == INIT else keys_file(settings).read()
     if keys is None:
-        raise NotInitialised
+        what = "Airflow has no keys in the state folder; nothing was started"
+        raise Terminal(what, "run the part `init` first", code="not-initialised")
     return airflow_environment(settings, keys)
 
 

@@ -185,14 +185,6 @@ GRACE, GUARD_WITHIN = 10.0, 15.0
 ELSEWHERE_WITHIN = 45.0
 
 
-class JobRunning(Transient):
-    """Another command runs the same job."""
-
-    def __init__(self, job: str, pid: int) -> None:
-        super().__init__(f"{job} runs already (pid {pid}); nothing was done", "headrace status, then try again")
-        self.job, self.pid = job, pid
-
-
 def start_job(
     settings: Settings, name: str, module: Sequence[str], dataset: str, **streams: Any
 ) -> subprocess.Popen[bytes]:
@@ -231,10 +223,11 @@ def finish_job(settings: Settings, name: str, process: subprocess.Popen[Any]) ->
 
 
 def refuse_running(settings: Settings, name: str) -> None:
-    """Raise JobRunning when the job runs."""
+    """Raise Transient when another command runs the job."""
     run = read_run_file(settings, job_name(name))
     if run is not None and job_runs(run):
-        raise JobRunning(name, run.pid)
+        what = f"{name} runs already (pid {run.pid}); nothing was done"
+        raise Transient(what, "headrace status, then try again", code="job-running", job=name, pid=run.pid)
 
 
 def end_job(settings: Settings, name: str) -> bool:

@@ -37,25 +37,6 @@ NEVER = 2**63 - 1
 LIMITS = ("-XX:MaxMetaspaceSize=96m", "-XX:ReservedCodeCacheSize=48m", "-XX:MaxDirectMemorySize=64m")
 
 
-class BrokerDataMissing(Terminal):
-    """The broker was formatted once, but its data is gone."""
-
-    def __init__(self, folder: Path, node: Path) -> None:
-        super().__init__(
-            f"the broker's data is gone from {folder}, where it was created before; no empty broker was started",
-            f'restore {folder}, or start with an empty broker: rm "{node}"',
-        )
-        self.folder = folder
-
-
-class StorageNotFormatted(Terminal):
-    """Kafka's own format tool failed; `output` is what it printed."""
-
-    def __init__(self, folder: Path, output: str) -> None:
-        super().__init__(f"Kafka could not format its storage in {folder}; the broker was not started\n{output}")
-        self.folder, self.output = folder, output
-
-
 @dataclass(frozen=True)
 class BrokerNode:
     """The broker's cluster id and ports, stored between starts; ports are 0 before the first."""
@@ -69,7 +50,7 @@ class BrokerNode:
 def start_broker(settings: Settings) -> RunFile:
     """Start the broker; return its run file (extra: bootstrap, port, cluster_id). It answers later, see `answers`.
 
-    Errors: those of `check_broker_prerequisites`, StorageNotFormatted.
+    Errors: those of `check_broker_prerequisites`, and what `format_storage` raises.
     """
     java, node = check_broker_prerequisites(settings)
     shutil.rmtree(temporary_path(settings), ignore_errors=True)
@@ -83,7 +64,7 @@ def start_broker(settings: Settings) -> RunFile:
 def check_broker_prerequisites(settings: Settings) -> tuple[Java, BrokerNode]:
     """Return the node and Java with which the broker would start; nothing is changed.
 
-    Errors: JavaMissing, PortInUse, BrokerDataMissing.
+    Errors: JavaMissing, PortInUse, and what `require_jars` and `read_node` raise.
     """
     java = find_java(os.environ)
     require_jars(settings.jars, "broker", read_jar_list(LOCK, hashed=True))
@@ -107,10 +88,15 @@ def temporary_path(settings: Settings) -> Path:
 
 
 def read_node(settings: Settings) -> BrokerNode:
-    """Return the stored node, or a new one; BrokerDataMissing when it was formatted and the data is gone."""
+    """Return the stored node, or a new one. Raises Terminal when it was formatted and the data is gone."""
     node = node_file(settings).read() or BrokerNode(new_cluster_id())
     if node.formatted and not (data_path(settings) / "meta.properties").exists():
-        raise BrokerDataMissing(data_path(settings), node_file(settings).path)
+        folder, file = data_path(settings), node_file(settings).path
+        raise Terminal(
+            f"the broker's data is gone from {folder}, where it was created before; no empty broker was started",
+            f'restore {folder}, or start with an empty broker: rm "{file}"',
+            code="broker-data-missing",
+        )
     return node
 
 
@@ -157,7 +143,8 @@ def format_storage(settings: Settings, java: Java, node: BrokerNode) -> BrokerNo
             command, cwd=kafka_path(settings), capture_output=True, text=True, timeout=120, check=False
         )
         if done.returncode != 0:
-            raise StorageNotFormatted(data_path(settings), done.stdout + done.stderr)
+            what = f"Kafka could not format its storage in {data_path(settings)}; the broker was not started"
+            raise Terminal(f"{what}\n{done.stdout}{done.stderr}", code="storage-not-formatted")
     return replace(node, formatted=True)
 
 

@@ -21,14 +21,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from include.ground.errors import MASK, HeadraceError, Terminal, mask_secrets
 from include.ground.paths import console_path, lease_path, metrics_path, run_path
 from include.ground.ports import LOOPBACK, chosen_port
 from include.ground.processes import NoProgress, Waiting, stop_on
 from include.ground.settings import CLONE, Settings, given_port, list_settings, load_settings
-from include.observe.processes import stalled_seconds, started_datasets, unsupervised_status
+from include.observe.processes import stalled_seconds, started_datasets, switched_on, unsupervised_status
 from include.run.child_process import (
     driver_environment,
     end_children,
@@ -57,7 +56,6 @@ from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.lease import LeaseServerUnavailable, is_lease_free
 from include.state.migrate_state import migrate_state
 from include.state.process_states import (
-    AIRFLOW,
     BROKER,
     CONSOLE,
     METRICS,
@@ -78,7 +76,6 @@ from include.state.run_files import (
     RunFile,
     beat,
     identity_of,
-    is_alive,
     process_signs,
     read_run_file,
     remove_run_file,
@@ -106,40 +103,34 @@ class ConsolePort:
     port: int = 0
 
 
-def start_console(settings: Settings) -> RunFile:
-    """Start the console on loopback, so that it dies with this process. Raises PortInUse, StateFileUnreadable."""
-    port = console_port(settings)
-    argv = tethered([sys.executable, "-m", "include.serve.console_server", LOOPBACK, str(port)])
-    extra = {"port": port, "page": f"http://{LOOPBACK}:{port}"}
-    return spawn(settings, CONSOLE, argv, CLONE, driver_environment(settings), extra)
+OPTIONAL = {
+    CONSOLE: "include.serve.console_server",
+    METRICS: "include.observe.metrics",
+    OPENLINEAGE: "include.observe.lineage_sender",
+}
+"""The modules of the processes that settings switch on; each dies with the runner."""
 
 
-def start_metrics(settings: Settings) -> RunFile:
-    """Start the endpoint on loopback, so that it dies with this process. Raises PortInUse, StateFileUnreadable."""
-    path = metrics_path(settings) / "port.json"
-    port = _kept_port(path, given_port(settings.metrics), METRICS, "HEADRACE_METRICS")
-    argv = tethered([sys.executable, "-m", "include.observe.metrics", LOOPBACK, str(port)])
-    extra = {"port": port, "page": f"http://{LOOPBACK}:{port}/metrics"}
-    return spawn(settings, METRICS, argv, CLONE, driver_environment(settings), extra)
+def start_optional(settings: Settings, name: str) -> RunFile:
+    """Start an optional process, the ones with a page on loopback. Raises PortInUse, StateFileUnreadable."""
+    address, extra = list[str](), dict[str, object]()
+    if name == OPENLINEAGE:
+        extra = {"receiver": mask_secrets(settings.openlineage_url)}
+    else:
+        port = page_port(settings, name)
+        address = [LOOPBACK, str(port)]
+        extra = {"port": port, "page": f"http://{LOOPBACK}:{port}{'/metrics' if name == METRICS else ''}"}
+    argv = tethered([sys.executable, "-m", OPTIONAL[name], *address])
+    return spawn(settings, name, argv, CLONE, driver_environment(settings), extra)
 
 
-def start_openlineage(settings: Settings) -> RunFile:
-    """Start sending events, so that it ends with this process; it continues where events were delivered last."""
-    argv = tethered([sys.executable, "-m", "include.observe.lineage_sender"])
-    extra = {"receiver": mask_secrets(settings.openlineage_url)}
-    return spawn(settings, OPENLINEAGE, argv, CLONE, driver_environment(settings), extra)
-
-
-def console_port(settings: Settings) -> int:
-    """Return the port for the next start, and keep it. Raises PortInUse."""
-    path = console_path(settings) / "port.json"
-    return _kept_port(path, given_port(settings.console), CONSOLE, "HEADRACE_CONSOLE")
-
-
-def _kept_port(path: Path, requested: int, name: str, setting: str) -> int:
+def page_port(settings: Settings, name: str) -> int:
+    """Return the port of the console or the metrics for the next start, and keep it. Raises PortInUse."""
+    folder, given = (metrics_path, settings.metrics) if name == METRICS else (console_path, settings.console)
+    path = folder(settings) / "port.json"
     file = JsonFile(path, ConsolePort, remedy=f'rm "{path}"', consequence=f"{name} was not started")
     stored = file.read() or ConsolePort()
-    port = chosen_port(stored.port, requested, name, setting)
+    port = chosen_port(stored.port, given_port(given), name, f"HEADRACE_{name.upper()}")
     file.write(ConsolePort(port))
     return port
 
@@ -169,16 +160,6 @@ REFUSED = 2
 Reporter = Callable[[str], None]
 
 
-def optional_processes(settings: Settings) -> dict[str, bool]:
-    """Return the processes that settings switch on or off; Airflow needs the console's API."""
-    airflow = None if settings.api_url else read_run_file(settings, AIRFLOW)
-    return {
-        CONSOLE: settings.starts_console or (airflow is not None and is_alive(airflow)),
-        METRICS: settings.metrics != "off",
-        OPENLINEAGE: bool(settings.openlineage_url),
-    }
-
-
 @dataclass
 class Runner:
     """The runner's memory: attempts by process, and the last exit of each.
@@ -204,7 +185,7 @@ class Runner:
         if not self.only and not self.settings.kafka_bootstrap:
             needed = not self.stopping or any(stream.status.pid for stream in found.values())
             found[BROKER] = self._observe(broker, last_change(requests) if needed else None)
-        for name, is_on in optional_processes(self.settings).items():
+        for name, is_on in switched_on(self.settings).items():
             if not self.only and (self._run_file(name) or is_on):
                 desired = is_on and not self.stopping
                 server = unsupervised_status(self.settings, name)
@@ -337,12 +318,8 @@ class Runner:
         try:
             if name == BROKER:
                 start_broker(self.settings)
-            elif name == CONSOLE:
-                start_console(self.settings)
-            elif name == METRICS:
-                start_metrics(self.settings)
-            elif name == OPENLINEAGE:
-                start_openlineage(self.settings)
+            elif name in OPTIONAL:
+                start_optional(self.settings, name)
             else:
                 start_driver(self.settings, name.removeprefix(STREAM))
         except (HeadraceError, OSError) as error:

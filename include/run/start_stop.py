@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from include.declare.dataset import DatasetUnknown, misnamed_folders
 from include.declare.dataset_checks import validate_datasets
@@ -72,16 +71,6 @@ from include.state.streams import (
 )
 
 
-class StateBusy(Transient):
-    """Another `up` or `down` works on the state folder; `holder` is what it wrote into the lock."""
-
-    def __init__(self, state: Path, holder: str) -> None:
-        super().__init__(
-            f"another up or down is using {state} ({holder}); nothing was done", "wait for it, then try again"
-        )
-        self.holder = holder
-
-
 class NotStarted(Terminal):
     """A process was given up, or did not work in time; the others continue. `tail` is the end of its log."""
 
@@ -91,34 +80,14 @@ class NotStarted(Terminal):
         self.name, self.log, self.tail = name, log, tail
 
 
-class StateSuspended(Terminal):
-    """A process exists but does not respond, so no other can be started."""
-
-    def __init__(self, status: ProcessStatus) -> None:
-        super().__init__(
-            f"{status.name} (pid {status.pid}): {status.detail}; it was left alone", "headrace down, then headrace up"
-        )
-        self.status = status
-
-
-class NoRunner(Transient):
-    """The runner is a service of its own, which does not run; `up` starts none."""
-
-    def __init__(self, settings: Settings, status: ProcessStatus) -> None:
-        why = f"{status.state.label}{f', {status.detail}' if status.detail else ''}"
-        super().__init__(
-            f"no runner works on {settings.state} ({why}), and HEADRACE_RUNNER=service: the streams stay requested",
-            "start the service: docker compose up -d runner",
-        )
-
-
 @contextmanager
 def exclusive_command(settings: Settings) -> Iterator[None]:
-    """Hold the supervision lock, which ends with the process. Raises StateBusy when another command has it."""
+    """Hold the supervision lock, which ends with the process. Raises Transient when another command has it."""
     try:
         lock = take_lock(settings.state / "run" / "supervision.lock", process_label())
     except LockHeld as error:
-        raise StateBusy(settings.state, error.holder) from error
+        what = f"another up or down is using {settings.state} ({error.holder}); nothing was done"
+        raise Transient(what, "wait for it, then try again", code="state-busy", holder=error.holder) from error
     with lock:
         yield
 
@@ -133,7 +102,7 @@ def up(
 
     `with_broker` is called as soon as the broker answers, before the streams work.
 
-    Errors: DatasetUnknown, DeclarationRefused, StateBusy, StateSuspended, those of `check_broker_prerequisites`, and
+    Errors: DatasetUnknown, DeclarationRefused, those of `require_responsive` and `check_broker_prerequisites`, and
     NotStarted for the first process that did not start (after waiting for the others).
     """
     for problem in misnamed_folders(settings):
@@ -181,10 +150,15 @@ def raise_first(failures: Sequence[NotStarted | None]) -> None:
 
 
 def require_responsive(before: Sequence[ProcessStatus]) -> None:
-    """Raise StateSuspended for the first process with unknown state."""
+    """Raise Terminal for the first process with unknown state: it may run, so no other can be started."""
     for status in before:
         if status.state is ProcessState.UNKNOWN:
-            raise StateSuspended(status)
+            raise _suspended(status)
+
+
+def _suspended(status: ProcessStatus) -> Terminal:
+    what = f"{status.name} (pid {status.pid}): {status.detail}; it was left alone"
+    return Terminal(what, "headrace down, then headrace up", code="state-suspended", process=status.name)
 
 
 def ensure_runner(settings: Settings, report: Reporter) -> None:
@@ -196,7 +170,9 @@ def ensure_runner(settings: Settings, report: Reporter) -> None:
         report(f"{RUNNER}: already running, pid {status.pid}{settings_difference(settings)}")
         return
     if settings.runner == "service":
-        raise NoRunner(settings, status)
+        why = f"{status.state.label}{f', {status.detail}' if status.detail else ''}"
+        what = f"no runner works on {settings.state} ({why}), and HEADRACE_RUNNER=service: the streams stay requested"
+        raise Transient(what, "start the service: docker compose up -d runner", code="no-runner")
     report(f"{RUNNER}: starting {restart_note(status)}…")
     since = log_size(settings, RUNNER)
     command = [sys.executable, "-m", "include.run.runner"]
@@ -304,7 +280,7 @@ def down(settings: Settings, report: Reporter = print, datasets: Collection[str]
 
     Without `datasets` the broker and the runner end too, unless the runner is a service. Returns the processes before,
     without the jobs.
-    A process that does not exit is killed. Errors: DatasetUnknown, StateBusy.
+    A process that does not exit is killed. Errors: DatasetUnknown, Transient when another command has the state folder.
     """
     known = sorted({*recorded_datasets(settings), *started_datasets(settings)})
     for name in datasets:
@@ -349,7 +325,7 @@ def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[
         if responsive and await_exits(settings, runs, lambda: None, report):
             return
         if only:
-            raise StateSuspended(observe_process(settings, RUNNER))
+            raise _suspended(observe_process(settings, RUNNER))
         # Its drivers die with it, the broker is ended below.
         send(runner, signal.SIGKILL)
         wait_gone(runner, 10)

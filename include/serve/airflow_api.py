@@ -106,27 +106,6 @@ def _refused(status: int, why: str) -> JSONResponse:
 routes = APIRouter(prefix=PREFIX)
 
 
-class RangeMissing(Refused):
-    """A backfill has neither a range nor a partition."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the run has neither start and end nor a partition; nothing was planned",
-            "trigger it with start and end, or with a partition key like 2013-01-02",
-        )
-
-
-class PartitionNotADay(Refused):
-    """The partition of a run is not a day."""
-
-    def __init__(self, partition: str) -> None:
-        super().__init__(
-            f"partition {partition!r} is not a day; nothing was planned",
-            "trigger it with a partition key like 2013-01-02",
-            partition=partition,
-        )
-
-
 def actor(request: Request, claimed: str) -> str:
     """Return who acts: for another's token the name of its file, since a client may claim anything about itself."""
     path = request.state.token
@@ -264,11 +243,15 @@ def _backfill(settings: Settings, body: BackfillBody, by: str) -> PlanRecord:
 
 def _day(partition: str) -> date:
     if not partition:
-        raise RangeMissing
+        what = "the run has neither start and end nor a partition; nothing was planned"
+        remedy = "trigger it with start and end, or with a partition key like 2013-01-02"
+        raise Refused(what, remedy, code="range-missing")
     try:
         return datetime.strptime(partition, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError as error:
-        raise PartitionNotADay(partition) from error
+        what = f"partition {partition!r} is not a day; nothing was planned"
+        remedy = "trigger it with a partition key like 2013-01-02"
+        raise Refused(what, remedy, code="partition-not-a-day", partition=partition) from error
 
 
 @routes.post("/replays")

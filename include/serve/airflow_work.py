@@ -39,35 +39,6 @@ MOST_FINDINGS = 20
 AT_FIRST = 31
 
 
-class PlanEnded(Refused):
-    """The run's plan was rejected, cancelled or rolled back."""
-
-    def __init__(self, plan: str, stage: str) -> None:
-        super().__init__(
-            f"plan {plan} is {stage}; nothing was done",
-            "trigger a new run: it creates a new plan",
-            plan=plan,
-            stage=stage,
-        )
-
-
-class NothingApplied(Refused):
-    """No plan of the dataset is applied, so none can be rolled back."""
-
-    def __init__(self, dataset: str) -> None:
-        super().__init__(
-            f"{dataset}: no plan is applied; nothing was rolled back", "headrace plan list", dataset=dataset
-        )
-
-
-class OtherDataset(Refused):
-    """The requested plan belongs to another dataset."""
-
-    def __init__(self, plan: str, dataset: str) -> None:
-        what = f"plan {plan} is not about {dataset}; nothing was rolled back"
-        super().__init__(what, "headrace plan list", plan=plan, dataset=dataset)
-
-
 class WorkReporter:
     """Reports the stages of a plan's run, each as a line."""
 
@@ -75,15 +46,12 @@ class WorkReporter:
         self.report = report
 
     def begin(self, stage: PlanStage) -> None:
-        """Report the stage that begins."""
         self.report(f"{stage.name}: {stage.description}")
 
     def progress(self, facts: Mapping[str, Any]) -> None:
-        """Report the progress of the stage's job."""
         self.report(progress_line(facts))
 
     def done(self, stage: PlanStage, record: PlanRecord) -> None:
-        """Report a completed stage."""
         self.report(f"plan {record.plan.id} is {record.stage}")
 
 
@@ -101,22 +69,30 @@ def progress_line(facts: Mapping[str, Any]) -> str:
 def run_stages(settings: Settings, plan: str, upto: Stage, by: str, report: Report) -> Mapping[str, Any]:
     """Run a plan's remaining stages under its lock; return its stage and the result of `upto`.
 
-    Raises PlanEnded, and NotApproved when it needs an approval that nobody gave.
+    Raises Refused when it has ended, and NotApproved when it needs an approval that nobody gave.
     """
     with plan_lock(settings, plan, LOCK_WITHIN):
-        record = load_plan(settings, plan)
-        if record.stage not in (*OPEN, Stage.APPLIED):
-            raise PlanEnded(plan, record.stage)
+        record = _lasting(load_plan(settings, plan))
         record = run_plan(settings, record, WorkReporter(report), lambda _: None, by, upto)
         return {"plan": plan, "stage": record.stage, **_result(settings, record, upto)}
 
 
+def _lasting(record: PlanRecord) -> PlanRecord:
+    """Return a plan that was not rejected, cancelled or rolled back. Raises Refused."""
+    plan, stage = record.plan.id, record.stage
+    if stage not in (*OPEN, Stage.APPLIED):
+        what, remedy = f"plan {plan} is {stage}; nothing was done", "trigger a new run: it creates a new plan"
+        raise Refused(what, remedy, code="plan-ended", plan=plan, stage=stage)
+    return record
+
+
 def approve_within_threshold(settings: Settings, plan: str, by: str) -> PlanRecord:
-    """Run the plan up to its approval; return it as it was when it needs a person's. Raises PlanHeld, PlanEnded."""
+    """Run the plan up to its approval; return it as it was when it needs a person's.
+
+    Raises PlanHeld, and Refused when it has ended.
+    """
     with plan_lock(settings, plan, APPROVED_WITHIN):
-        record = load_plan(settings, plan)
-        if record.stage not in (*OPEN, Stage.APPLIED):
-            raise PlanEnded(plan, record.stage)
+        record = _lasting(load_plan(settings, plan))
         if record.stage in (Stage.APPROVED, Stage.APPLIED):
             return record
         with suppress(NotApproved):
@@ -141,7 +117,8 @@ def roll_back_plan(settings: Settings, dataset: str, named: str, by: str) -> Map
     """Roll back a plan, unless `by` already did; return the confirmation from the tables."""
     plan = named or last_plan(settings, dataset, by)
     if dataset not in load_plan(settings, plan).plan.datasets:
-        raise OtherDataset(plan, dataset)
+        what = f"plan {plan} is not about {dataset}; nothing was rolled back"
+        raise Refused(what, "headrace plan list", code="other-dataset", plan=plan, dataset=dataset)
     with plan_lock(settings, plan, LOCK_WITHIN):
         record = load_plan(settings, plan)
         if record.stage is not Stage.ROLLED_BACK:
@@ -150,10 +127,11 @@ def roll_back_plan(settings: Settings, dataset: str, named: str, by: str) -> Map
 
 
 def last_plan(settings: Settings, dataset: str, by: str) -> str:
-    """Return the plan that `by` rolled back, else the last one applied. Raises NothingApplied."""
+    """Return the plan that `by` rolled back, else the last one applied. Raises Refused."""
     found = rolled_back_by(settings, dataset, by) or last_applied(settings, dataset)
     if found is None:
-        raise NothingApplied(dataset)
+        what = f"{dataset}: no plan is applied; nothing was rolled back"
+        raise Refused(what, "headrace plan list", code="nothing-applied", dataset=dataset)
     return found.plan.id
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -27,15 +28,15 @@ from typer.testing import CliRunner
 from include.cli import up as airflow_command
 from include.cli.main import app
 from include.cli.up import NEXT_IN_AIRFLOW
+from include.ground.errors import Terminal
 from include.ground.ports import PortInUse
 from include.ground.settings import CLONE, Settings
 from include.run import airflow_parts, airflow_process
 from include.run.airflow_process import (
-    AirflowMissing,
     airflow_environment,
-    choose_port,
     down_airflow,
     ensure_airflow,
+    keys_file,
     load_or_create_keys,
     password_path,
 )
@@ -58,14 +59,16 @@ def test_two_state_folders_share_no_secret(tmp_path: Path) -> None:
     assert not {one.password, one.fernet_key, one.jwt_secret} & {other.password, other.fernet_key, other.jwt_secret}
 
 
-def test_port_is_reused_unless_it_is_taken() -> None:
+def test_port_is_reused_unless_it_is_taken(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert choose_port(port, 0) != port
+        keys_file(settings).write(replace(load_or_create_keys(settings), port=port))
+        assert load_or_create_keys(settings).port != port
         with pytest.raises(PortInUse, match="HEADRACE_AIRFLOW_PORT") as refused:
-            choose_port(0, port)
+            load_or_create_keys(settings.model_copy(update={"airflow_port": port}))
         assert "Airflow was not started" in str(refused.value)
-    assert choose_port(port, 0) == port
+    keys_file(settings).write(replace(load_or_create_keys(settings), port=port))
+    assert load_or_create_keys(settings).port == port
 
 
 def test_environment_sets_every_airflow_setting(settings: Settings) -> None:
@@ -155,8 +158,9 @@ def test_missing_airflow_packages_name_the_command_that_installs_them(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(airflow_process, "find_spec", lambda name: None)
-    with pytest.raises(AirflowMissing, match="make setup"):
+    with pytest.raises(Terminal, match="make setup") as refused:
         ensure_airflow(settings, lambda line: None)
+    assert refused.value.code == "airflow-missing"
 
 
 def test_naming_datasets_with_no_streams_is_refused() -> None:

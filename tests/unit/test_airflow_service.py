@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.run import airflow_process as airflow_service
-from include.run.airflow_process import NotInitialised, command_of, main, service_environment
+from include.run.airflow_process import command_of, main, service_environment
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +17,9 @@ def own_state(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_part_starts_only_after_init_with_the_same_keys() -> None:
-    with pytest.raises(NotInitialised, match="Airflow has no keys"):
+    with pytest.raises(Terminal) as refused:
         service_environment("scheduler")
+    assert refused.value.code == "not-initialised"
     keys = service_environment("init")["AIRFLOW__CORE__FERNET_KEY"]
     assert service_environment("scheduler")["AIRFLOW__CORE__FERNET_KEY"] == keys
     assert service_environment("init")["AIRFLOW__CORE__FERNET_KEY"] == keys

@@ -21,7 +21,7 @@ from include.ground.settings import CLONE, Settings
 from include.observe.processes import observe_jobs
 from include.plans.plan import Stage
 from include.run import child_process as job_process
-from include.run.child_process import JobRunning, refuse_running
+from include.run.child_process import refuse_running
 from include.run.start_stop import down
 from include.state.process_states import ProcessState, find_job_end
 from include.state.run_files import job_processes, job_run_files
@@ -130,8 +130,9 @@ def test_running_job_is_in_status_until_it_is_cancelled(settings: Settings, runn
     assert (status.name, status.state, status.facts["dataset"]) == (f"plan:{NAME}", ProcessState.RUNNING, "flights")
     assert status.facts["limit_seconds"] == settings.plan_timeout
     assert "some_job since" in status.detail
-    with pytest.raises(JobRunning):
+    with pytest.raises(Transient) as refused:
         refuse_running(settings, NAME)
+    assert (refused.value.code, refused.value.facts["job"]) == ("job-running", NAME)
     end_plan_job(settings, NAME, "ben")
     assert_gone(before)
     assert running.wait(10) == 1

@@ -29,7 +29,6 @@ from include.ground.ports import PortInUse, free_ports, is_free, is_open
 from include.ground.settings import Settings
 from include.run.child_process import spawn
 from include.run.kafka_broker import (
-    BrokerDataMissing,
     BrokerNode,
     assign_ports,
     broker_command,
@@ -130,8 +129,9 @@ def test_cluster_id_of_formatted_storage_takes_precedence(settings: Settings) ->
 
 def test_missing_data_of_a_formatted_broker_is_refused(settings: Settings) -> None:
     write_node(settings, BrokerNode("id", formatted=True))
-    with pytest.raises(BrokerDataMissing) as refused:
+    with pytest.raises(Terminal) as refused:
         read_node(settings)
+    assert refused.value.code == "broker-data-missing"
     assert "node.json" in refused.value.remedy
 
 

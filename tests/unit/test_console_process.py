@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ from stand_ins import StandIns, runner_with
 from include.ground.paths import log_path
 from include.ground.ports import free_ports, listener
 from include.ground.settings import Settings
-from include.observe.processes import observe_process
+from include.observe.processes import observe_process, switched_on
 from include.run import runner
-from include.run.runner import start_console
-from include.state.process_states import CONSOLE, ProcessState
-from include.state.run_files import is_alive, read_run_file, send
+from include.run.runner import start_optional
+from include.state.process_states import AIRFLOW, CONSOLE, ProcessState
+from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, write_run_file
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_console_on_a_taken_port_is_given_up_and_says_why(site: StandIns) -> Non
 def test_console_is_not_started_when_it_is_off(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     found = StandIns(two_datasets.model_copy(update={"console": "off"}))
     monkeypatch.setattr(runner, "start_broker", found.start_broker)
-    monkeypatch.setattr(runner, "start_console", lambda _: pytest.fail("it was started"))
+    monkeypatch.setattr(runner, "start_optional", lambda *_: pytest.fail("it was started"))
     for _ in range(3):
         found.step()
     found.end()
@@ -68,7 +69,15 @@ def test_console_is_not_started_when_it_is_off(two_datasets: Settings, monkeypat
 def test_free_port_is_used_again(two_datasets: Settings) -> None:
     runs = []
     for _ in range(2):
-        run = start_console(two_datasets)
+        run = start_optional(two_datasets, CONSOLE)
         runs.append(run)
         send(run, signal.SIGKILL)
     assert runs[0].extra["page"] == runs[1].extra["page"]
+
+
+@pytest.mark.parametrize(("api_url", "is_on"), [("", True), ("http://console:8081", False)])
+def test_console_runs_with_airflow_unless_its_api_is_elsewhere(settings: Settings, api_url: str, is_on: bool) -> None:
+    given = settings.model_copy(update={"console": "off", "api_url": api_url})
+    assert switched_on(given)[CONSOLE] is False
+    write_run_file(given, RunFile(AIRFLOW, os.getpid(), started_at(os.getpid()), [], {}))
+    assert switched_on(given)[CONSOLE] is is_on

@@ -16,6 +16,7 @@ import pytest
 from stand_ins import StandIns
 
 from include.declare.dataset import DatasetUnknown
+from include.ground.errors import Terminal, Transient
 from include.ground.paths import run_path, status_path
 from include.ground.processes import session_processes
 from include.ground.settings import Settings
@@ -31,7 +32,7 @@ from include.run import child_process, start_stop
 from include.run.child_process import exit_code, spawn
 from include.run.reconcile import Policy
 from include.run.runner import environment_settings
-from include.run.start_stop import StateBusy, StateSuspended, down, ensure_runner, exclusive_command
+from include.run.start_stop import down, ensure_runner, exclusive_command
 from include.state.process_states import RUNNER, ProcessState, last_line
 from include.state.run_files import (
     NoBroker,
@@ -304,8 +305,9 @@ def test_down_does_not_wait_for_a_suspended_runner(settings: Settings, stand_ins
     send(runner, signal.SIGSTOP)
     while observe_process(settings, RUNNER).state is not ProcessState.UNKNOWN:
         time.sleep(0.02)
-    with pytest.raises(StateSuspended, match="suspended"):
+    with pytest.raises(Terminal) as refused:
         down(settings, print, ["flights"])
+    assert (refused.value.code, refused.value.facts["process"]) == ("state-suspended", RUNNER)
     assert is_alive(flights)
     down(settings, lambda _line: None)
     assert not is_alive(flights)
@@ -324,9 +326,10 @@ def test_down_removes_the_run_file_of_a_crashed_driver(settings: Settings, stand
 
 
 def test_concurrent_commands_are_refused(settings: Settings) -> None:
-    with exclusive_command(settings), pytest.raises(StateBusy) as refused:
+    with exclusive_command(settings), pytest.raises(Transient) as refused:
         down(settings, lambda _line: None)
-    assert str(os.getpid()) in refused.value.holder
+    assert refused.value.code == "state-busy"
+    assert str(os.getpid()) in str(refused.value.facts["holder"])
     down(settings, lambda _line: None)
 
 

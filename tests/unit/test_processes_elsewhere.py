@@ -15,15 +15,16 @@ import psutil
 import pytest
 from stand_ins import report_progress
 
+from include.ground.errors import Transient
 from include.ground.paths import run_path, runner_lock_path
 from include.ground.processes import host_name, this_boot, this_place
 from include.ground.settings import Settings
 from include.observe.doctor import Verdict, check_locks_elsewhere
 from include.observe.processes import observe_jobs, observe_process, observe_stream
 from include.run import child_process as job_process
-from include.run.child_process import JobRunning, end_job, refuse_running
+from include.run.child_process import end_job, refuse_running
 from include.run.runner_lease import RunnerAlreadyRunning, forget_other_places, refuse_other_host
-from include.run.start_stop import NoRunner, down, up_runner
+from include.run.start_stop import down, up_runner
 from include.state.lease import take_lock
 from include.state.process_states import BROKER, CONSOLE, METRICS, RUNNER, ProcessState
 from include.state.run_files import (
@@ -165,8 +166,9 @@ def test_job_elsewhere_is_ended_by_its_guard(settings: Settings, tmp_path: Path)
         while not observe_jobs(settings):
             assert time.monotonic() < end, "the guard sends no heartbeat"
             time.sleep(0.05)
-        with pytest.raises(JobRunning):
+        with pytest.raises(Transient) as refused:
             refuse_running(settings, "p1")
+        assert refused.value.code == "job-running"
         children = psutil.Process(guard.pid).children()
         end_request_path(settings, "p1").write_text("")
         assert guard.wait(10) is not None
@@ -225,8 +227,9 @@ def test_doctor_finds_that_the_locks_of_another_host_are_not_seen_here(settings:
 
 def test_up_starts_no_runner_that_is_a_service(settings: Settings) -> None:
     service = settings.model_copy(update={"runner": "service"})
-    with pytest.raises(NoRunner, match="docker compose up -d runner"):
+    with pytest.raises(Transient, match="docker compose up -d runner") as refused:
         up_runner(service, lambda line: None)
+    assert refused.value.code == "no-runner"
     record(settings, RUNNER)
     report_progress(settings, RUNNER)
     lines = list[str]()
