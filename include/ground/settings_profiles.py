@@ -1,4 +1,5 @@
-"""Profiles: what `HEADRACE_PROFILE` sets, each value with its reason and what was measured.
+"""Profiles and options: what `HEADRACE_PROFILE` sets, each value with its reason and what was measured; which options
+of Spark and Kafka are accepted; and settings of earlier versions.
 
 A profile changes no row of a table. A setting that the environment has wins over it. Measured with
 `HEADRACE_PROFILE=P headrace bench run drain latency --dataset flights --runs 1 --warm-up 30000 --events 100000 --rate

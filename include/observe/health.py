@@ -1,10 +1,10 @@
-"""Health of one stream, for Airflow, and its service level: when a watch of it ends. Reads; never acts."""
+"""Health of one stream, for Airflow: what breaches its service level, and what ends a watch at once. Never acts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -128,7 +128,7 @@ def rejected_share(release: str | None, totals: DatasetTotals | None) -> float |
     return rejected / (rejected + found.accepted) if rejected + found.accepted else None
 
 
-FAILED, BREACHED, RELEASED = "failed", "breached", "released"
+FAILED, RELEASED = "failed", "released"
 # States in which nothing is refined or the state is unknown; each may be brief.
 IDLE = {
     *(ProcessState.HALTED, ProcessState.UNKNOWN, ProcessState.CRASHED, ProcessState.LOST),
@@ -137,38 +137,11 @@ IDLE = {
 
 
 @dataclass(frozen=True)
-class LagLimit:
-    """A service level: `lag_seconds` behind at most, and no breach for longer than `grace_seconds`."""
-
-    lag_seconds: float
-    grace_seconds: float
-
-
-@dataclass(frozen=True)
 class WatchResult:
-    """Why the watch ended: FAILED, BREACHED or RELEASED, with a reason."""
+    """Why a watch ends at once: FAILED or RELEASED, with a reason."""
 
     outcome: str
     why: str
-
-
-@dataclass
-class ServiceLevelMonitor:
-    """Evaluates one stream repeatedly; remembers when each breach began (monotonic seconds)."""
-
-    limits: LagLimit
-    since: dict[str, float] = field(default_factory=dict)
-
-    def evaluate(self, health: StreamHealth, now: float) -> WatchResult | None:
-        """Return the result that ends the watch, None while there is none."""
-        if (ended := end_of_watch(health)) is not None:
-            return ended
-        breaches = current_breaches(health, self.limits.lag_seconds)
-        self.since = {name: self.since.get(name, now) for name in breaches}
-        for name, since in self.since.items():
-            if now - since > self.limits.grace_seconds:
-                return WatchResult(BREACHED, f"{breaches[name]}, for more than {self.limits.grace_seconds:g} s")
-        return None
 
 
 def end_of_watch(health: StreamHealth) -> WatchResult | None:

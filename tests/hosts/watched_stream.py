@@ -14,16 +14,23 @@ from dataclasses import asdict
 from datetime import datetime
 
 from include.ground.settings import load_settings
-from include.observe.health import LagLimit, ServiceLevelMonitor, observer_of
+from include.observe.health import current_breaches, end_of_watch, observer_of
 from include.state.streams import release_of_run
 
 
 def ended(dataset: str, grace: float) -> object:
     """Return how the watch ends."""
-    watch, monitor = observer_of(load_settings(), dataset), ServiceLevelMonitor(LagLimit(86400, grace))
-    while (verdict := monitor.evaluate(watch.observe(), time.monotonic())) is None:
+    watch, began = observer_of(load_settings(), dataset), dict[str, float]()
+    while True:
+        health, now = watch.observe(), time.monotonic()
+        if (over := end_of_watch(health)) is not None:
+            return asdict(over)
+        breaches = current_breaches(health, 86400)
+        began = {kind: began.get(kind, now) for kind in breaches}
+        for kind, since in began.items():
+            if now - since > grace:
+                return {"outcome": "breached", "why": f"{breaches[kind]}, for more than {grace:g} s"}
         time.sleep(1.0)
-    return asdict(verdict)
 
 
 def main(dataset: str, requester: str, since: str, grace: str, *what: str) -> None:

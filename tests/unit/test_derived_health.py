@@ -16,9 +16,9 @@ from include.ground.paths import status_path
 from include.ground.settings import CLONE, Settings
 from include.observe.health import (
     FAILED,
-    LagLimit,
-    ServiceLevelMonitor,
     StreamHealth,
+    current_breaches,
+    end_of_watch,
     health_line,
     observer_of,
     stream_health,
@@ -64,18 +64,16 @@ def test_health_of_a_derived_driver_names_the_batches_of_its_sources_that_it_has
     assert health_line(found) == line
 
 
-def test_a_derived_driver_that_is_behind_for_too_long_or_was_given_up_ends_the_watch(settings: Settings) -> None:
+def test_a_derived_driver_that_is_behind_breaches_its_level_and_one_that_was_given_up_ends_the_watch(
+    settings: Settings,
+) -> None:
     request_stream(settings, NAME, f"stream__{NAME}/manual")
-    monitor = ServiceLevelMonitor(LagLimit(60, 10))
     late = reporting(settings, lag_seconds=90.0)
-    assert monitor.evaluate(late, 0.0) is None
-    verdict = monitor.evaluate(late, 11.0)
-    assert verdict is not None
-    assert "is 90 s behind, 60 are allowed" in verdict.why
-    failed = reporting(settings, state="failed", reason="its query is wrong")
-    verdict = ServiceLevelMonitor(LagLimit(60, 10)).evaluate(failed, 0.0)
-    assert verdict is not None
-    assert (verdict.outcome, "its query is wrong" in verdict.why) == (FAILED, True)
+    assert end_of_watch(late) is None
+    assert "is 90 s behind, 60 are allowed" in current_breaches(late, 60)["lag"]
+    ended = end_of_watch(reporting(settings, state="failed", reason="its query is wrong"))
+    assert ended is not None
+    assert (ended.outcome, "its query is wrong" in ended.why) == (FAILED, True)
 
 
 def test_health_of_an_unreadable_declaration_is_unknown_with_a_reason(settings: Settings) -> None:

@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.triggers.base import BaseTrigger
 from airflow_server import fired, served
+from headrace_airflow import triggers
 from headrace_airflow.triggers import PlanClosed, StreamEnds, WorkDone
 
 from include.ground.settings import Settings
-from include.observe.health import BREACHED, FAILED, RELEASED, LagLimit, ServiceLevelMonitor, StreamHealth, health_line
+from include.observe.health import FAILED, RELEASED, StreamHealth, current_breaches, end_of_watch, health_line
 from include.plans.journal import record_result, save_plan
 from include.plans.plan import REPLAY, Cancelled, Plan, Prediction
 from include.state.process_states import ProcessState
@@ -35,25 +37,25 @@ WELL = StreamHealth(
 )
 
 
-def watch() -> ServiceLevelMonitor:
-    return ServiceLevelMonitor(LagLimit(lag_seconds=60, grace_seconds=30))
+LIMIT = 60.0
+BREACHED = "breached"
+REQUESTER = "stream__flights/1"
 
 
-def test_healthy_stream_has_no_verdict() -> None:
-    watching = watch()
-    assert all(watching.evaluate(WELL, float(now)) is None for now in range(0, 1000, 10))
+def test_healthy_stream_breaches_nothing_and_is_watched_on() -> None:
+    assert (current_breaches(WELL, LIMIT), end_of_watch(WELL)) == ({}, None)
 
 
 def test_failed_stream_fails_the_run_at_once_with_its_reason() -> None:
-    verdict = watch().evaluate(replace(WELL, state=ProcessState.FAILED, reason="no memory"), 0.0)
-    assert verdict is not None
-    assert (verdict.outcome, "no memory" in verdict.why) == (FAILED, True)
+    ended = end_of_watch(replace(WELL, state=ProcessState.FAILED, reason="no memory"))
+    assert ended is not None
+    assert (ended.outcome, "no memory" in ended.why) == (FAILED, True)
 
 
 def test_released_stream_names_who_released_it() -> None:
-    verdict = watch().evaluate(replace(WELL, desired=False, requested_by="headrace down"), 0.0)
-    assert verdict is not None
-    assert (verdict.outcome, "headrace down" in verdict.why) == (RELEASED, True)
+    ended = end_of_watch(replace(WELL, desired=False, requested_by="headrace down"))
+    assert ended is not None
+    assert (ended.outcome, "headrace down" in ended.why) == (RELEASED, True)
 
 
 @pytest.mark.parametrize(
@@ -67,16 +69,31 @@ def test_released_stream_names_who_released_it() -> None:
         replace(WELL, runner=ProcessState.CRASHED),
     ],
 )
-def test_breach_fails_only_after_its_grace(breach: StreamHealth) -> None:
-    watching = watch()
-    assert watching.evaluate(breach, 0.0) is None
-    assert watching.evaluate(breach, 30.0) is None
-    assert watching.evaluate(WELL, 31.0) is None
-    assert watching.evaluate(breach, 32.0) is None
-    assert watching.evaluate(breach, 62.0) is None
-    verdict = watching.evaluate(breach, 62.1)
-    assert verdict is not None
-    assert verdict.outcome == BREACHED
+def test_breach_fails_only_after_its_grace(breach: StreamHealth, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look each 20 s: a breach of 20 s ends, the next one lasts for longer than 30 s."""
+    looks = [breach, breach, WELL, breach, breach, breach, WELL]
+    times = iter(range(0, 1000, 20))
+    monkeypatch.setattr(triggers, "time", SimpleNamespace(monotonic=lambda: float(next(times))))
+    monkeypatch.setattr(triggers, "POLL_SECONDS", 0.0)
+
+    async def answer(*_: object, lag_seconds: float) -> dict[str, Any]:
+        health = looks.pop(0)
+        assert end_of_watch(health) is None
+        breaches = current_breaches(health, lag_seconds)
+        return {"line": "", "state": health.state.label, "breaches": breaches, "ended": None}
+
+    async def connected() -> None:
+        return None
+
+    trigger = StreamEnds("headrace_default", "flights", REQUESTER, "2026-01-01", LIMIT, 30)
+    monkeypatch.setattr(trigger, "answer", answer)
+    monkeypatch.setattr(trigger, "connected", connected)
+
+    async def first() -> dict[str, Any]:
+        return dict((await anext(trigger.run())).payload)
+
+    assert asyncio.run(first())["outcome"] == BREACHED
+    assert looks == [WELL], "not before the third look at the second breach"
 
 
 def test_health_is_formatted_as_one_line() -> None:
@@ -85,9 +102,6 @@ def test_health_is_formatted_as_one_line() -> None:
     )
     unknown = replace(WELL, lag_records=None, lag_seconds=None, watermark=None, rejected_share=None, reason="why")
     assert health_line(unknown) == "flights: running (why), batch 7, lag unknown behind"
-
-
-REQUESTER = "stream__flights/1"
 
 
 def stream_ends(since: datetime) -> StreamEnds:
