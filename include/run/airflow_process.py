@@ -30,7 +30,7 @@ from include.ground.durable_files import write_atomically
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.paths import airflow_path, api_token_path, database_url, log_path
 from include.ground.ports import LOOPBACK, chosen_port
-from include.ground.processes import NoProgress, Waiting
+from include.ground.processes import NoProgress, Waiting, session_processes
 from include.ground.settings import CLONE, Settings, load_settings
 from include.run.airflow_parts import PARTS, airflow
 from include.run.child_process import spawn
@@ -232,13 +232,9 @@ def down_airflow(settings: Settings, report: Reporter) -> bool:
 
 def end_session(run: RunFile) -> None:
     """Kill the remaining processes of Airflow's session."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, ProcessLookupError):
-            if (
-                process.pid != os.getpid()
-                and os.getsid(process.pid) == run.pid
-                and process.create_time() >= run.started - SAME_START
-            ):
+    for process in session_processes(run.pid):
+        with suppress(psutil.Error):
+            if process.create_time() >= run.started - SAME_START:
                 process.kill()
 
 

@@ -22,7 +22,7 @@ from include.ground.errors import Terminal
 from include.ground.java import LOCK, Java, find_java, read_jar_list, require_jars
 from include.ground.kafka import BrokerUnreachable, cluster_id
 from include.ground.paths import kafka_path
-from include.ground.ports import LOOPBACK, PortInUse, free_ports, holder_of, is_free, is_open
+from include.ground.ports import LOOPBACK, chosen_port, free_ports, is_free, is_open
 from include.ground.settings import CLONE, Settings
 from include.run.child_process import spawn
 from include.state.json_file import JsonFile
@@ -113,12 +113,11 @@ def new_cluster_id() -> str:
 
 def assign_ports(node: BrokerNode, requested: int) -> BrokerNode:
     """Return the node with ports: the requested (PortInUse), else those of the last start if free, else new ones."""
-    if requested and not is_free(requested):
-        raise PortInUse(requested, holder_of(requested))
-    fresh = iter(free_ports(2))
-    port = requested or (node.port if node.port and is_free(node.port) else next(fresh))
-    reusable = node.controller_port and node.controller_port != port and is_free(node.controller_port)
-    return replace(node, port=port, controller_port=node.controller_port if reusable else next(fresh))
+    port = chosen_port(node.port, requested, "broker", "HEADRACE_KAFKA_PORT")
+    usual = node.controller_port
+    reusable = usual and usual != port and is_free(usual)
+    other = usual if reusable else next(each for each in free_ports(2) if each != port)
+    return replace(node, port=port, controller_port=other)
 
 
 def write_properties(settings: Settings, node: BrokerNode) -> None:

@@ -14,14 +14,14 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse
 
 from include.change.comparison_view import comparison_markdown
-from include.change.kind import PlanConflict
-from include.change.plan_parameters import DatasetName, ReleaseParameters, ReplayParameters
+from include.change.kind import Given, PlanConflict, PlanKind
+from include.change.plan_parameters import BackfillParameters, DatasetName, ReleaseParameters, ReplayParameters
 from include.change.recompute import BackfillPlan, ReplayPlan, published_windows
 from include.change.release import ReleasePlan
 from include.change.stages import end_and_cancel, explanation, needs_approval
@@ -231,14 +231,14 @@ def get_rule_results_page(request: Request, dataset: DatasetName, page: str) -> 
 @routes.post("/backfills")
 def post_backfill(request: Request, body: BackfillBody) -> Mapping[str, Any]:
     """Plan a backfill; 409 with the plan in the way, or when no event is published in the range."""
-    return _planned(request, "backfill", body, _backfill)
+    settings, given = console_of(request).settings, body.parameters
 
+    def of_range_or_day() -> BackfillParameters:
+        if given.start and given.end:
+            return given.plan(given.start, given.end)
+        return given.plan(*day_range(published_windows(settings, body.dataset), _day(body.partition)))
 
-def _backfill(settings: Settings, body: BackfillBody, by: str) -> PlanRecord:
-    params = body.parameters
-    given = (params.start, params.end) if params.start and params.end else None
-    since, until = given or day_range(published_windows(settings, body.dataset), _day(body.partition))
-    return BackfillPlan().plan(settings, body.dataset, params.plan(since, until), by, datetime.now(UTC), body.origin)
+    return _planned(request, BackfillPlan(), body, of_range_or_day)
 
 
 def _day(partition: str) -> date:
@@ -257,32 +257,21 @@ def _day(partition: str) -> date:
 @routes.post("/replays")
 def post_replay(request: Request, body: PlanBody[ReplayParameters]) -> Mapping[str, Any]:
     """Plan a replay; 409 with the plan in the way."""
-
-    def replay(settings: Settings, body: PlanBody[ReplayParameters], by: str) -> PlanRecord:
-        return ReplayPlan().plan(settings, body.dataset, body.parameters, by, datetime.now(UTC), body.origin)
-
-    return _planned(request, "replay", body, replay)
+    return _planned(request, ReplayPlan(), body, lambda: body.parameters)
 
 
 @routes.post("/releases")
 def post_release(request: Request, body: PlanBody[ReleaseParameters]) -> Mapping[str, Any]:
     """Plan a release of the dataset's folder here; 409 when it has not changed, or with the plan in the way."""
-
-    def release(settings: Settings, body: PlanBody[ReleaseParameters], by: str) -> PlanRecord:
-        return ReleasePlan().plan(settings, body.dataset, body.parameters, by, datetime.now(UTC), body.origin)
-
-    return _planned(request, "release plan", body, release)
-
-
-PlanRequest = TypeVar("PlanRequest", bound=PlanBody[Any])
+    return _planned(request, ReleasePlan(), body, lambda: body.parameters)
 
 
 def _planned(
-    request: Request, what: str, body: PlanRequest, plan: Callable[[Settings, PlanRequest, str], PlanRecord]
+    request: Request, kind: PlanKind[Given], body: PlanBody[Any], parameters: Callable[[], Given]
 ) -> Mapping[str, Any]:
-    settings = console_of(request).settings
-    with _logged(request, what, body.dataset, body.by):
-        record = plan(settings, body, actor(request, body.by))
+    settings, by = console_of(request).settings, actor(request, body.by)
+    with _logged(request, kind.name, body.dataset, body.by):
+        record = kind.plan(settings, body.dataset, parameters(), by, datetime.now(UTC), body.origin)
     return {**plan_json(settings, record), "explanation": list(explanation(record))}
 
 
