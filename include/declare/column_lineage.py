@@ -5,11 +5,12 @@ Bronze keeps the record as bytes; here the field `x` of the JSON object in its c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
@@ -99,33 +100,26 @@ def query_columns(sql: str, tables: Mapping[str, Sequence[str]], dialect: str = 
 
     A column has no origins where the text does not show them: an unknown column, an unnested array.
     """
-    try:
-        tree = parsed_query(sql, dialect)
-        schema = {name: dict.fromkeys(columns, "unknown") for name, columns in tables.items()}
-        qualified = qualify(
-            tree, schema=nested_schema(schema), dialect=dialect, validate_qualify_columns=False, identify=False
-        )
-    except (SqlglotError, RecursionError):
+    scope = _qualified_scope(sql, tables, dialect)
+    if scope is None:
         return TableColumns()
-    scope: Any = build_scope(qualified)
     columns = {name: unique(_origins_of(name, scope)) for name in scope.expression.named_selects}
     return TableColumns(columns, unique(_row_origins(scope)))
 
 
-def parsed_query(sql: str, dialect: str) -> Any:
-    """Return the tree of a query. Raises SqlglotError."""
-    import sqlglot
-
-    return parsed_statements(sql)[0] if dialect == "spark" else sqlglot.parse_one(sql, dialect=dialect)
-
-
-def nested_schema(schema: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Return the tables in the form of sqlglot's schema: `gold.route_days` below `gold`."""
-    found: dict[str, Any] = {}
-    for name, columns in schema.items():
+def _qualified_scope(sql: str, tables: Mapping[str, Iterable[str]], dialect: str) -> Any:
+    """Return the scope of a query whose columns name their tables; None where its text does not show them."""
+    schema: dict[str, Any] = {}
+    for name, columns in tables.items():
         layer, _, table = name.rpartition(".")
-        (found.setdefault(layer, {}) if layer else found)[table] = dict(columns)
-    return found
+        (schema.setdefault(layer, {}) if layer else schema)[table] = dict.fromkeys(columns, "unknown")
+    try:
+        tree = parsed_statements(sql)[0] if dialect == "spark" else sqlglot.parse_one(sql, dialect=dialect)
+        return build_scope(
+            qualify(tree, schema=schema, dialect=dialect, validate_qualify_columns=False, identify=False)
+        )
+    except (SqlglotError, RecursionError):
+        return None
 
 
 def _origins_of(name: str, scope: Any) -> Iterator[ColumnOrigin]:
@@ -353,7 +347,6 @@ def _measure(measure: Measure, silver: str) -> Iterator[ColumnOrigin]:
 
 def _expression(table: str, text: str, use: Use | None = None) -> Iterator[ColumnOrigin]:
     """Yield the columns of an SQL expression over one table; `use`: how its values are used."""
-    from sqlglot import exp
 
     if not text or text == "*":
         return
@@ -389,15 +382,8 @@ def query_uses(
 
     A column that no table is known to have counts as one of the only table, if there is just one.
     """
-    known = {name: columns.get(table, ()) for name, table in sources.items()}
-    try:
-        schema = nested_schema({name: {each.lower(): "unknown" for each in found} for name, found in known.items()})
-        tree = qualify(
-            parsed_query(sql, dialect), schema=schema, dialect=dialect, validate_qualify_columns=False, identify=False
-        )
-    except (SqlglotError, RecursionError):
-        return
-    scope: Any = build_scope(tree)
+    known = {name: {each.lower() for each in columns.get(table, ())} for name, table in sources.items()}
+    scope = _qualified_scope(sql, known, dialect)
     for below in scope.traverse() if scope is not None else ():
         aliases = {name.lower() for name in getattr(below.expression, "named_selects", ())}
         for column in below.columns:
@@ -405,8 +391,7 @@ def query_uses(
             if not isinstance(source, exp.Table):
                 continue
             name, own = ".".join(filter(None, (source.db, source.name))), column.name.lower()
-            is_known = own in {each.lower() for each in known.get(name, ())}
-            if name in sources and (is_known or own not in aliases):
+            if name in sources and (own in known[name] or own not in aliases):
                 yield ColumnUse(sources[name], own, f"{file}:{_line(column)}")
 
 

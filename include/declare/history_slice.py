@@ -50,7 +50,7 @@ class Slice:
 
 
 def joined_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return spans of one source in order; those that overlap or are adjacent are joined, empty ones left out."""
+    """Return spans in order; those that overlap or are adjacent are joined, empty ones left out."""
     joined: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.partition, span.start)):
         last = joined[-1] if joined else None
@@ -76,13 +76,9 @@ class SpanIndex:
     def __init__(self, spans: Iterable[Span]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
         self._ends: dict[int, list[int]] = defaultdict(list)
-        for span in sorted(spans, key=lambda each: (each.partition, each.start)):
-            starts, ends = self._starts[span.partition], self._ends[span.partition]
-            if ends and span.start <= ends[-1]:
-                ends[-1] = max(ends[-1], span.end)
-            elif span.end > span.start:
-                starts.append(span.start)
-                ends.append(span.end)
+        for span in joined_spans(spans):
+            self._starts[span.partition].append(span.start)
+            self._ends[span.partition].append(span.end)
 
     def overlaps(self, partition: int, start: int, end: int) -> bool:
         return next(self._inside(partition, start, end), None) is not None

@@ -24,120 +24,114 @@ from include.declare.yaml_declarations import Declared, InvalidValue, inside, sh
 Arguments = dict[str, Any]
 STRING, INTEGER, NUMBER = COLUMN_TYPES["string"], COLUMN_TYPES["integer"], COLUMN_TYPES["number"]
 PAIR = ("column_A", "column_B")
-IGNORED = ("both_values_are_missing", "either_value_is_missing", "neither")
+
+
+Reader = Callable[[Arguments, ColumnType, str], Any]
+"""Reads one argument: all that are written, the column's type and the argument's name → its value. InvalidValue."""
 
 
 @dataclass(frozen=True)
 class RowExpectation:
-    """An expectation that can validate one record: what it needs of the column's type, and its arguments.
-
-    `read` gets the arguments as written and the column's type, and returns them typed; it raises InvalidValue.
-    """
+    """An expectation that can validate one record: what it needs of the column's type, and its arguments."""
 
     needs: Ability | None
-    read: Callable[[Arguments, ColumnType], Arguments]
+    arguments: Mapping[str, Reader]
     columns: tuple[str, ...] = ("column",)
 
     @property
     def types(self) -> list[ColumnType]:
         return [each for each in COLUMN_TYPES.values() if self.needs is None or self.needs in each.abilities]
 
+    def read(self, given: Arguments, kind: ColumnType) -> Arguments:
+        """Return the arguments, typed, of a column of this type; raises InvalidValue."""
+        for name in given:
+            if name not in self.arguments:
+                raise InvalidValue(f"is not a known key; known: {', '.join(self.arguments) or 'none'}", name)
+        found = {key: read(given, kind, key) for key, read in self.arguments.items()}
+        if "min_value" in found:
+            _refuse_bounds(found["min_value"], found["max_value"])
+        return found
 
-def _no_arguments(given: Arguments, kind: ColumnType) -> Arguments:
-    return _refuse_unknown(given, ())
 
-
-def _bounds(given: Arguments, kind: ColumnType) -> Arguments:
-    found = _refuse_unknown(given, ("min_value", "max_value", "strict_min", "strict_max"))
-    for key in ("min_value", "max_value"):
-        found[key] = None if found.get(key) is None else _bound(found[key], kind, key)
-    low, high = found["min_value"], found["max_value"]
+def _refuse_bounds(low: Any, high: Any) -> None:
     if low is None and high is None:
         raise InvalidValue("must have min_value, max_value or both")
     if low is not None and high is not None and low > high:
         raise InvalidValue(f"min_value {low} is greater than max_value {high}", "min_value")
-    return found | {key: bool(found.get(key, False)) for key in ("strict_min", "strict_max")}
 
 
-def _bound(value: object, kind: ColumnType, key: str) -> Any:
-    return (NUMBER if kind.comparable == INTEGER.comparable else kind).value(value, key)
+def _bound(given: Arguments, kind: ColumnType, key: str) -> Value | None:
+    value = given.get(key)
+    return None if value is None else (NUMBER if kind.comparable == INTEGER.comparable else kind).value(value, key)
 
 
-def _lengths(given: Arguments, kind: ColumnType) -> Arguments:
-    for key in ("min_value", "max_value"):
-        if given.get(key) is not None:
-            INTEGER.value(given[key], key)
-    return _bounds(given, INTEGER)
+def _length_bound(given: Arguments, kind: ColumnType, key: str) -> Value | None:
+    return None if given.get(key) is None else NUMBER.value(_length(given, kind, key), key)
 
 
-def _length(given: Arguments, kind: ColumnType) -> Arguments:
-    return {"value": INTEGER.value(_refuse_unknown(given, ("value",)).get("value"), "value")}
+def _length(given: Arguments, kind: ColumnType, key: str) -> Value:
+    return INTEGER.value(given.get(key), key)
 
 
-def _set(given: Arguments, kind: ColumnType) -> Arguments:
-    values = _list(_refuse_unknown(given, ("value_set",)), "value_set")
-    return {"value_set": tuple(kind.value(value, "value_set") for value in values)}
+def _pattern(given: Arguments, kind: ColumnType, key: str) -> Value:
+    return STRING.value(given.get(key), key)
 
 
-def _pattern(given: Arguments, kind: ColumnType) -> Arguments:
-    return {"regex": STRING.value(_refuse_unknown(given, ("regex",)).get("regex"), "regex")}
-
-
-def _patterns(given: Arguments, kind: ColumnType) -> Arguments:
-    found = _refuse_unknown(given, ("regex_list", "match_on"))
-    patterns = tuple(STRING.value(each, "regex_list") for each in _list(found, "regex_list"))
-    return {"regex_list": patterns, "match_on": _allowed_value(found, "match_on", ("any", "all"))}
-
-
-def _no_patterns(given: Arguments, kind: ColumnType) -> Arguments:
-    return _patterns(_refuse_unknown(given, ("regex_list",)), kind)
-
-
-def _pair(given: Arguments, kind: ColumnType) -> Arguments:
-    return {"ignore_row_if": _allowed_value(_refuse_unknown(given, ("ignore_row_if",)), "ignore_row_if", IGNORED)}
-
-
-def _greater(given: Arguments, kind: ColumnType) -> Arguments:
-    found = _refuse_unknown(given, ("ignore_row_if", "or_equal"))
-    return {"or_equal": bool(found.pop("or_equal", False)), **_pair(found, kind)}
-
-
-def _refuse_unknown(given: Arguments, names: tuple[str, ...]) -> Arguments:
-    for name in given:
-        if name not in names:
-            raise InvalidValue(f"is not a known key; known: {', '.join(names) or 'none'}", name)
-    return dict(given)
-
-
-def _list(given: Arguments, key: str) -> list[Any]:
+def _values(given: Arguments, kind: ColumnType, key: str) -> tuple[Value, ...]:
     values = given.get(key)
     if not isinstance(values, list) or not values or None in values:
         raise InvalidValue(f"must be a list of values without null, is {shown(values)}", key)
-    return values
+    return tuple(kind.value(value, key) for value in values)
 
 
-def _allowed_value(given: Arguments, key: str, allowed: tuple[str, ...]) -> str:
-    value = given.get(key, allowed[0])
-    if value not in allowed:
-        raise InvalidValue(f"must be one of {', '.join(allowed)}, is {shown(value)}", key)
-    return str(value)
+def _patterns(given: Arguments, kind: ColumnType, key: str) -> tuple[Value, ...]:
+    return _values(given, STRING, key)
 
+
+def _flag(given: Arguments, kind: ColumnType, key: str) -> bool:
+    return bool(given.get(key, False))
+
+
+def _one_of(*allowed: str) -> Reader:
+    """Return the reader of a name, by default the first."""
+
+    def read(given: Arguments, kind: ColumnType, key: str) -> str:
+        value = given.get(key, allowed[0])
+        if value not in allowed:
+            raise InvalidValue(f"must be one of {', '.join(allowed)}, is {shown(value)}", key)
+        return str(value)
+
+    return read
+
+
+STRICT: Mapping[str, Reader] = {"strict_min": _flag, "strict_max": _flag}
+BOUNDS: Mapping[str, Reader] = {"min_value": _bound, "max_value": _bound, **STRICT}
+LENGTHS: Mapping[str, Reader] = {"min_value": _length_bound, "max_value": _length_bound, **STRICT}
+SET: Mapping[str, Reader] = {"value_set": _values}
+REGEX: Mapping[str, Reader] = {"regex": _pattern}
+EQUAL_PAIR: Mapping[str, Reader] = {
+    "ignore_row_if": _one_of("both_values_are_missing", "either_value_is_missing", "neither")
+}
 
 ROW_EXPECTATIONS: Mapping[str, RowExpectation] = {
-    "expect_column_values_to_be_null": RowExpectation(None, _no_arguments),
-    "expect_column_values_to_not_be_null": RowExpectation(None, _no_arguments),
-    "expect_column_values_to_be_between": RowExpectation(Ability.measured, _bounds),
-    "expect_column_values_to_be_in_set": RowExpectation(Ability.counted, _set),
-    "expect_column_values_to_not_be_in_set": RowExpectation(Ability.counted, _set),
-    "expect_column_values_to_match_regex": RowExpectation(Ability.text, _pattern),
-    "expect_column_values_to_not_match_regex": RowExpectation(Ability.text, _pattern),
-    "expect_column_values_to_match_regex_list": RowExpectation(Ability.text, _patterns),
-    "expect_column_values_to_not_match_regex_list": RowExpectation(Ability.text, _no_patterns),
-    "expect_column_value_lengths_to_be_between": RowExpectation(Ability.text, _lengths),
-    "expect_column_value_lengths_to_equal": RowExpectation(Ability.text, _length),
-    "expect_column_values_to_be_json_parseable": RowExpectation(Ability.text, _no_arguments),
-    "expect_column_pair_values_to_be_equal": RowExpectation(None, _pair, PAIR),
-    "expect_column_pair_values_a_to_be_greater_than_b": RowExpectation(Ability.ordered, _greater, PAIR),
+    "expect_column_values_to_be_null": RowExpectation(None, {}),
+    "expect_column_values_to_not_be_null": RowExpectation(None, {}),
+    "expect_column_values_to_be_between": RowExpectation(Ability.measured, BOUNDS),
+    "expect_column_values_to_be_in_set": RowExpectation(Ability.counted, SET),
+    "expect_column_values_to_not_be_in_set": RowExpectation(Ability.counted, SET),
+    "expect_column_values_to_match_regex": RowExpectation(Ability.text, REGEX),
+    "expect_column_values_to_not_match_regex": RowExpectation(Ability.text, REGEX),
+    "expect_column_values_to_match_regex_list": RowExpectation(
+        Ability.text, {"regex_list": _patterns, "match_on": _one_of("any", "all")}
+    ),
+    "expect_column_values_to_not_match_regex_list": RowExpectation(Ability.text, {"regex_list": _patterns}),
+    "expect_column_value_lengths_to_be_between": RowExpectation(Ability.text, LENGTHS),
+    "expect_column_value_lengths_to_equal": RowExpectation(Ability.text, {"value": _length}),
+    "expect_column_values_to_be_json_parseable": RowExpectation(Ability.text, {}),
+    "expect_column_pair_values_to_be_equal": RowExpectation(None, EQUAL_PAIR, PAIR),
+    "expect_column_pair_values_a_to_be_greater_than_b": RowExpectation(
+        Ability.ordered, {"or_equal": _flag, **EQUAL_PAIR}, PAIR
+    ),
 }
 """The row expectations, and the column types of each."""
 

@@ -159,7 +159,7 @@ def _matches(column: Column, pattern: str) -> Expression:
 
 def _matches_list(column: Column, arguments: Arguments) -> Expression:
     found = [_matches(column, pattern) for pattern in arguments["regex_list"]]
-    return reduce(Expression.__or__ if arguments["match_on"] == "any" else Expression.__and__, found)
+    return reduce(Expression.__or__ if arguments.get("match_on", "any") == "any" else Expression.__and__, found)
 
 
 ABOUT_NULLS = ("expect_column_values_to_be_null", "expect_column_values_to_not_be_null")
