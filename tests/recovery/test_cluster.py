@@ -31,7 +31,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include import sql_quoting
+from include.ground import sql_quoting
 
 
 def described(at: datetime) -> str:
