@@ -14,10 +14,10 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Table, fu
 
 from include.ground.settings import Settings
 from include.observe.ledger_schema import (
-    LedgerMissing,
     batches,
     corrections,
     gold_commits,
+    ledger_missing,
     open_engine,
     publications,
     ranges,
@@ -174,7 +174,7 @@ class Verification:
 
 
 class LedgerReader:
-    """Every query raises LedgerMissing, LedgerUnavailable (Transient); LedgerDamaged, Terminal (schema).
+    """Every query raises Transient (`ledger-missing`, `ledger-unavailable`); LedgerDamaged, Terminal (schema).
 
     No query of runs and batches reads more rows than it returns.
     """
@@ -303,7 +303,7 @@ class LedgerReader:
     def _question(self) -> Iterator[Connection]:
         file = sqlite_file(self._engine.url)
         if file is not None and not file.exists():
-            raise LedgerMissing(str(file))
+            raise ledger_missing(str(file))
         with translate_database_errors(self._engine.url), self._engine.begin() as connection:
             validate_schema(connection)
             yield connection

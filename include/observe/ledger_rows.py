@@ -21,11 +21,11 @@ from include.ground.delta_log import Commit
 from include.ground.errors import Terminal
 from include.observe.ledger_schema import (
     FACTS,
-    LedgerBehind,
     batches,
     corrections,
     expirations,
     gold_commits,
+    ledger_behind,
     projected,
     ranges,
     reasons,
@@ -334,7 +334,7 @@ def canonical(value: object) -> str:
 def insert_commits(connection: Connection, path: str, commits: Sequence[Commit], *, cleaned: bool = False) -> int:
     """Enter the commits that are newer than the last one entered of the table at `path`; return how many.
 
-    They must follow it without a gap, else LedgerBehind: an index with holes would look complete.
+    They must follow it without a gap, else `ledger-behind`: an index with holes would look complete.
     `cleaned`: the caller found that the log itself begins later.
     """
     last = last_projected(connection, path)
@@ -343,7 +343,7 @@ def insert_commits(connection: Connection, path: str, commits: Sequence[Commit],
     if not fresh:
         return 0
     if fresh[0].version != head + 1 and not cleaned:
-        raise LedgerBehind(path, fresh[0].version)
+        raise ledger_behind(path, fresh[0].version)
     rows = [row for commit in fresh for row in rows_of_commit(commit)]
     upsert(connection, rows)
     add_to_totals(connection, rows)

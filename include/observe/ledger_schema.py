@@ -36,35 +36,15 @@ REBUILD = "headrace ledger rebuild"
 DAMAGE = ("malformed", "not a database")
 
 
-class LedgerUnavailable(Transient):
-    """The database is locked, full, read-only or not reachable; the data path does not need it."""
-
-    def __init__(self, url: str, why: str) -> None:
-        super().__init__(
-            f"ledger {url} is unavailable ({why}); the Delta tables are complete without it",
-            "nothing: missing commits are inserted once it is available",
-        )
-        self.url = url
-        self.why = why
+def ledger_behind(table: str, at: int | str) -> Transient:
+    """Return that the ledger lacks commits of a table before a version or a batch."""
+    what = f"ledger lacks commits of {table} before {at}; nothing was inserted"
+    return Transient(what, REBUILD, code="ledger-behind", table=table, at=at)
 
 
-class LedgerBehind(Transient):
-    """The ledger lacks commits of `table` before `at` (a version or a batch)."""
-
-    def __init__(self, table: str, at: int | str) -> None:
-        super().__init__(
-            f"ledger lacks commits of {table} before {at}; nothing was inserted", "headrace ledger rebuild"
-        )
-        self.table = table
-        self.at = at
-
-
-class LedgerMissing(Transient):
-    """There is no ledger yet at `url`; the first driver or a rebuild creates it."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(f"no ledger exists at {url}", f"headrace up   or   {REBUILD}")
-        self.url = url
+def ledger_missing(url: str) -> Transient:
+    """Return that no ledger exists yet; the first driver or a rebuild creates it."""
+    return Transient(f"no ledger exists at {url}", f"headrace up   or   {REBUILD}", code="ledger-missing")
 
 
 class LedgerDamaged(Terminal):
@@ -85,12 +65,14 @@ class LedgerMismatch(Terminal):
 
 @contextmanager
 def translate_database_errors(url: URL) -> Iterator[None]:
-    """Raise the database's errors as LedgerUnavailable (may pass) or LedgerDamaged (will not)."""
+    """Raise the database's errors as Transient (`ledger-unavailable`), or LedgerDamaged, which will not pass."""
     shown = url.render_as_string(hide_password=True)
     try:
         yield
     except (OperationalError, InterfaceError) as error:
-        raise LedgerUnavailable(shown, _first_line(error)) from error
+        what = f"ledger {shown} is unavailable ({_first_line(error)}); the Delta tables are complete without it"
+        remedy = "nothing: missing commits are inserted once it is available"
+        raise Transient(what, remedy, code="ledger-unavailable") from error
     except DatabaseError as error:
         why = _first_line(error)
         if any(word in why for word in DAMAGE):
@@ -325,11 +307,11 @@ def found_version(connection: Connection) -> str | None:
 
 
 def validate_schema(connection: Connection) -> None:
-    """Raise LedgerMissing or Terminal (`ledger-schema-mismatch`) unless the database is a ledger of this version."""
+    """Raise `ledger-missing` or `ledger-schema-mismatch` unless the database is a ledger of this version."""
     found = found_version(connection)
     shown = connection.engine.url.render_as_string(hide_password=True)
     if found is None:
-        raise LedgerMissing(shown)
+        raise ledger_missing(shown)
     if found != SCHEMA_VERSION:
         what = f"ledger {shown} has schema {found}, this code needs {SCHEMA_VERSION}; nothing was written"
         raise Terminal(what, REBUILD, code="ledger-schema-mismatch", found=found, required=SCHEMA_VERSION)

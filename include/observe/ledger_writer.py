@@ -27,7 +27,6 @@ from include.observe.ledger_rows import Row, canonical, insert_commits, last_pro
 from include.observe.ledger_schema import (
     FACTS,
     SCHEMA_VERSION,
-    LedgerBehind,
     LedgerDamaged,
     LedgerMismatch,
     batches,
@@ -35,6 +34,7 @@ from include.observe.ledger_schema import (
     ensure_schema,
     found_version,
     gold_commits,
+    ledger_behind,
     lock_for_writing,
     open_engine,
     projected,
@@ -130,8 +130,8 @@ def _parts_of_paths(connection: Connection, before: str, after: str) -> set[str]
 class LedgerWriter:
     """Writes to one ledger; an empty database becomes a ledger by itself.
 
-    Errors of every method: LedgerUnavailable (Transient: continue without the ledger, enter the commits later),
-    LedgerDamaged, and Terminal for another schema ( the ledger must be rebuilt; the data path may continue).
+    Errors of every method: Transient (`ledger-unavailable`: continue without the ledger, enter the commits later),
+    LedgerDamaged, and Terminal for another schema (the ledger must be rebuilt; the data path may continue).
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -142,17 +142,17 @@ class LedgerWriter:
     def project(self, path: str, commits: Sequence[Commit]) -> int:
         """Enter consecutive commits of the table at `path` (relative to the warehouse); return how many were new.
 
-        LedgerBehind (Transient) when a commit before the first one given is missing; `project_dataset` inserts it.
+        Transient (`ledger-behind`) when a commit before the first one given is missing; `project_dataset` inserts it.
         """
         with self.transaction() as connection:
             return insert_commits(connection, path, commits)
 
     def publish(self, publication: Publication) -> int:
-        """Enter the batches that the publication has passed; return how many. LedgerBehind when commits are missing."""
+        """Enter the batches that the publication has passed; return how many. Raises `ledger-behind`."""
         with self.transaction() as connection:
             entered = insert_publications(connection, publication)
             if not _is_inserted(connection, publication):
-                raise LedgerBehind(f"{publication.dataset}/{publication.release}", f"batch {publication.batch}")
+                raise ledger_behind(f"{publication.dataset}/{publication.release}", f"batch {publication.batch}")
             return entered
 
     def close(self) -> None:
@@ -338,7 +338,7 @@ class RebuildResult:
 
 
 def rebuild(settings: Settings) -> RebuildResult:
-    """Rebuild the ledger; LedgerUnavailable (Transient), or the Terminal errors of the Delta logs, change nothing."""
+    """Rebuild the ledger. When it is not available, or a Delta log has a Terminal error, nothing changes."""
     engine = writing_engine(settings)
     try:
         return _rebuild(engine, settings, None)

@@ -13,9 +13,10 @@ from ledgered_stream import Stream
 from postgres_container import PostgresContainer, docker, start_postgres
 from sqlalchemy import select, text
 
+from include.ground.errors import Transient
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
-from include.observe.ledger_schema import FACTS, LedgerUnavailable, open_engine
+from include.observe.ledger_schema import FACTS, open_engine
 from include.observe.ledger_writer import open_writer, project_dataset, rebuild
 
 FLIGHTS = "flights"
@@ -92,8 +93,9 @@ def test_server_that_was_killed_is_an_outage_and_loses_nothing(
         project_dataset(writer, on_postgres, FLIGHTS)
         server.kill()
         stream.run(2, 2)
-        with pytest.raises(LedgerUnavailable):
+        with pytest.raises(Transient) as outage:
             project_dataset(writer, on_postgres, FLIGHTS)
+        assert outage.value.code == "ledger-unavailable"
         server.start()
         project_dataset(writer, on_postgres, FLIGHTS)
     project(settings)
@@ -102,7 +104,7 @@ def test_server_that_was_killed_is_an_outage_and_loses_nothing(
 
 def test_wrong_password_is_an_outage_that_shows_no_password(settings: Settings, server: PostgresContainer) -> None:
     wrong = settings.model_copy(update={"ledger_url": server.url("wr0ng-s3cret")})
-    with pytest.raises(LedgerUnavailable) as refused:
+    with pytest.raises(Transient, match="is unavailable") as refused:
         open_reader(wrong).totals()
     assert "wr0ng-s3cret" not in str(refused.value)
     assert server.password not in str(refused.value)

@@ -16,7 +16,6 @@ from include.declare.dataset import DatasetUnknown
 from include.ground.errors import Transient
 from include.ground.settings import Settings, load_settings
 from include.observe.ledger_reader import open_reader
-from include.observe.ledger_schema import LedgerMissing
 from include.observe.ledger_writer import open_writer, project_dataset, rebuild
 
 
@@ -54,7 +53,9 @@ def test_show_prints_batches_as_json(stream: Stream, headrace: CliRunner) -> Non
 
 def test_show_refuses_an_unknown_dataset_and_a_missing_ledger(headrace: CliRunner) -> None:
     assert isinstance(headrace.invoke(app, ["ledger", "show", "--dataset", "x"]).exception, DatasetUnknown)
-    assert isinstance(headrace.invoke(app, ["ledger", "show"]).exception, LedgerMissing)
+    missing = headrace.invoke(app, ["ledger", "show"]).exception
+    assert isinstance(missing, Transient)
+    assert missing.code == "ledger-missing"
 
 
 def test_rebuild_prints_identical_or_different(stream: Stream, headrace: CliRunner, settings: Settings) -> None:
