@@ -358,14 +358,13 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
         if found is None:
             _view_gold(audited.tables, database, name, silver, gold, refreshed)
             found = gold_check(database, gold, refreshed, first)
-        check, wrong = found
-        if isinstance(check, GoldCheck):
+        if (check := found.check) is not None:
             held = audited.tables.table(silver).batch if gold.refresh_interval is None else refreshed.batch
             audited.gold.append(replace(check, batch=held if held < audited.tables.table(silver).batch else None))
             audited.reached[name] = VerifiedGold(held, refreshed.watermark, check.decided, check.expired)
-        else:
-            audited.unchecked[name] = check
-        return [*wrong, *_batch_findings(audited.tables.table(name), gold, refreshed)]
+        if found.unchecked is not None:
+            audited.unchecked[name] = found.unchecked
+        return [*found.findings, *_batch_findings(audited.tables.table(name), gold, refreshed)]
 
     audited.check(name, [silver, name], findings)
 

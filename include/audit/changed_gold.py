@@ -22,12 +22,11 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from include.audit.files import READ_ERRORS, beginning, latest_of
-from include.audit.findings import Finding
 from include.audit.gold import (
     MERGED,
     GoldCheck,
+    GoldResult,
     Recomputation,
-    UncheckedTable,
     columns_of,
     gold_check,
     grained_sql,
@@ -282,9 +281,7 @@ def _has_reopened(gold: Gold, before: VerifiedGold, refreshed: RefreshState) -> 
     return refreshed.watermark is None or refreshed.watermark < before.watermark
 
 
-def changed_gold_check(
-    database: Any, changed: ChangedGold, first: int
-) -> tuple[GoldCheck | UncheckedTable, list[Finding]] | None:
+def changed_gold_check(database: Any, changed: ChangedGold, first: int) -> GoldResult | None:
     """Check the touched grains as `gold_check` does, and that no other row changed; None when one did.
 
     None also after any error: a replaced file may be deleted meanwhile. The check of the whole table then decides.
@@ -294,9 +291,7 @@ def changed_gold_check(
     return None
 
 
-def _check_touched(
-    database: Any, changed: ChangedGold, first: int
-) -> tuple[GoldCheck | UncheckedTable, list[Finding]] | None:
+def _check_touched(database: Any, changed: ChangedGold, first: int) -> GoldResult | None:
     gold, files = changed.gold, changed.files
     _find_touched(database, changed)
     if _digest(database, changed, files.removed) != _digest(database, changed, files.added):
@@ -307,8 +302,8 @@ def _check_touched(
     touched = database.execute("select count(*) from published_part").fetchall()[0][0]
     earlier = files.rows_published - touched
     rows = _merged(database, changed) if is_merged(gold, changed.before) else _recomputed(database, changed)
-    check, findings = gold_check(database, gold, changed.refreshed, first, Recomputation(rows, earlier))
-    return (_with_earlier(check, changed.before) if isinstance(check, GoldCheck) else check), findings
+    found = gold_check(database, gold, changed.refreshed, first, Recomputation(rows, earlier))
+    return replace(found, check=found.check and _with_earlier(found.check, changed.before))
 
 
 def _with_earlier(check: GoldCheck, before: VerifiedGold) -> GoldCheck:

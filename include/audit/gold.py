@@ -245,6 +245,15 @@ class UncheckedTable:
     reason: str
 
 
+@dataclass(frozen=True)
+class GoldResult:
+    """What the comparison of a gold table gave: the check, or why there is none; and what is wrong."""
+
+    check: GoldCheck | None
+    findings: Sequence[Finding] = ()
+    unchecked: UncheckedTable | None = None
+
+
 class ExpressionNotEvaluable(Terminal):
     """DuckDB cannot evaluate a declared expression, so the audit cannot check its table. No file is damaged."""
 
@@ -280,13 +289,12 @@ def gold_check(
     refreshed: RefreshState | None = None,
     first: int = 0,
     part: Recomputation | None = None,
-) -> tuple[GoldCheck | UncheckedTable, list[Finding]]:
+) -> GoldResult:
     """Recompute a gold table from the view `silver` and compare it with the view `published`, row by row.
 
     `database` is a DuckDB connection in UTC. A table with `on_close` is expected to have the rows that are closed at
     `refreshed`. Only declared columns are compared; grains with records of batches before `first`, which have expired,
-    are not. With `part` only these grains are. Returns UncheckedTable, and no findings, when DuckDB cannot evaluate the
-    declaration.
+    are not. With `part` only these grains are. There is no check when DuckDB cannot evaluate the declaration.
     """
     table, silver = f"gold.{gold.name}", columns_of(database, "silver")
     database.execute(DIALECT)
@@ -296,7 +304,7 @@ def gold_check(
         database.execute(f"create or replace temp table recomputed as {recomputed}")
     except EVALUATION_ERRORS as error:
         reason = f"DuckDB cannot evaluate it: {str(error).splitlines()[0]}"
-        return UncheckedTable(table, _failing_expression(database, gold, silver), reason), []
+        return GoldResult(None, (), UncheckedTable(table, _failing_expression(database, gold, silver), reason))
     expired = _leave_out_expired(database, gold, first) if first else 0
     grain = ", ".join(map(sql_identifier, gold.row_columns))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
@@ -308,8 +316,9 @@ def gold_check(
     if doubtful:
         expression, constructs = next(iter(doubtful.values()))
         reason = f"Spark and DuckDB, which recomputes it, may evaluate {', '.join(constructs)} differently"
-        return UncheckedTable(table, expression, reason), findings
-    return GoldCheck(table, rows, grains, None, expired, earlier, _is_decided(database, gold)), findings
+        return GoldResult(None, findings, UncheckedTable(table, expression, reason))
+    check = GoldCheck(table, rows, grains, None, expired, earlier, _is_decided(database, gold))
+    return GoldResult(check, findings)
 
 
 def _is_decided(database: Any, gold: Gold) -> bool:

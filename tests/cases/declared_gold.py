@@ -13,7 +13,7 @@ import polars as pl
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
-from include.audit.gold import GoldCheck, gold_check
+from include.audit.gold import gold_check
 from include.ground.settings import Settings
 from include.read.publication import published_tables
 from include.read.published_tables import stored_refresh_state
@@ -51,6 +51,6 @@ def audited(release: SmallRelease, table: str) -> list[str]:
     rows = silver if gold.refresh_interval is None else silver.filter(pl.col("_batch_id") <= refreshed.batch)
     database.register("silver", rows.to_arrow())
     database.register("published", release.read(f"gold.{table}").to_arrow())
-    check, findings = gold_check(database, gold, refreshed)
-    assert isinstance(check, GoldCheck), check
-    return [str(finding) for finding in findings]
+    found = gold_check(database, gold, refreshed)
+    assert found.check is not None, found.unchecked
+    return [str(finding) for finding in found.findings]

@@ -11,7 +11,7 @@ import pytest
 from small_warehouse import BRONZE, REJECTED, SILVER, at, bronze_row, rejected_row, silver_row
 
 from include.audit.findings import Finding
-from include.audit.gold import GoldCheck, UncheckedTable, gold_check
+from include.audit.gold import gold_check
 from include.audit.silver import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure
@@ -52,9 +52,9 @@ def published(database: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> N
 
 
 def checked(database: duckdb.DuckDBPyConnection, gold: Gold) -> list[Finding]:
-    check, findings = gold_check(database, gold)
-    assert isinstance(check, GoldCheck), check
-    return findings
+    found = gold_check(database, gold)
+    assert found.check is not None, found.unchecked
+    return list(found.findings)
 
 
 def expression(name: str) -> str:
@@ -171,7 +171,7 @@ def test_expression_that_duckdb_cannot_evaluate_is_named(
 ) -> None:
     silver_with(database, [])
     published(database, {"n": "1"})
-    check, findings = gold_check(database, gold)
-    assert isinstance(check, UncheckedTable)
-    assert (check.table, check.expression, findings) == ("gold.g", expression, [])
-    assert "Error" in check.reason
+    found = gold_check(database, gold)
+    assert found.unchecked is not None
+    assert (found.unchecked.table, found.unchecked.expression, found.findings) == ("gold.g", expression, ())
+    assert "Error" in found.unchecked.reason
