@@ -12,9 +12,7 @@ import atexit
 import json
 import os
 import resource
-import select
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -24,8 +22,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from math import ceil
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.processes import ended_how
@@ -41,42 +41,29 @@ from include.read.published_sql import (
 )
 from include.read.published_tables import PinnedTables
 
-FRAME = struct.Struct(">cI")
 READY, ROWS, DONE, FAILED = b"R", b"A", b"D", b"E"
+"""The first byte of a message."""
 MARGIN_BYTES = 256 * 2**20
 """What a statement may use beyond DuckDB's own limit: values that DuckDB does not count, and rows that are sent."""
 GRACE_SECONDS = 1.0
 MEMORY_UNITS = {"MB": 10**6, "GB": 10**9}
 
 
-def main() -> None:
-    """Run statements until the input ends."""
-    out = _own_output()
+def main(pipe: Connection) -> None:
+    """Run statements until the process that sends them closes the pipe."""
     _warm_up()
     os.chdir("/")
     for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(kind, (0, 0))
-    send(out, READY)
-    for line in sys.stdin.buffer:
-        _answer(out, json.loads(line))
-
-
-def send(out: BinaryIO, kind: bytes, body: bytes = b"") -> None:
-    """Write one frame."""
-    out.write(FRAME.pack(kind, len(body)) + body)
-    out.flush()
+    pipe.send_bytes(READY)
+    with suppress(EOFError):
+        while True:
+            _answer(pipe, json.loads(pipe.recv_bytes()))
 
 
 def memory_bytes(memory: str) -> int:
     """Return the bytes of a limit in DuckDB's notation, MB or GB."""
     return int(float(memory[:-2]) * MEMORY_UNITS[memory[-2:]])
-
-
-def _own_output() -> BinaryIO:
-    """Return the output for frames; whatever else prints goes to the error output."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return out
 
 
 def _warm_up() -> None:
@@ -89,12 +76,12 @@ def _warm_up() -> None:
     assert deltalake, pyarrow.dataset
 
 
-def _answer(out: BinaryIO, job: dict[str, Any]) -> None:
+def _answer(pipe: Connection, job: dict[str, Any]) -> None:
     _limit(job)
     try:
-        send(out, DONE, json.dumps({"is_cut": _send_rows(out, job)}).encode())
+        pipe.send_bytes(DONE + json.dumps({"is_cut": _send_rows(pipe, job)}).encode())
     except HeadraceError as error:
-        send(out, FAILED, json.dumps(_facts(error)).encode())
+        pipe.send_bytes(FAILED + json.dumps(_facts(error)).encode())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -118,7 +105,7 @@ def _address_space() -> int:
     return int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
 
 
-def _send_rows(out: BinaryIO, job: dict[str, Any]) -> bool:
+def _send_rows(pipe: Connection, job: dict[str, Any]) -> bool:
     import duckdb
     import pyarrow as pa
 
@@ -128,19 +115,19 @@ def _send_rows(out: BinaryIO, job: dict[str, Any]) -> bool:
         limits = {"memory": job["memory"], "threads": job["threads"], "spills": False}
         with closing(database_of(PinnedTables(tables), list(tables), **limits)) as database:
             reader = database.sql(job["sql"]).to_arrow_reader(min(ROWS_AT_A_TIME, job["rows"] + 1))
-            send(out, ROWS, _arrow_stream(reader.schema))
-            return _send_batches(out, reader, job["rows"], job["size"])
+            pipe.send_bytes(ROWS + _arrow_stream(reader.schema))
+            return _send_batches(pipe, reader, job["rows"], job["size"])
     except (duckdb.OutOfMemoryException, pa.ArrowMemoryError, MemoryError) as error:
         raise QueryFailed(f"it needs more memory than its limit, {job['memory']}", []) from error
     except (duckdb.Error, pa.ArrowException, OSError, OverflowError, RuntimeError) as error:
         raise QueryFailed(str(error), []) from error
 
 
-def _send_batches(out: BinaryIO, reader: Any, rows: int, size: int) -> bool:
+def _send_batches(pipe: Connection, reader: Any, rows: int, size: int) -> bool:
     for batch in reader:
         count = _fitting(batch, rows, size)
         if count:
-            send(out, ROWS, _arrow_stream(batch.schema, batch.slice(0, count)))
+            pipe.send_bytes(ROWS + _arrow_stream(batch.schema, batch.slice(0, count)))
             rows, size = rows - count, size - batch.slice(0, count).nbytes
         if count < batch.num_rows:
             return True
@@ -179,7 +166,7 @@ ALLOCATION = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 STARTS_WITHIN = 60.0
 AT_ONCE, AT_ONCE_EACH, WAITING, WAITING_EACH, WAIT_SECONDS = 4, 3, 12, 6, 5.0
 STATEMENTS_OF_A_PROCESS = 200
-MOST_FRAME_BYTES = 64_000_000
+MOST_MESSAGE_BYTES = 64_000_000
 # Allocators that get no memory abort, or write to address 0.
 OUT_OF_MEMORY = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKILL)
 OUT_OF_TIME = (-signal.SIGALRM, -signal.SIGXCPU)
@@ -231,9 +218,13 @@ class QueryProcess:
 
     def __init__(self) -> None:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | ALLOCATION
-        command = [sys.executable, "-m", WORKER]
-        how: dict[str, Any] = {"cwd": CLONE, "env": environment, "bufsize": 0, "start_new_session": True}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
+        self.pipe, other = Pipe()
+        with other:
+            # Also what a library prints goes nowhere: the pipe is for messages only.
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+            how: dict[str, Any] = {"cwd": CLONE, "env": environment, "start_new_session": True}
+            command = [sys.executable, "-m", WORKER, str(other.fileno())]
+            self.process = subprocess.Popen(command, pass_fds=[other.fileno()], **streams, **how)
         self.statements, self.is_ready = 0, False
 
     @property
@@ -242,7 +233,7 @@ class QueryProcess:
         return self.process.poll() is None and self.statements < STATEMENTS_OF_A_PROCESS
 
     def run(self, job: dict[str, Any]) -> tuple[list[bytes], bytes, dict[str, Any]]:
-        """Run a statement; return its rows as Arrow streams, the kind of the last frame, and that frame's facts.
+        """Run a statement; return its rows as Arrow streams, the kind of the last message, and its facts.
 
         Raises TimeoutError, WorkerEnded.
         """
@@ -251,16 +242,16 @@ class QueryProcess:
         self.statements += 1
         deadline, streams = time.monotonic() + job["seconds"], list[bytes]()
         try:
-            os.write(self._pipe(self.process.stdin), json.dumps(job).encode() + b"\n")
+            self.pipe.send_bytes(json.dumps(job).encode())
         except OSError as error:
             raise WorkerEnded from error
-        while (frame := self._frame(deadline))[0] == ROWS:
-            streams.append(frame[1])
-        return streams, frame[0], json.loads(frame[1])
+        while (message := self._message(deadline)).startswith(ROWS):
+            streams.append(message[1:])
+        return streams, message[:1], json.loads(message[1:])
 
     def _await_start(self) -> None:
         try:
-            self._frame(time.monotonic() + STARTS_WITHIN)
+            self._message(time.monotonic() + STARTS_WITHIN)
         except TimeoutError as error:
             raise WorkerEnded from error
         self.is_ready = True
@@ -275,37 +266,20 @@ class QueryProcess:
             return f"it needs more memory than its limit, so that its process was ended ({ended_how(code)})"
         return f"its process ended ({ended_how(code)})"
 
-    def _frame(self, deadline: float) -> tuple[bytes, bytes]:
-        kind, length = FRAME.unpack(self._read(FRAME.size, deadline))
-        return kind, self._read(length, deadline)
-
-    def _read(self, length: int, deadline: float) -> bytes:
-        if length > MOST_FRAME_BYTES:
-            raise WorkerEnded
-        pipe, data = self._pipe(self.process.stdout), bytearray()
-        waiting = select.poll()
-        waiting.register(pipe, select.POLLIN)
-        while len(data) < length:
-            if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise TimeoutError
-            if not (chunk := os.read(pipe, length - len(data))):
-                raise WorkerEnded
-            data += chunk
-        return bytes(data)
-
-    @staticmethod
-    def _pipe(pipe: Any) -> int:
-        number: int = pipe.fileno()
-        return number
+    def _message(self, deadline: float) -> bytes:
+        """Return the next message. Once begun it comes or ends soon: the kernel ends the process after the deadline."""
+        if not self.pipe.poll(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        try:
+            return self.pipe.recv_bytes(MOST_MESSAGE_BYTES)
+        except (EOFError, OSError) as error:
+            raise WorkerEnded from error
 
     def end(self) -> None:
         """Kill it."""
         self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+        self.pipe.close()
 
 
 @dataclass
@@ -432,4 +406,4 @@ def _rows_of(streams: list[bytes], is_cut: bool, known: list[str]) -> LimitedRow
 
 
 if __name__ == "__main__":
-    main()
+    main(Connection(int(sys.argv[1])))

@@ -382,8 +382,7 @@ def test_process_of_statements_ends_with_the_process_that_started_it(reading: Pi
     pool = QueryPool()
     with pool.process("ann") as taken:
         pass
-    assert taken.process.stdin is not None
-    taken.process.stdin.close()
+    taken.pipe.close()
     assert taken.process.wait(30) == 0
     pool.end()
 
