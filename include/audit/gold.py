@@ -254,33 +254,19 @@ class GoldResult:
     unchecked: UncheckedTable | None = None
 
 
-class ExpressionNotEvaluable(Terminal):
-    """DuckDB cannot evaluate a declared expression, so the audit cannot check its table. No file is damaged."""
-
-    def __init__(self, dataset: str, unchecked: UncheckedTable) -> None:
-        super().__init__(
-            f"{unchecked.table} was not checked: {unchecked.reason} (in {unchecked.expression!r}); "
-            "no file is damaged and all other tables were checked",
-            f"write it in SQL that both Spark and DuckDB accept, then: headrace release run --dataset {dataset}",
-        )
-        self.dataset, self.unchecked = dataset, unchecked
-
-
-class TableNotChecked(Terminal):
-    """The audit could not check a table, for another reason than its declaration."""
-
-    def __init__(self, dataset: str, unchecked: UncheckedTable) -> None:
-        super().__init__(
-            f"{unchecked.table} was not checked: {unchecked.reason}; all other tables were checked",
-            f"headrace audit --dataset {dataset}",
-        )
-        self.dataset, self.unchecked = dataset, unchecked
-
-
 def unchecked_error(dataset: str, unchecked: UncheckedTable) -> Terminal:
-    """Return the error for a table that was not checked."""
-    kind = ExpressionNotEvaluable if unchecked.expression else TableNotChecked
-    return kind(dataset, unchecked)
+    """Return the error for a table that was not checked: DuckDB cannot evaluate its declaration, or another reason."""
+    table, reason = unchecked.table, unchecked.reason
+    if not unchecked.expression:
+        what = f"{table} was not checked: {reason}; all other tables were checked"
+        return Terminal(what, f"headrace audit --dataset {dataset}", code="table-not-checked", table=table)
+    return Terminal(
+        f"{table} was not checked: {reason} (in {unchecked.expression!r}); "
+        "no file is damaged and all other tables were checked",
+        f"write it in SQL that both Spark and DuckDB accept, then: headrace release run --dataset {dataset}",
+        code="expression-not-evaluable",
+        table=table,
+    )
 
 
 def gold_check(

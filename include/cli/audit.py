@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from include.audit.balance import EVERYTHING, DatasetAudit, Progress, deep_audit, with_deep_audit
-from include.audit.gold import ExpressionNotEvaluable, GoldCheck, UncheckedTable
+from include.audit.gold import GoldCheck, UncheckedTable, unchecked_error
 from include.audit.kafka import AuditUnavailable, open_topic
 from include.audit.run import record_outcomes, requested_audits
 from include.audit.verified_history import REQUESTED
@@ -78,7 +78,7 @@ def audit(
     for each in audits:
         for unchecked in each.unchecked:
             # Another reason has been printed with the table.
-            raise ExpressionNotEvaluable(each.dataset, unchecked) if unchecked.expression else typer.Exit(2)
+            raise unchecked_error(each.dataset, unchecked) if unchecked.expression else typer.Exit(2)
     if any(each.standing for each in audits):
         raise typer.Exit(2)
 

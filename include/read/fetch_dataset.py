@@ -20,7 +20,7 @@ from pathlib import Path
 
 from include.ground.delta_log import LOG, current_files
 from include.ground.durable_files import file_checksum, named_checksum, write_atomically
-from include.ground.errors import Terminal, Transient
+from include.ground.errors import Refused, Transient
 from include.ground.object_store import ObjectStore, find_store, keys_below
 from include.ground.paths import (
     active_releases_path,
@@ -46,22 +46,6 @@ from include.read.stored_publication import (
 LOGGED = re.compile(rf"(?P<table>.+)/{LOG}/(?P<version>\d{{20}})\.(json|checkpoint\.parquet)")
 
 
-class PublicationNotStored(Terminal):
-    """The store has no publication of the dataset, or no store is set."""
-
-    def __init__(self, dataset: str, where: str) -> None:
-        super().__init__(f"{dataset}: {where}; nothing was changed", "headrace settings   (HEADRACE_WAREHOUSE…)")
-        self.dataset = dataset
-
-
-class FetchedFileDiffers(Transient):
-    """A fetched file is not the one that the log names: it is incomplete, or was changed in the store."""
-
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(f"{key} in the object store {why}; the tables here are unchanged", "headrace restore, again")
-        self.key = key
-
-
 @dataclass(frozen=True)
 class RestoredDataset:
     """The restored publication: batch and release, versions by table, number and bytes of fetched files.
@@ -80,24 +64,29 @@ class RestoredDataset:
 
 
 def store_of(settings: Settings, dataset: str) -> ObjectStore:
-    """Return the object store that has the dataset's tables; PublicationNotStored when none is set."""
+    """Return the object store that has the dataset's tables. Raises Refused (not-stored) when none is set."""
     store = find_store(settings)
     if store is None:
-        raise PublicationNotStored(dataset, "HEADRACE_WAREHOUSE names no object store")
+        raise _not_stored(dataset, "HEADRACE_WAREHOUSE names no object store")
     return store
+
+
+def _not_stored(dataset: str, where: str) -> Refused:
+    what, remedy = f"{dataset}: {where}; nothing was changed", "headrace settings   (HEADRACE_WAREHOUSE…)"
+    return Refused(what, remedy, code="not-stored", dataset=dataset)
 
 
 def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDataset:
     """Take a dataset over from the store.
 
-    Raises PublicationNotStored, FetchedFileDiffers, StoreUnavailable, PublishedElsewhere.
+    Raises Refused (not-stored), Transient (fetched-file-differs), StoreUnavailable, StoreConflict.
 
     The caller holds the dataset's lease.
     """
     store = store_of(settings, dataset)
     stored = read_stored(store, dataset)
     if stored is None:
-        raise PublicationNotStored(dataset, f"{store.url} has no publication of it")
+        raise _not_stored(dataset, f"{store.url} has no publication of it")
     own = replace(stored, owner=new_working_copy())
     save_stored(store, dataset, own)
     objects = keys_below(store.list(dataset))
@@ -167,11 +156,17 @@ def _fetch_all(
 def _fetch(store: ObjectStore, file: tuple[str, Path]) -> None:
     key, path = file
     if not store.download(key, path):
-        raise FetchedFileDiffers(key, "is missing")
+        raise _differs(key, "is missing")
     checksum = named_checksum(path.name)
     if checksum is not None and file_checksum(path) != checksum:
         path.unlink()
-        raise FetchedFileDiffers(key, f"has not the checksum {checksum} of its name")
+        raise _differs(key, f"has not the checksum {checksum} of its name")
+
+
+def _differs(key: str, why: str) -> Transient:
+    """Return the error for a file that is incomplete, or was changed in the store."""
+    what = f"{key} in the object store {why}; the tables here are unchanged"
+    return Transient(what, "headrace restore, again", code="fetched-file-differs", key=key)
 
 
 def _write_records(settings: Settings, staging: Path, dataset: str, stored: StoredPublication) -> None:

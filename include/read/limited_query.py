@@ -172,14 +172,6 @@ OUT_OF_MEMORY = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKI
 OUT_OF_TIME = (-signal.SIGALRM, -signal.SIGXCPU)
 
 
-class QueryTimedOut(Terminal):
-    """The statement ran longer than its limit and was ended."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"the query ran longer than {seconds:g} s and was ended", "headrace query has no time limit")
-        self.seconds = seconds
-
-
 class QueriesBusy(Transient):
     """The statement was not started: too many have not ended (`is_own`: of the same user), or there is no process."""
 
@@ -365,7 +357,7 @@ atexit.register(QUERIES.end)
 def limited_query(reading: PinnedTables, sql: str, limits: QueryLimits, who: str = "") -> LimitedRows:
     """Run one reading statement of a user within limits and return its first rows.
 
-    Raises QueryRefused, QueryFailed, QueryTimedOut, QueriesBusy, and what opening a table raises, as Terminal.
+    Raises QueryRefused, QueryFailed, Terminal (query-timed-out), QueriesBusy, and what opening a table raises.
     """
     known = sorted(reading.tables)
     mentioned = [reading.tables[name] for name in tables_mentioned(sql, known)]
@@ -375,14 +367,19 @@ def limited_query(reading: PinnedTables, sql: str, limits: QueryLimits, who: str
         with QUERIES.process(who) as process:
             streams, kind, facts = process.run(job)
     except TimeoutError as error:
-        raise QueryTimedOut(limits.seconds) from error
+        raise _timed_out(limits.seconds) from error
     except WorkerEnded as error:
         if process.process.returncode in OUT_OF_TIME:
-            raise QueryTimedOut(limits.seconds) from error
+            raise _timed_out(limits.seconds) from error
         raise QueryFailed(process.end_reason, known) from error
     if kind != DONE:
         raise _error_of(facts, known)
     return _rows_of(streams, facts["is_cut"], known)
+
+
+def _timed_out(seconds: float) -> Terminal:
+    what = f"the query ran longer than {seconds:g} s and was ended"
+    return Terminal(what, "headrace query has no time limit", code="query-timed-out", seconds=seconds)
 
 
 def _error_of(facts: dict[str, Any], known: list[str]) -> Terminal:

@@ -36,7 +36,6 @@ from include.ground.settings import Settings
 from include.read.stored_publication import (
     NOTHING,
     StoreConflict,
-    StoreDiffers,
     StoredPublication,
     commit_key,
     new_working_copy,
@@ -52,14 +51,6 @@ AT_ONCE = 16
 """Concurrent requests."""
 LISTED_FROM = 100
 """With at least so many files, those that an interrupted attempt has sent are searched first."""
-
-
-class ForeignCommit(StoreConflict):
-    """The store has a foreign commit in place of the one that this working copy is to put there."""
-
-    def __init__(self, dataset: str, table: str, version: int, url: str) -> None:
-        super().__init__(dataset, f"another writer has committed version {version} of {table} to {url}")
-        self.table, self.version = table, version
 
 
 @dataclass(frozen=True)
@@ -163,11 +154,11 @@ def _push_tables(
     versions: Mapping[str, int],
     pool: ThreadPoolExecutor,
 ) -> None:
-    """Send all files, then all commits: a commit in the store has its files. Raises StoreDiffers, ForeignCommit."""
+    """Send all files, then all commits: a commit in the store has its files. Raises StoreConflict."""
     root, pushes = warehouse(settings), list[TablePush]()
     for path, version in versions.items():
         if version < known.get(path, -1):
-            raise StoreDiffers(dataset, path, known[path], store.url)
+            raise StoreConflict.other_commit(dataset, path, known[path], store.url)
         pushes.append(TablePush(root / path, path, known.get(path, -1), version))
     _send_all(store, [file for push in pushes for file in _missing(store, push)], pool)
     list(pool.map(lambda push: _put_commits(store, dataset, push), pushes))
@@ -187,13 +178,14 @@ def _send_all(store: ObjectStore, files: list[tuple[str, Path]], pool: ThreadPoo
 
 
 def _put_commits(store: ObjectStore, dataset: str, push: TablePush) -> None:
-    """Create the commits in order; skip one that the store has with the same content. Raises ForeignCommit."""
+    """Create the commits in order; skip one that the store has with the same content. Raises StoreConflict."""
     for version in range(push.after + 1, push.upto + 1):
         key, content = commit_key(push.path, version), commit_content(push.folder, version)
         if not store.create(key, content):
             found = store.read(key)
             if found is None or found.content != content:
-                raise ForeignCommit(dataset, push.path, version, store.url)
+                why = f"another writer has committed version {version} of {push.path} to {store.url}"
+                raise StoreConflict(dataset, why, "foreign-commit", table=push.path, version=version)
 
 
 def _push_files(

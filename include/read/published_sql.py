@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from include.ground.errors import Terminal
+from include.ground.errors import Refused, Terminal
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.read.memory_database import MEMORY, memory_database, rows_sql
 from include.read.published_tables import LAYERS, PinnedTables, layer_order
@@ -159,35 +159,30 @@ def _rows(connection: Any, reader: Any, known: list[str]) -> Iterator[tuple[Any,
         connection.close()
 
 
-class CatalogRefused(Terminal):
-    """The database cannot be written at `path`."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(
-            f"{path}: {why}; nothing was written", "headrace tables --duckdb FILE   (in a writable folder)"
-        )
-        self.path = path
-
-
 def write_catalog(reading: PinnedTables, path: Path) -> list[str]:
     """Write a DuckDB file of views over the published tables, for tools that open one; return the names of its views.
 
     The file is complete or absent; who has an earlier one open continues to read that. A view names the files of its
-    version, which stay until the retention of replaced files has passed. Raises CatalogRefused.
+    version, which stay until the retention of replaced files has passed. Raises Refused (no-catalog).
     """
     names = sorted(reading.tables, key=layer_order)
     if not path.parent.is_dir():
-        raise CatalogRefused(path, f"{path.parent} is not a folder")
+        raise _no_catalog(path, f"{path.parent} is not a folder")
     if path.exists() and not _is_database(path):
-        raise CatalogRefused(path, "exists and is not a DuckDB database")
+        raise _no_catalog(path, "exists and is not a DuckDB database")
     try:
         with tempfile.TemporaryDirectory(prefix=".part-", dir=path.parent) as folder:
             part = Path(folder, path.name)
             _write(reading, names, part)
             os.replace(part, path)
     except OSError as error:
-        raise CatalogRefused(path, error.strerror or str(error)) from error
+        raise _no_catalog(path, error.strerror or str(error)) from error
     return names
+
+
+def _no_catalog(path: Path, why: str) -> Refused:
+    what, remedy = f"{path}: {why}; nothing was written", "headrace tables --duckdb FILE   (in a writable folder)"
+    return Refused(what, remedy, code="no-catalog", path=path)
 
 
 def _is_database(path: Path) -> bool:

@@ -32,29 +32,27 @@ NOTHING: Mapping[str, Any] = {"tables": {}}
 class StoreConflict(Terminal):
     """The store has content that this working copy did not write: nothing may be published from here."""
 
-    def __init__(self, dataset: str, why: str) -> None:
+    def __init__(self, dataset: str, why: str, code: str, **facts: object) -> None:
         super().__init__(
             f"{dataset}: {why}; nothing was published, and what is in the store is unchanged",
             f"end the other owner, if there is one, then: headrace restore {dataset}   (takes what the store has; the"
             " copy here is moved away)",
+            code=code,
+            dataset=dataset,
+            **facts,
         )
-        self.dataset = dataset
 
+    @classmethod
+    def elsewhere(cls, dataset: str, url: str, host: str) -> StoreConflict:
+        """Another working copy, on `host`, has published to the store since, or has taken it over."""
+        why = f"{url} belongs to the tables of another state folder, on host {host}"
+        return cls(dataset, why, "published-elsewhere", host=host)
 
-class PublishedElsewhere(StoreConflict):
-    """Another working copy, on `host`, has published to the store since, or has taken it over."""
-
-    def __init__(self, dataset: str, url: str, host: str) -> None:
-        super().__init__(dataset, f"{url} belongs to the tables of another state folder, on host {host}")
-        self.host = host
-
-
-class StoreDiffers(StoreConflict):
-    """A table here lacks a commit that the store has, or has another one in its place."""
-
-    def __init__(self, dataset: str, table: str, version: int, url: str) -> None:
-        super().__init__(dataset, f"{url} has another version {version} of {table} than this state folder")
-        self.table, self.version = table, version
+    @classmethod
+    def other_commit(cls, dataset: str, table: str, version: int, url: str) -> StoreConflict:
+        """A table here lacks a commit that the store has, or has another one in its place."""
+        why = f"{url} has another version {version} of {table} than this state folder"
+        return cls(dataset, why, "store-differs", table=table, version=version)
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def read_stored(store: ObjectStore, dataset: str) -> StoredPublication | None:
 
 
 def save_stored(store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
-    """Put the publication in place of the one with its tag. Raises PublishedElsewhere when another was faster."""
+    """Put the publication in place of the one with its tag. Raises StoreConflict when another was faster."""
     key, content = _stored_key(dataset), stored.content()
     if store.replace(key, content, stored.tag) if stored.tag else store.create(key, content):
         return
@@ -119,7 +117,7 @@ def save_stored(store: ObjectStore, dataset: str, stored: StoredPublication) -> 
     found = store.read(key)
     if found is None or found.content != content:
         now = read_stored(store, dataset)
-        raise PublishedElsewhere(dataset, store.url, now.owner.host if now else "unknown")
+        raise StoreConflict.elsewhere(dataset, store.url, now.owner.host if now else "unknown")
 
 
 def owner_file(settings: Settings, dataset: str) -> JsonFile[WorkingCopy]:
@@ -138,17 +136,17 @@ def new_working_copy() -> WorkingCopy:
 
 
 def refuse_conflict(settings: Settings, store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
-    """Raise PublishedElsewhere or StoreDiffers unless this working copy has all that the store has."""
+    """Raise StoreConflict unless this working copy has all that the store has."""
     own = owner_file(settings, dataset).read()
     if own is None or own.name != stored.owner.name:
-        raise PublishedElsewhere(dataset, store.url, stored.owner.host)
+        raise StoreConflict.elsewhere(dataset, store.url, stored.owner.host)
     if _local_publication(settings, dataset) == stored.publication:
         return
     refuse_other_commits(settings, store, dataset, stored)
 
 
 def refuse_other_commits(settings: Settings, store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
-    """Raise StoreDiffers unless the tables here have the commits that the store has, byte for byte.
+    """Raise StoreConflict unless the tables here have the commits that the store has, byte for byte.
 
     The newest commit of each table is compared: its writer had all earlier ones. Tables of a release that
     was published before may be gone.
@@ -159,7 +157,7 @@ def refuse_other_commits(settings: Settings, store: ObjectStore, dataset: str, s
             continue
         found = store.read(commit_key(path, version))
         if found is None or found.content != _own_commit(root / path, version):
-            raise StoreDiffers(dataset, path, version, store.url)
+            raise StoreConflict.other_commit(dataset, path, version, store.url)
 
 
 def commit_key(table: str, version: int) -> str:

@@ -32,13 +32,6 @@ HISTORY_SECONDS = 1.0
 SLOW_PACKAGES = ("duckdb", "polars", "pyarrow.dataset", "deltalake")
 
 
-class NotObserved(Transient):
-    """The first observation takes long: Kafka or the disk does not answer."""
-
-    def __init__(self) -> None:
-        super().__init__(f"nothing was observed within {FIRST_WITHIN:.0f} s", "headrace status, then open it again")
-
-
 @dataclass(frozen=True)
 class TimeRange:
     """A range that charts show: `count` intervals of `length` up to now; `label_format` for strftime."""
@@ -110,12 +103,13 @@ class LiveObserver:
         self._requested.set()
 
     def snapshot(self) -> LiveSnapshot:
-        """Return the last observation; wait for the first one. Raises NotObserved."""
+        """Return the last observation; wait for the first one. Raises Transient."""
         self._note_request()
         with self._changed:
             self._changed.wait_for(lambda: self._snapshot is not None, FIRST_WITHIN)
         if self._snapshot is None:
-            raise NotObserved
+            what = f"nothing was observed within {FIRST_WITHIN:.0f} s"
+            raise Transient(what, "headrace status, then open it again", code="not-observed")
         return self._snapshot
 
     def _note_request(self) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from include.ground.durable_files import write_atomically
-from include.ground.errors import Terminal
+from include.ground.errors import Refused, Terminal
 from include.ground.http_server import source_network
 
 MOST_KEYS = 10_000
@@ -143,13 +143,6 @@ class PasswordFileUnusable(Terminal):
         self.path = path
 
 
-class InvalidUser(Terminal):
-    """A user's name or password is not acceptable; the file was not changed."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"{why}; the password file was not changed", "headrace console --add-user NAME")
-
-
 @dataclass(frozen=True)
 class UserSession:
     """A logged-in user; every form that changes something must contain `csrf`."""
@@ -270,12 +263,17 @@ def read_passwords(path: Path) -> Mapping[str, tuple[str, str]]:
     return found
 
 
+def _invalid_user(why: str) -> Refused:
+    what = f"{why}; the password file was not changed"
+    return Refused(what, "headrace console --add-user NAME", code="invalid-user")
+
+
 def add_user(path: Path, user: str, password: str) -> None:
-    """Add a user to the password file, or change their password. Raises InvalidUser, PasswordFileUnusable, OSError."""
+    """Add a user to the password file, or change their password. Raises Refused, PasswordFileUnusable, OSError."""
     if not USER_NAME.fullmatch(user):
-        raise InvalidUser(f"{user[:80]!r} is not a user name: 1 to 64 of A-Z a-z 0-9 . _ @ -")
+        raise _invalid_user(f"{user[:80]!r} is not a user name: 1 to 64 of A-Z a-z 0-9 . _ @ -")
     if len(password) < LEAST_PASSWORD:
-        raise InvalidUser(f"the password has fewer than {LEAST_PASSWORD} characters")
+        raise _invalid_user(f"the password has fewer than {LEAST_PASSWORD} characters")
     known = dict(read_passwords(path)) if path.exists() else {}
     salt = secrets.token_hex(16)
     known[user] = (salt, password_hash(password, salt))

@@ -84,7 +84,7 @@ def table_line(
 @routes.get("/tables/{name}")
 def table(request: Request, console: Shared, name: str, measure: str = "") -> HTMLResponse:
     """Return a table's first rows, and a chart of a gold table. Raises TableUnknown, PublishedVersionGone,
-    QueryTimedOut."""
+    Terminal."""
     settings, reading, memory = console.settings, pinned(console.settings), memory_of(console)
     found, facts, _ = table_line(reading, name, memory)
     axes: GoldAxes | None = memory.get(found, "axes", lambda: gold_axes(settings, reading, found))

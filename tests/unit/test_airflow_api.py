@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 from console_client import console_client, published_state
+from error_codes import raises
 from fastapi.testclient import TestClient
 from plan_samples import plan_at
 
-from include.ground.errors import Terminal, Transient
+from include.ground.errors import Refused, Terminal, Transient
 from include.ground.settings import Settings
 from include.plans.journal import load_plan, planning_lock
 from include.plans.plan import Stage
 from include.run.airflow_process import own_api_token
 from include.serve.action_log import last_actions
-from include.serve.console_server import ConsoleExposed, refuse_exposed
+from include.serve.console_server import refuse_exposed
 from include.serve.remote_work import RemoteWork, WorkState
 from include.state.streams import desired_stream, request_stream
 
@@ -262,7 +263,7 @@ def awaited(work: RemoteWork, key: str) -> WorkState:
 
 def test_console_with_a_token_alone_may_be_reached_from_elsewhere(given: Settings, settings: Settings) -> None:
     refuse_exposed(given, "0.0.0.0")
-    with pytest.raises(ConsoleExposed):
+    with raises(Refused, "console-exposed"):
         refuse_exposed(settings, "0.0.0.0")
     with console_client(given, "0.0.0.0") as client:
         assert client.get("/", headers=BEARER).headers["location"] == "/log-in"

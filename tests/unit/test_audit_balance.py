@@ -14,7 +14,7 @@ import pytest
 from small_warehouse import NOON, SALES_CONTRACT, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 
 from include.audit.balance import DatasetAudit, PartitionBalance
-from include.audit.gold import ExpressionNotEvaluable
+from include.audit.gold import unchecked_error
 from include.audit.kafka import RECORD, AuditUnavailable, Chunk, Topic
 from include.audit.run import audit_dataset, audited_datasets
 from include.declare.dataset import DatasetUnknown, ReleaseStart, snapshot_dataset
@@ -294,8 +294,8 @@ def test_declaration_that_duckdb_cannot_evaluate_leaves_the_other_tables_checked
     (unchecked,) = audit.unchecked
     assert (audit.findings, audit.balanced) == ((), False)
     assert (unchecked.table, unchecked.expression) == ("gold.shop_days", "window(sold_at, '5 minutes')")
-    error = ExpressionNotEvaluable("sales", unchecked)
-    assert "no file is damaged" in error.what
+    error = unchecked_error("sales", unchecked)
+    assert error.code == "expression-not-evaluable"
     assert error.remedy is not None
     assert "headrace release run --dataset sales" in error.remedy
     kafka.values[0, 2] = b"never ingested"

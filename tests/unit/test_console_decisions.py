@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 from console_client import CSRF, PASSWORD, USER, console_client, logged_in, with_passwords
+from error_codes import raises
 from fastapi.testclient import TestClient
 from plan_samples import plan_at
 
+from include.ground.errors import Refused
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
 from include.plans.plan import Stage
 from include.serve import plan_decisions
 from include.serve.action_log import last_actions
-from include.serve.console_server import ConsoleExposed, serve
-from include.serve.log_in import Access, InvalidUser, PasswordFileUnusable, add_user, read_passwords
+from include.serve.console_server import serve
+from include.serve.log_in import Access, PasswordFileUnusable, add_user, read_passwords
 
 PLAN = "release-flights-1"
 
@@ -185,7 +187,7 @@ def test_other_machines_see_nothing_without_log_in(open_settings: Settings) -> N
 
 
 def test_server_refuses_to_show_tables_to_other_machines(settings: Settings) -> None:
-    with pytest.raises(ConsoleExposed, match="without a log-in"):
+    with raises(Refused, "console-exposed", match="without a log-in"):
         serve(settings, "0.0.0.0", 0)
 
 
@@ -208,6 +210,6 @@ def test_password_file_must_be_for_its_owner_only(tmp_path: Path) -> None:
     ("name", "password"), [("", PASSWORD), ("a:b", PASSWORD), ("a\nb", PASSWORD), ("ann", "short")]
 )
 def test_user_that_cannot_be_stored_is_refused(tmp_path: Path, name: str, password: str) -> None:
-    with pytest.raises(InvalidUser):
+    with raises(Refused, "invalid-user"):
         add_user(tmp_path / "passwords", name, password)
     assert not (tmp_path / "passwords").exists()

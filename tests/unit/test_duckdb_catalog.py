@@ -10,11 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from error_codes import raises
 from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
+from include.ground.errors import Refused
 from include.ground.paths import silver_path
 from include.ground.settings import Settings
-from include.read.published_sql import CatalogRefused, write_catalog
+from include.read.published_sql import write_catalog
 from include.read.published_tables import pinned
 
 READ = """
@@ -91,8 +93,8 @@ def test_table_without_a_file_is_empty_and_typed(settings: Settings, tmp_path: P
 def test_file_that_is_no_database_is_not_replaced(warehouse: SmallWarehouse, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine, and longer than a header")
-    with pytest.raises(CatalogRefused, match="not a DuckDB database"):
+    with raises(Refused, "no-catalog", match="not a DuckDB database"):
         write_catalog(pinned(warehouse.settings), path)
     assert path.read_text().startswith("mine")
-    with pytest.raises(CatalogRefused, match="is not a folder"):
+    with raises(Refused, "no-catalog", match="is not a folder"):
         write_catalog(pinned(warehouse.settings), tmp_path / "none" / "catalog.duckdb")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from error_codes import raises
 from small_warehouse import SmallWarehouse, silver_row
 
+from include.ground.errors import Terminal
 from include.ground.settings import Settings
-from include.read.limited_query import QueryLimits, QueryTimedOut, limited_query
+from include.read.limited_query import QueryLimits, limited_query
 from include.read.published_sql import QueryFailed
 from include.read.published_tables import pinned
 from include.serve.tables import MOST_ROWS, query_view
@@ -71,7 +73,7 @@ def test_settings_of_the_database_cannot_be_changed_in_a_query(published: Settin
 
 def test_long_query_is_ended(published: Settings) -> None:
     endless = "select count(*) from range(100000000000) a, range(1000) b"
-    with pytest.raises(QueryTimedOut, match="ran longer than 0.3 s"):
+    with raises(Terminal, "query-timed-out", match="ran longer than 0.3 s"):
         limited_query(pinned(published), endless, QueryLimits(0.3))
 
 

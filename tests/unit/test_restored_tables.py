@@ -14,18 +14,20 @@ from unittest.mock import Mock
 import polars as pl
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from error_codes import raises
 from small_warehouse import SmallWarehouse
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 from test_stored_publications import in_store, store_of, stored, write_batch
 
+from include.ground.errors import Refused, Transient
 from include.ground.paths import bronze_path, checkpoint_path, restoring_path, silver_path, snapshots_path, warehouse
 from include.ground.settings import Settings
 from include.read import fetch_dataset as fetching
 from include.read import publish_to_store
-from include.read.fetch_dataset import FetchedFileDiffers, PublicationNotStored, fetch_dataset
+from include.read.fetch_dataset import fetch_dataset
 from include.read.publication import Publication, SourceVersion, TableVersion, find_publication, publish
 from include.read.publish_to_store import refuse_start, remove_stored_files
-from include.read.stored_publication import PublishedElsewhere
+from include.read.stored_publication import StoreConflict
 from spark_jobs.jobs import restore_job
 from spark_jobs.stream.expiry import AutomaticDeletion, RetainedTables
 
@@ -102,12 +104,12 @@ def test_the_new_host_publishes_and_the_old_one_is_refused(lost: SmallWarehouse,
     fetch_dataset(fresh, "sales", NOW)
     # Before the new host has published anything.
     write_batch(lost, 2)
-    with pytest.raises(PublishedElsewhere):
+    with raises(StoreConflict, "published-elsewhere"):
         lost.move(2)
     new = replace(lost, settings=fresh, names={})
     write_batch(new, 2)
     new.move(2)
-    with pytest.raises(PublishedElsewhere):
+    with raises(StoreConflict, "published-elsewhere"):
         lost.move(2)
     assert stored(fresh).publication["batch"] == 2
     assert in_store(fresh, "silver.sales").to_pyarrow_table().num_rows == 9
@@ -130,7 +132,7 @@ def test_commits_that_the_old_owner_puts_during_the_restore_are_removed(
 
     def end_publication(*given: Any) -> Any:
         monkeypatch.setattr(fetching, "_data_files", keep)
-        with pytest.raises(PublishedElsewhere):
+        with raises(StoreConflict, "published-elsewhere"):
             lost.move(2)
         return keep(*given)
 
@@ -179,15 +181,15 @@ def test_a_file_that_is_cut_short_in_the_store_is_found(lost: SmallWarehouse, fr
     store = store_of(fresh)
     key = next(each.key for each in store.list("sales/bronze") if each.key.endswith(".parquet"))
     store.delete([key])
-    with pytest.raises(FetchedFileDiffers, match="missing"):
+    with raises(Transient, "fetched-file-differs", match="missing"):
         fetch_dataset(fresh, "sales", NOW)
     assert not warehouse(fresh).exists()
 
 
 def test_a_dataset_that_was_never_published_is_named(lost: SmallWarehouse) -> None:
-    with pytest.raises(PublicationNotStored, match="no publication"):
+    with raises(Refused, "not-stored", match="no publication"):
         fetch_dataset(lost.settings, "orders", NOW)
-    with pytest.raises(PublicationNotStored, match="HEADRACE_WAREHOUSE"):
+    with raises(Refused, "not-stored", match="HEADRACE_WAREHOUSE"):
         fetch_dataset(Settings(state=lost.settings.state), "sales", NOW)
 
 

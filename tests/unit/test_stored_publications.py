@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from error_codes import raises
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 
@@ -22,8 +23,8 @@ from include.ground.settings import Settings
 from include.read import publication, publish_to_store
 from include.read.fetch_dataset import fetch_dataset
 from include.read.publication import Publication, find_publication, publish
-from include.read.publish_to_store import ForeignCommit, refuse_start
-from include.read.stored_publication import PublishedElsewhere, StoreDiffers, read_stored
+from include.read.publish_to_store import refuse_start
+from include.read.stored_publication import StoreConflict, read_stored
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +157,9 @@ def test_a_foreign_commit_in_the_store_is_refused(settings: Settings, tables: Sm
     foreign = DeltaTable(f"{store.url}/{key}", storage_options=dict(store.delta_options))
     write_deltalake(foreign, foreign.to_pyarrow_table().slice(0, 1), mode="append")
     write_batch(tables, 1)
-    with pytest.raises(ForeignCommit) as refused:
+    with raises(StoreConflict, "foreign-commit") as refused:
         tables.move(1)
-    assert (refused.value.table, refused.value.version) == (key, 1)
+    assert (refused.value.facts["table"], refused.value.facts["version"]) == (key, 1)
     before = find_publication(settings, "sales")
     assert before is not None
     assert (before.batch, stored(settings).publication["batch"]) == (0, 0)
@@ -167,9 +168,9 @@ def test_a_foreign_commit_in_the_store_is_refused(settings: Settings, tables: Sm
 def test_a_second_state_folder_cannot_publish(endpoint: str, settings: Settings, tables: SmallWarehouse) -> None:
     other = replace(tables, settings=settings.model_copy(update={"state": settings.state.parent / "other"}), names={})
     write_batch(other, 0)
-    with pytest.raises(PublishedElsewhere):
+    with raises(StoreConflict, "published-elsewhere"):
         other.move(0)
-    with pytest.raises(PublishedElsewhere):
+    with raises(StoreConflict, "published-elsewhere"):
         refuse_start(other.settings, "sales")
     assert find_publication(other.settings, "sales") is None
 
@@ -186,7 +187,7 @@ def test_of_two_publications_at_once_one_is_refused(
     keep = publish_to_store._push_files
     monkeypatch.setattr(publish_to_store, "_push_files", taken_meanwhile)
     write_batch(tables, 1)
-    with pytest.raises(PublishedElsewhere, match="elsewhere"):
+    with raises(StoreConflict, "published-elsewhere", match="elsewhere"):
         tables.move(1)
     assert stored(settings).publication["batch"] == 0
 
@@ -198,22 +199,22 @@ def test_tables_of_an_old_backup_are_refused(settings: Settings, tables: SmallWa
     tables.move(1)
     shutil.rmtree(warehouse(settings))
     shutil.copytree(backup, warehouse(settings))
-    with pytest.raises(StoreDiffers):
+    with raises(StoreConflict, "store-differs"):
         refuse_start(settings, "sales")
     write_batch(tables, 1)
     write_batch(tables, 2)
-    with pytest.raises(StoreDiffers):
+    with raises(StoreConflict, "store-differs"):
         tables.move(2)
-    with pytest.raises(StoreDiffers):
+    with raises(StoreConflict, "store-differs"):
         refuse_start(settings, "sales")
 
 
 def test_tables_that_are_gone_here_are_refused(settings: Settings, tables: SmallWarehouse) -> None:
     shutil.rmtree(silver_path(settings, "sales", tables.release))
-    with pytest.raises(StoreDiffers):
+    with raises(StoreConflict, "store-differs"):
         refuse_start(settings, "sales")
     shutil.rmtree(warehouse(settings))
-    with pytest.raises(PublishedElsewhere):
+    with raises(StoreConflict, "published-elsewhere"):
         refuse_start(settings, "sales")
 
 
@@ -259,9 +260,9 @@ def test_an_interrupted_first_publication_is_completed_by_its_owner_only(
     interrupt_first_publication(own, monkeypatch)
     other = SmallWarehouse(settings.model_copy(update={"state": settings.state.parent / "other"}))
     write_batch(other, 0)
-    with pytest.raises(PublishedElsewhere):
+    with raises(StoreConflict, "published-elsewhere"):
         refuse_start(other.settings, "sales")
-    with pytest.raises(PublishedElsewhere):
+    with raises(StoreConflict, "published-elsewhere"):
         other.move(0)
     refuse_start(settings, "sales")
     own.move(0)
@@ -280,7 +281,7 @@ def test_an_interrupted_first_publication_is_taken_over_by_another_state_folder(
     refuse_start(other.settings, "sales")
     other.move(0)
     assert in_store(other.settings, "silver.sales").to_pyarrow_table().num_rows == 3
-    with pytest.raises(PublishedElsewhere):
+    with raises(StoreConflict, "published-elsewhere"):
         gone.move(0)
 
 
