@@ -131,6 +131,7 @@ def dataset_json(dataset: DatasetProgress) -> dict[str, Any]:
         "rates": dict(dataset.rates),
         "lag": {"offsets": lag.offsets, "seconds": lag.seconds, "in_open_transactions": lag.uncommitted},
         "watermark": watermark_json(dataset.watermark),
+        "left_to_spark": dict(dataset.reported.left_to_spark),
         "event": dataset.reported.event,
         "rows": dict(dataset.rows),
         "rejected": dict(dataset.rejected),
@@ -255,6 +256,7 @@ def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
         "seconds behind": UNKNOWN if lag.seconds is None else f"{lag.seconds:,.1f}",
         "complete up to": watermark_text(dataset.watermark),
         "held by": holder_text(dataset.watermark),
+        "merges left to Spark": number(sum(dataset.reported.left_to_spark.values())),
     }
 
 

@@ -130,6 +130,8 @@ class DriverStatus:
     ingested: dict[int, int] = field(default_factory=dict)
     lag_seconds: float | None = None
     shadows: list[str] = field(default_factory=list)
+    left_to_spark: dict[str, int] = field(default_factory=dict)
+    """By reason, the merges of gold since this driver's start that the local backend has left to Spark."""
     event: str | None = None
     """What this driver changed at its start, for people to know."""
     identity: str = ""

@@ -7,27 +7,35 @@ Each verb makes at most one commit a table, with the metadata that the engine gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
+from include.declare.dataset import Dataset
+from include.ground.errors import Terminal
+from include.ground.settings import Settings
+from include.read.rejected_records import Position
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_update import GoldUpdate
-from spark_jobs.layers.silver_tables import RefineRun, SilverTables
+from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.spark_files import parquet_files
 
 if TYPE_CHECKING:
-    from spark_jobs.backends.local.runs import NextRun
+    from spark_jobs.backends.local.runs import NextBounds, NextRun, ValidatedRun, Validations
 
-Kind = Literal["local", "spark"]
 Metadata = Mapping[str, Any]
+SPLIT_BY_DAY = 4 << 20
+"""Bytes from which on a group that is compacted becomes a file for each day."""
 
 
 @dataclass(frozen=True)
@@ -88,38 +96,116 @@ class DecidedRun(Protocol):
 
 
 @dataclass(frozen=True)
-class Replacement:
-    """Rows of a table to replace in one commit: those that equal a row of `removed` in the columns `on`.
+class ReplacedGrains:
+    """The rows of a gold table that take the place of its `stale` ones; `files` may have stale rows, and `others`."""
 
-    Both are folders of Parquet files or frames; `added` has the table's columns. `expected_removed`: how many there
-    must be to replace, else nothing is committed (PatchOutdated of the caller); None where any number will do.
+    fresh: DataFrame
+    stale: DataFrame
+    others: DataFrame
+    files: Sequence[DataFile]
+
+
+@dataclass(frozen=True)
+class ValidatedFiles:
+    """Valid records as rows of silver, month included; the others with their reasons.
+
+    The accepted may still contain duplicates. `warnings`: counted among the accepted. `has_inputs`: the accepted also
+    have the inputs of gold.
     """
 
-    on: Sequence[str]
-    removed: DataFrame | Path
-    added: DataFrame | Path | None = None
-    expected_removed: int | None = None
+    accepted: tuple[Path, ...]
+    invalid: tuple[Path, ...]
+    warnings: Counts = field(default_factory=dict)
+    has_inputs: bool = False
 
 
-class Refining(Protocol):
-    """What opens and fills the tables of a release, and bronze."""
+class FilesDamaged(Terminal):
+    """Files of a table are damaged; they were not compacted."""
 
-    @property
-    def kind(self) -> Kind:
-        """Its name in HEADRACE_BACKEND."""
+    def __init__(self, table: str, paths: Sequence[Path]) -> None:
+        names = ", ".join(path.name for path in paths)
+        super().__init__(f"{table}: {names} do not have their bytes; they were not compacted", "headrace audit")
+        self.table, self.paths = table, tuple(paths)
 
-    @property
-    def validates_ahead(self) -> bool:
-        """Whether `decide` uses a run that was validated while the one before was written."""
+
+class Queries(Protocol):
+    """A session of SQL over files and tables; a name in double quotes is a column."""
+
+    def view_files(self, name: str, files: Sequence[Path], schema: StructType) -> None:
+        """Create a view of these files with the columns of `schema`; an empty one without files."""
+
+    def view_folder(self, name: str, folder: Path, schema: StructType) -> None:
+        """Create a view of a folder's files."""
+
+    def view_table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
+        """Create a view of some of a table's files."""
+
+    def view_places(self, name: str, places: Sequence[Position]) -> None:
+        """Create a view with the columns `partition` and `offset`."""
+
+    def view_query(self, name: str, sql: str) -> None:
+        """Create a view of a query."""
+
+    def create_table(self, name: str, sql: str) -> None:
+        """Create a view of a query whose rows are computed once."""
+
+    def save(self, sql: str, folder: Path) -> None:
+        """Write the rows of a query into a folder, replacing its content."""
+
+    def save_records(self, sql: str, folder: Path) -> None:
+        """As `save`, for records with payloads."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return all rows of a query with a small result."""
+
+    def count(self, sql: str) -> int:
+        """Return the row count of a query."""
+
+
+class Sql(Queries, Protocol):
+    """Queries, and in its own words what only one engine's SQL has."""
+
+    first_reason: str
+    """The first reason of a row of rejected."""
+    rules: str
+    """The rules of the reasons of a row of rejected, each once and in a row of its own."""
+    numbers: str
+    """As many rows as a number that is put into it."""
+
+    def view_candidates(self, name: str, writer: SilverTables, given: Sequence[Path]) -> None:
+        """Create a view of identity and rank of silver's rows that may share an identity with rows of files `given`."""
+
+    def find_duplicates(self, dataset: Dataset, fresh: str, known: str) -> None:
+        """Make table `duplicates`: coordinates of rows of `fresh` whose identity occurs earlier there or in `known`.
+
+        Column `_winner` names the first one. Earlier means (ingest batch, partition, offset).
+        """
+
+    def view_rejected(self, name: str, dataset: Dataset) -> None:
+        """Create a view of the rows of rejected of the views `invalid` and `duplicates`."""
+
+
+def run_records(
+    open_session: Callable[[], AbstractContextManager[Queries]], bronze: Table, batches: tuple[int, int], folder: Path
+) -> list[Path]:
+    """Return files with exactly the bronze rows of `batches`; `folder` gets those of files that have other batches."""
+    files = bronze.batch_files(*batches)
+    mixed = [file for file in files if not file.lies_within("_batch_id", *batches)]
+    paths = [bronze.spec.path / file.path for file in files if file not in mixed]
+    if not mixed:
+        return paths
+    first, last = batches
+    with open_session() as sql:
+        sql.view_table("mixed", bronze, mixed)
+        sql.save_records(f"select * from mixed where _batch_id between {first} and {last}", folder)
+    return [*paths, *parquet_files(folder)]
+
+
+class Backend(Protocol):
+    """What does all that touches rows."""
 
     def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
         """Open or create a table; with a `version` only to read it as it was."""
-
-    def claim(self, tables: Iterable[Table], epoch: int) -> None:
-        """Fence all commits of earlier owners, also those in flight; progress that is read afterwards is final.
-
-        Raises OwnershipLost when an owner of this epoch or a later one has claimed a table.
-        """
 
     def ingest(
         self,
@@ -133,8 +219,21 @@ class Refining(Protocol):
         `validate_source` is called when the records are read; its error prevents the commit. Raises RowsUnaccounted.
         """
 
+    def begin_opening(self, settings: Settings, dataset: Dataset) -> Callable[[SilverTables], None]:
+        """Begin what takes long when a release is opened; the function gives it to the opened tables."""
+
     def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> SilverTables:
         """Return a release's tables with what the backend keeps of them for `decide` and `merge`."""
+
+    def run_after(
+        self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations | None
+    ) -> NextRun | None:
+        """Return what validates the run after the next one ahead of it, None where nothing does. `ahead`: the next one,
+        if it is validated already.
+        """
+
+    def apart(self, writer: SilverTables, folder: Path) -> SilverTables:
+        """Return the tables for a process that does not own them: what it keeps of them lies below `folder`."""
 
     def decide(
         self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
@@ -144,6 +243,14 @@ class Refining(Protocol):
         `is_committed`: silver has the run already. Its rows stay, and records are decided as its commit says. Raises
         RowsUnaccounted unless each record is accepted or rejected. `following`: the next run, validated ahead where
         the backend can.
+        """
+
+    def validate(
+        self, writer: SilverTables, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
+    ) -> ValidatedFiles:
+        """Validate the records in these files of bronze's columns, by the first `until` bytes of the decisions.
+
+        Replaces the content of `folder` by the result. Raises RowsUnaccounted, TransformationFailed.
         """
 
     def merge(
@@ -161,18 +268,41 @@ class Refining(Protocol):
         anything is committed where the backend cannot.
         """
 
+    def sql(self) -> AbstractContextManager[Sql]:
+        """Open a session of SQL."""
 
-class Backend(Refining, Protocol):
-    """The whole of it: also what patches, expiry and compaction do. The engine has the driver's process do these."""
+    def replace(
+        self, table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Replace rows of silver or rejected in one commit: those at the places of `removed` by those of `added`.
 
-    def replace(self, table: Table, replacement: Replacement, transaction: Transaction, metadata: Metadata) -> None:
-        """Replace rows in one commit: a patch, its reversal, records that bronze lacked."""
+        Raises RowsUnaccounted when the table does not have all rows to remove; then nothing is committed.
+        """
 
-    def expire(self, table: Table, before: int, transaction: Transaction, metadata: Metadata) -> int:
-        """Remove the rows of batches before `before` in one commit; return how many."""
+    def replace_grains(
+        self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Replace rows of gold in one commit."""
 
-    def compact(self, table: Table, group: Sequence[DataFile], order: Sequence[str]) -> None:
-        """Write the rows of small files into fewer, sorted by `order`; the commit changes no row."""
+    def expire(
+        self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Remove the rows of batches before `before` in one commit, `rows_removed` in its metadata.
 
-    def read(self, table: Table, files: Iterable[DataFile], first: int, last: int) -> DataFrame:
-        """Return the rows of batches [first, last] in these files, which pin them."""
+        Files that have others too are written again in this `order`. Raises RowsUnaccounted.
+        """
+
+    def drop_expired(self, writer: SilverTables, ends: Mapping[int, int]) -> None:
+        """Forget the identities of records before these offsets by partition, which have expired from silver."""
+
+    def rebuild_identities(self, writer: SilverTables) -> int:
+        """Build the index of identities again; return its entries, 0 where there is none."""
+
+    def rewrite(
+        self, table: Table, group: Sequence[DataFile], folder: Path, order: Sequence[str], day: str, *, aside: bool
+    ) -> list[DataFile]:
+        """Write the rows of a group of files of one partition into fewer ones below `folder`; return these.
+
+        Rows are sorted by `order`, and divided by the days of a column if there are many and the column is given.
+        `aside`: no run waits for it. `Table.compact` commits the files.
+        """

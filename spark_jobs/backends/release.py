@@ -22,9 +22,8 @@ from include.ground.errors import Terminal
 from include.ground.paths import gold_path, rejected_path, silver_path
 from include.ground.settings import Settings
 from include.state.lease import Lease
-from spark_jobs.backends.backend import Refining
-from spark_jobs.backends.local.backend import LocalBackend, adopted
-from spark_jobs.backends.local.tables import LocalTables
+from spark_jobs.backends.backend import Backend
+from spark_jobs.backends.local.backend import LocalBackend
 from spark_jobs.backends.spark.spark_backend import SparkBackend
 from spark_jobs.backends.spark.spark_table import SparkTable
 from spark_jobs.layers.bronze import bronze_spec, last_before_waking
@@ -45,7 +44,7 @@ class Release:
 
     writer: SilverTables
     gold: tuple[GoldTable, ...]
-    backend: Refining
+    backend: Backend
     needed_spark: Counter[str] = field(default_factory=Counter)
     """By reason, the merges that the backend has left to Spark."""
 
@@ -53,11 +52,6 @@ class Release:
     def dataset(self) -> Dataset:
         """The dataset as this release declares it."""
         return self.writer.dataset
-
-    @property
-    def local(self) -> LocalTables:
-        """The tables with what this process keeps of them: history is recomputed and patched here."""
-        return adopted(self.writer)
 
 
 def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
@@ -117,12 +111,12 @@ def pinned_release(
     With `reference`, all batches are joined with these versions of the reference tables instead of their own.
     """
     bronze = Table(bronze_spec(settings, dataset.name), versions[f"bronze.{dataset.name}"])
-    return _opened(LocalBackend(), spark, settings, dataset, bronze, versions, reference)
+    return _opened(chosen_backend(spark, settings), spark, settings, dataset, bronze, versions, reference)
 
 
-def chosen_backend(spark: SparkSession, settings: Settings) -> Refining:
+def chosen_backend(spark: SparkSession, settings: Settings) -> Backend:
     """Return what writes rows, as HEADRACE_BACKEND says."""
-    return SparkBackend(spark) if settings.computes_with_spark else LocalBackend()
+    return SparkBackend(spark) if settings.computes_with_spark else LocalBackend(spark)
 
 
 def open_bronze(settings: Settings, dataset: str) -> Table:
@@ -144,7 +138,7 @@ def claim_tables(tables: Sequence[Table], lease: Lease) -> Lease:
 
 
 def _opened(
-    backend: Refining,
+    backend: Backend,
     spark: SparkSession,
     settings: Settings,
     dataset: Dataset,

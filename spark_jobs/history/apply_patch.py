@@ -16,33 +16,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include.declare.gold import EVERY_RUN
 from include.ground.app_ids import plan_app_id
 from include.ground.delta_log import commits
 from include.ground.errors import Terminal
-from include.ground.record_coordinates import POSITION
-from include.ground.sql_quoting import sql_identifier
 from include.read.rejected_records import Position
 from include.state.release_files import PatchDirection
+from spark_jobs.backends.backend import Backend, Sql, Transaction, ValidatedFiles
 from spark_jobs.backends.local.arrow_files import rows_in_folder
-from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.backends.local.identities import identity_columns
-from spark_jobs.backends.local.tables import LocalTables
-from spark_jobs.backends.local.validation import KAFKA_POSITION, RECORD, ValidatedFiles, validate_files
 from spark_jobs.backends.release import Release
-from spark_jobs.history.rebuild_gold import patched_rows, refuse_expired_grains
+from spark_jobs.history.rebuild_gold import refuse_expired_grains, replaced_grains
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze import fill_gaps
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, write_gold
+from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
 from spark_jobs.layers.run_inputs import ReferenceVersions
-from spark_jobs.layers.silver_tables import ARRIVAL_MONTH_IN_SQL, MONTH_IN_SQL, first_unexpired_batch
-from spark_jobs.tables.data_files import DataFile, bounds_of
-from spark_jobs.tables.delta_table import Table
+from spark_jobs.layers.silver_tables import POSITIONS, Month, SilverTables, files_at, first_unexpired_batch
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.spark_files import parquet_files, read_folder
 
@@ -61,13 +55,13 @@ class PatchedReference:
         return first <= position[1] <= last
 
 
-def reference_facts(duck: DuckSession, versions: Mapping[str, int] | None, added: Iterable[Path]) -> dict[str, Any]:
+def reference_facts(sql: Sql, versions: Mapping[str, int] | None, added: Iterable[Path]) -> dict[str, Any]:
     """Return what the commit of a patch says of its `versions`; `added`: files of the rows that it adds."""
     files = list(added)
     if versions is None or not files:
         return {}
-    duck.view_columns("joined", files, ("_partition", "_offset"))
-    bounds = duck.rows("select _partition, min(_offset), max(_offset) from joined group by all")
+    sql.view_files("joined", files, POSITIONS)
+    bounds = sql.rows("select _partition, min(_offset), max(_offset) from joined group by all")
     return {"reference": dict(versions), "joined": {str(partition): offsets for partition, *offsets in bounds}}
 
 
@@ -87,25 +81,27 @@ def patched_references(silver: Table) -> list[PatchedReference]:
 
 
 def validate_joined(
-    writer: LocalTables,
+    backend: Backend,
+    writer: SilverTables,
     records: Sequence[Path],
     batches: tuple[int, int],
     until: int,
     joined: Mapping[Position, PatchedReference],
 ) -> ValidatedFiles:
-    """Do what `validate_files` does; records in `joined` are joined with the reference tables that a plan had."""
+    """Validate records; those in `joined` are joined with the reference tables that a plan had."""
     if not joined:
-        return validate_files(writer, records, batches, writer.staging, until)
-    parts = [_validated(writer, records, batches, until, joined, None)]
+        return backend.validate(writer, records, batches, writer.staging, until)
+    found = [_validated(backend, writer, records, batches, until, joined, None)]
     for patched in {each.plan: each for each in joined.values()}.values():
-        parts.append(_validated(writer, records, batches, until, joined, patched))
+        found.append(_validated(backend, writer, records, batches, until, joined, patched))
     return ValidatedFiles(
-        tuple(path for part in parts for path in part.accepted), tuple(path for part in parts for path in part.invalid)
+        tuple(path for part in found for path in part.accepted), tuple(path for part in found for path in part.invalid)
     )
 
 
 def _validated(
-    writer: LocalTables,
+    backend: Backend,
+    writer: SilverTables,
     records: Sequence[Path],
     batches: tuple[int, int],
     until: int,
@@ -114,18 +110,18 @@ def _validated(
 ) -> ValidatedFiles:
     """Validate the records that one plan joined; None: those that no plan did."""
     folder = writer.staging / (patched.plan if patched is not None else "others")
-    positions = [position for position, each in joined.items() if patched in (None, each)]
-    partitions, offsets = zip(*positions, strict=True)
-    with duckdb_session() as duck:
-        duck.view_files("records", records, RECORD)
-        duck.view_arrow("positions", pa.table({"partition": pa.array(partitions, pa.int32()), "offset": offsets}))
+    with backend.sql() as sql:
+        sql.view_files("records", records, writer.bronze.spec.data_schema)
+        sql.view_places("positions", [position for position, each in joined.items() if patched in (None, each)])
         join = "anti" if patched is None else "semi"
-        duck.save_records(f"from records {join} join positions using ({KAFKA_POSITION})", folder / "records")
+        sql.save_records(
+            f'select * from records {join} join positions using ("partition", "offset")', folder / "records"
+        )
     if patched is not None:
         versions = ReferenceVersions(writer.spark, writer.decisions.settings, writer.dataset, patched.versions)
         writer = replace(writer, reference=versions, staging=folder / "_staging")
     part = [path for path in parquet_files(folder / "records") if pq.read_metadata(path).num_rows]
-    return validate_files(writer, part, batches, folder / "validated", until)
+    return backend.validate(writer, part, batches, folder / "validated", until)
 
 
 class PatchOutdated(Terminal):
@@ -178,14 +174,14 @@ def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
     if patch.direction is PatchDirection.APPLY:
         _fill_bronze(release, patch, facts)
     pass_step(Step.PATCH_STARTED, batch)
-    month = MONTH_IN_SQL.format(time=sql_identifier(release.dataset.pipeline.event_time))
-    _replace(writer.silver, patch, month, facts | _reference_facts(release, patch))
+    month = Month(release.dataset.pipeline.event_time)
+    _replace(release.backend, writer.silver, patch, month, facts | _reference_facts(release, patch))
     pass_step(Step.PATCH_SILVER_COMMITTED, batch)
-    _replace(writer.rejected, patch, ARRIVAL_MONTH_IN_SQL.format(time="first_seen"), facts)
+    _replace(release.backend, writer.rejected, patch, Month("first_seen", is_arrival=True), facts)
     pass_step(Step.PATCH_REJECTED_COMMITTED, batch)
 
     def patch_gold(target: GoldTable) -> None:
-        _patch_gold(target, writer.silver, patch, facts)
+        _patch_gold(release.backend, target, writer.silver, patch, facts)
         pass_step(Step.PATCH_GOLD_COMMITTED, batch)
 
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
@@ -198,8 +194,8 @@ def _reference_facts(release: Release, patch: Patch) -> dict[str, Any]:
         return {}
     tables = (release.writer.silver, release.writer.rejected)
     added = [path for table in tables for path in parquet_files(patch.added(table))]
-    with duckdb_session() as duck:
-        return reference_facts(duck, patch.reference, added)
+    with release.backend.sql() as sql:
+        return reference_facts(sql, patch.reference, added)
 
 
 def is_started(release: Release, plan: str, direction: PatchDirection) -> bool:
@@ -215,9 +211,9 @@ def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:
     folder = patch.folder.rows("added", bronze.spec.name)
     if not rows_in_folder(folder):
         return
-    with duckdb_session() as duck:
-        duck.view_folder("missing", folder, bronze.spec.data_schema)
-        places = duck.rows("select distinct _batch_id, partition from missing order by all")
+    with release.backend.sql() as sql:
+        sql.view_folder("missing", folder, bronze.spec.data_schema)
+        places = sql.rows("select distinct _batch_id, partition from missing order by all")
     missing = read_folder(spark, folder, bronze.spec.data_schema)
     fill_gaps(bronze, missing, [(batch, part) for batch, part in places], facts["app_id"], facts)
 
@@ -229,151 +225,107 @@ def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
     """
     writer, plan = release.writer, patch.plan
     for table in (writer.silver, writer.rejected):
-        with duckdb_session() as duck:
-            _view_patch_rows(duck, table, patch)
-            duck.view_table("current", table, _files_at(table, patch))
-            if duck.count("select * from removed except all select * from current"):
+        with release.backend.sql() as sql:
+            _view_patch_rows(sql, table, patch)
+            sql.view_table("current", table, files_at(table, patch.files(table)))
+            if sql.count("select * from removed except all select * from current"):
                 raise PatchOutdated(table.spec.name, plan, "rows have changed")
-            if duck.count(NEW_RECORDS):
+            if sql.count(NEW_RECORDS):
                 raise PatchOutdated(table.spec.name, plan, "records have arrived")
     _refuse_second_winner(release, patch)
     if batch > patch.built:
         _refuse_later_records(release, patch)
     for target in release.gold:
         complete = first_unexpired_batch(writer, "silver")
-        refuse_expired_grains(target, writer.silver, patch.folder, batch, complete)
+        refuse_expired_grains(release.backend, target, writer.silver, patch.folder, batch, complete)
 
 
 def _refuse_second_winner(release: Release, patch: Patch) -> None:
     """Another plan may have put a row of the same identity into silver."""
-    writer, identity = release.writer, identity_columns(release.dataset)
-    with duckdb_session() as duck:
-        _view_patch_rows(duck, writer.silver, patch)
-        release.local.identities.view_candidates(duck, "silver", parquet_files(patch.added(writer.silver)))
-        if duck.count(SECOND_WINNERS.format(identity=identity)):
+    writer = release.writer
+    with release.backend.sql() as sql:
+        _view_patch_rows(sql, writer.silver, patch)
+        sql.view_candidates("candidates", writer, parquet_files(patch.added(writer.silver)))
+        if sql.count(SECOND_WINNERS.format(identity=identity_columns(release.dataset))):
             raise PatchOutdated(writer.silver.spec.name, patch.plan, "another record of the same identity has arrived")
 
 
-def _view_patch_rows(duck: DuckSession, table: Table, patch: Patch) -> None:
-    duck.view_folder("removed", patch.removed(table), table.spec.data_schema)
-    duck.view_folder("added", patch.added(table), table.spec.data_schema)
+def _view_patch_rows(sql: Sql, table: Table, patch: Patch) -> None:
+    sql.view_folder("removed", patch.removed(table), table.spec.data_schema)
+    sql.view_folder("added", patch.added(table), table.spec.data_schema)
 
 
 def _refuse_later_records(release: Release, patch: Patch) -> None:
     """A later record with an identity of the patch may win or lose by it."""
-    writer, identity = release.writer, identity_columns(release.dataset)
-    with duckdb_session() as duck:
-        _view_patch_rows(duck, writer.silver, patch)
-        duck.view_table("silver", writer.silver, _later_files(writer.silver, patch.built))
-        duck.view_table("rejected", writer.rejected, _later_files(writer.rejected, patch.built))
-        facts = {"identity": identity, "built": patch.built}
-        if duck.count(LATER_RECORDS.format(**facts)):
+    writer, first = release.writer, patch.built + 1
+    with release.backend.sql() as sql:
+        _view_patch_rows(sql, writer.silver, patch)
+        for name, table in (("silver", writer.silver), ("rejected", writer.rejected)):
+            sql.view_table(f"{name}_files", table, table.batch_files(first, sys.maxsize))
+            sql.view_query(f"later_{name}", f"select * from {name}_files where _batch_id >= {first}")
+        if sql.count(LATER_RECORDS.format(identity=identity_columns(release.dataset))):
             raise PatchOutdated(writer.silver.spec.name, patch.plan, "a later record has the same identity")
-        if duck.count(LATER_LOSERS.format(**facts)):
+        if sql.count(LATER_LOSERS.format(winner=f"{sql.first_reason}.detail")):
             raise PatchOutdated(writer.rejected.spec.name, patch.plan, "a later duplicate has lost to a record of it")
 
 
-def _later_files(table: Table, batch: int) -> list[DataFile]:
-    return table.batch_files(batch + 1, sys.maxsize)
-
-
-def _files_at(table: Table, patch: Patch) -> list[DataFile]:
-    """Return the table's files that may hold a record of the patch."""
-    columns = (*POSITION, "_batch_id")
-    spans = [bounds for path in patch.files(table) for bounds in bounds_of(path, columns)]
-    return [
-        file
-        for file in table.files()
-        if any(all(file.overlaps(c, low[c], high[c]) for c in columns if c in low) for low, high in spans)
-    ]
-
-
-def _replace(table: Table, patch: Patch, month: str, facts: dict[str, Any]) -> None:
-    """Replace rows of silver or rejected in one commit; `month` is SQL for the partition."""
+def _replace(backend: Backend, table: Table, patch: Patch, month: Month, facts: dict[str, Any]) -> None:
+    """Replace rows of silver or rejected in one commit."""
     if table.committed(facts["app_id"]) >= patch.direction:
         return
-    counts = {
-        "rows_removed": rows_in_folder(patch.removed(table)),
-        "rows_added": rows_in_folder(patch.added(table)),
-    }
-    old, added = _files_at(table, patch), list[DataFile]()
-    if any(counts.values()):
-        with duckdb_session() as duck:
-            _view_patch_rows(duck, table, patch)
-            duck.view_table("current", table, old)
-            added = duck.write(REPLACED.format(month=month), table, f"{patch.plan}-{patch.direction}")
-    else:
-        old = []
-    _validate_rows(table, patch, old, added, counts)
-    metadata = facts | {"table": table.spec.name, "total": _total(table, old, added)} | counts
+    removed, added = patch.removed(table), patch.added(table)
+    counts = {"rows_removed": rows_in_folder(removed), "rows_added": rows_in_folder(added)}
+    total = table.rows - counts["rows_removed"] + counts["rows_added"]
+    metadata = facts | {"table": table.spec.name, "total": total} | counts
     if table.spec.name.startswith("rejected."):
-        metadata |= _changed_counts(table, patch)
-    table.commit(facts["app_id"], patch.direction, metadata, added, old)
+        metadata |= _changed_counts(backend, table, patch)
+    try:
+        backend.replace(table, month, removed, added, Transaction(facts["app_id"], patch.direction), metadata)
+    except RowsUnaccounted as error:
+        raise PatchOutdated(table.spec.name, patch.plan, "rows have changed") from error
 
 
-def _validate_rows(
-    table: Table, patch: Patch, old: Sequence[DataFile], added: Sequence[DataFile], counts: dict[str, int]
-) -> None:
-    expected = sum(file.rows for file in old) - counts["rows_removed"] + counts["rows_added"]
-    written = sum(file.rows for file in added)
-    if written != expected:
-        raise PatchOutdated(
-            table.spec.name,
-            patch.plan,
-            f"{written} rows were to be written instead of {expected}: rows have changed",
-        )
-
-
-def _changed_counts(table: Table, patch: Patch) -> dict[str, Any]:
+def _changed_counts(backend: Backend, table: Table, patch: Patch) -> dict[str, Any]:
     """Return by how much the row count of each disposition and each reason changes."""
-    with duckdb_session() as duck:
-        _view_patch_rows(duck, table, patch)
-        return {kind: dict(duck.rows(CHANGED.format(name=name))) for kind, name in COUNTED.items()}
+    with backend.sql() as sql:
+        _view_patch_rows(sql, table, patch)
+        counted = {"dispositions": "disposition", "reasons": sql.rules}
+        return {kind: dict(sql.rows(CHANGED.format(name=name))) for kind, name in counted.items()}
 
 
-def _patch_gold(target: GoldTable, silver: Table, patch: Patch, facts: dict[str, Any]) -> None:
+def _patch_gold(backend: Backend, target: GoldTable, silver: Table, patch: Patch, facts: dict[str, Any]) -> None:
     table, folder = target.table, patch.folder.rows("grains", target.table.spec.name)
     if table.committed(facts["app_id"]) >= patch.direction or not rows_in_folder(folder):
         return
-    rows, old = patched_rows(target, silver, patch.folder, facts["batch"])
-    added, _ = write_gold(target, rows, f"{patch.plan}-{patch.direction}", old, facts["batch"])
-    metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(folder), "total": _total(table, old, added)}
+    metadata = facts | {"table": table.spec.name, "grains": rows_in_folder(folder)}
     if target.gold.refresh != EVERY_RUN:
         # A row of the patch may have changed where an open session begins.
         metadata |= GoldUpdate(refreshed=replace(refresh_state(target), since=None)).metadata
-    table.commit(facts["app_id"], patch.direction, metadata, added, old)
+    replaced = replaced_grains(target, silver, patch.folder, facts["batch"])
+    backend.replace_grains(target, replaced, Transaction(facts["app_id"], patch.direction), metadata)
 
 
-def _total(table: Table, old: Sequence[DataFile], added: Sequence[DataFile]) -> int:
-    return table.rows - sum(f.rows for f in old) + sum(f.rows for f in added)
-
-
-REPLACED = """
-select *, {month} as _month from (
-    select * from current anti join removed using (_partition, _offset) union all select * from added
-)
-"""
 NEW_RECORDS = """
 select * from current
 semi join (select * from added anti join removed using (_partition, _offset)) using (_partition, _offset)
 """
 SECOND_WINNERS = """
-select * from silver
+select _offset from candidates
 anti join removed using (_partition, _offset)
-where ({identity}) in (select ({identity}) from added)
+semi join added using ({identity})
 """
 LATER_RECORDS = """
-select * from silver
-where _batch_id > {built} and ({identity}) in (select ({identity}) from (from removed union all from added))
+select _offset from later_silver
+semi join (select {identity} from removed union all select {identity} from added) as patched using ({identity})
 """
 LATER_LOSERS = """
-select * from rejected
-where _batch_id > {built} and disposition = 'duplicate'
-and reasons[1].detail in (select concat_ws('/', _batch_id, _partition, _offset) from removed)
+select _offset from later_rejected
+where disposition = 'duplicate'
+and {winner} in (select concat_ws('/', _batch_id, _partition, _offset) from removed)
 """
-COUNTED = {"dispositions": "disposition", "reasons": "unnest(list_distinct([r.rule for r in reasons]))"}
 CHANGED = """
-select name, sum(sign)::bigint as change
-from (select {name} as name, -1 as sign from removed union all select {name}, 1 from added)
-group by name having change <> 0 order by name
+select name, cast(sum(sign) as bigint) as change from (
+    select {name} as name, -1 as sign from removed union all select {name} as name, 1 as sign from added
+) as changed
+group by name having sum(sign) <> 0 order by name
 """

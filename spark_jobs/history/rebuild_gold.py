@@ -21,8 +21,8 @@ from include.declare.windows import Session
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql
+from spark_jobs.backends.backend import Backend, ReplacedGrains, Sql
 from spark_jobs.backends.local.arrow_files import rows_in_folder
-from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
 from spark_jobs.layers.gold_rows import gold_rows
@@ -77,17 +77,14 @@ class SessionReach:
         write_folder(adjacent_to_reach(self.session, keys, counted, self.spans).select(*keys).limit(1), place)
         return bool(rows_in_folder(place))
 
-    def divided(self, rows: DataFrame, grains: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """Return the rows of a table that may change, and the rows of the keys `grains` that are out of reach."""
+    def divided(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """Return the rows of the table that are in reach, and those that are not."""
         keys, times, reach = self.target.gold.keys, (self.session.start, self.session.end), self.spans
-        touched = rows_in_grains(rows, F.broadcast(grains), keys)
-        near = in_reach(keys, touched, times, reach, others=False)
-        kept = in_reach(keys, touched, times, reach, others=True)
-        return rows_of_other_grains(rows, F.broadcast(grains), keys).unionByName(near), kept
+        return in_reach(keys, rows, times, reach, others=False), in_reach(keys, rows, times, reach, others=True)
 
-    def condition(self, duck: DuckSession) -> str:
-        """Return DuckDB's condition of the rows of the view `published` in the view `reach`, which it creates."""
-        duck.view_folder("reach", self.folder, self._schema)
+    def condition(self, sql: Sql) -> str:
+        """Return the condition of the rows of the view `published` in the view `reach`, which it creates."""
+        sql.view_folder("reach", self.folder, self._schema)
         same = same_sql(self.target.gold.keys, "published", "reach")
         begin = f'published."{self.session.start}" >= reach.{FROM}'
         return " and ".join([same, begin, f'published."{self.session.end}" <= reach.{UNTIL}'])
@@ -192,7 +189,9 @@ class _SliceGold:
         return self.folder.rows(state, self.target.table.spec.name)
 
 
-def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int = 0) -> int:
+def rebuild_gold(
+    backend: Backend, target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int = 0
+) -> int:
     """Compute the grains that the slice's silver rows touch again; write them before and after, and which to correct.
 
     Only from rows up to the table's last refresh. `silver` and the target are pinned at `batch`; the slice's
@@ -202,9 +201,9 @@ def rebuild_gold(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     gold = _SliceGold(target, silver, folder)
     _stage_touched_grains(gold)
     _write_rows_after(gold, batch)
-    with duckdb_session() as duck:
-        _save_rows_before(duck, gold, complete)
-        _save_grains_to_correct(duck, gold)
+    with backend.sql() as sql:
+        _save_rows_before(sql, gold, complete)
+        _save_grains_to_correct(sql, gold)
     return rows_in_folder(gold.staging("differing"))
 
 
@@ -241,54 +240,57 @@ def _write_rows_after(gold: _SliceGold, batch: int) -> None:
     write_folder(fresh.select(*visible(target.table.spec.data_schema).fieldNames()), gold.rows("after"))
 
 
-def _save_rows_before(duck: DuckSession, gold: _SliceGold, complete: int) -> None:
+def _save_rows_before(sql: Sql, gold: _SliceGold, complete: int) -> None:
     """Write the published rows of the touched grains. Raises GrainsExpired."""
     target, touched = gold.target, gold.staging("touched")
-    duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
-    duck.view_folder("touched", touched, grains_schema(target))
-    rows = _touched_rows(duck, target, planned_reach(target, gold.folder))
-    _refuse_expired(duck, target, rows, complete)
+    sql.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
+    sql.view_folder("touched", touched, grains_schema(target))
+    rows = _touched_rows(sql, target, planned_reach(target, gold.folder))
+    _refuse_expired(sql, target, rows, complete)
     names = ", ".join(f'"{column}"' for column in visible(target.table.spec.data_schema).fieldNames())
-    duck.save(f"select {names} from {rows}", gold.rows("before"))
+    sql.save(f"select {names} from {rows}", gold.rows("before"))
 
 
-def _save_grains_to_correct(duck: DuckSession, gold: _SliceGold) -> None:
+def _save_grains_to_correct(sql: Sql, gold: _SliceGold) -> None:
     """Write the grains whose rows differ as `differing`, and those and the moved ones as the grains to correct."""
     schema = grains_schema(gold.target)
     for state in ("before", "after"):
-        duck.view_folder(state, gold.rows(state), visible(gold.target.table.spec.data_schema))
-    duck.view_folder("moved", gold.staging("moved"), schema)
+        sql.view_folder(state, gold.rows(state), visible(gold.target.table.spec.data_schema))
+    sql.view_folder("moved", gold.staging("moved"), schema)
     columns = ", ".join(f'"{column}"' for column in gold.target.gold.grain_columns)
-    duck.save(DIFFERING.format(columns=columns), gold.staging("differing"))
-    duck.view_folder("differing", gold.staging("differing"), schema)
-    duck.save("select * from differing union select * from moved", gold.rows("grains"))
+    shown = ", ".join(f'"{column}"' for column in visible(gold.target.table.spec.data_schema).fieldNames())
+    sql.save(DIFFERING.format(columns=columns, all_columns=shown), gold.staging("differing"))
+    sql.view_folder("differing", gold.staging("differing"), schema)
+    sql.save("select * from differing union select * from moved", gold.rows("grains"))
 
 
-def refuse_expired_grains(target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int) -> None:
-    """Raise GrainsExpired when rows that `patched_rows` would replace have records of batches before `complete`."""
+def refuse_expired_grains(
+    backend: Backend, target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int
+) -> None:
+    """Raise GrainsExpired when rows that `replaced_grains` would replace have records of batches before `complete`."""
     written = parquet_files(folder.rows("grains", target.table.spec.name))
     if not complete or not written:
         return
     _, reach = _silver_to_correct(target, silver, folder, batch)
-    with duckdb_session() as duck:
-        duck.view_table("published", target.table, touched_files(target, grains_in(target.gold, written)))
-        duck.view_files("touched", written, grains_schema(target))
-        _refuse_expired(duck, target, _touched_rows(duck, target, reach), complete)
+    with backend.sql() as sql:
+        sql.view_table("published", target.table, touched_files(target, grains_in(target.gold, written)))
+        sql.view_files("touched", written, grains_schema(target))
+        _refuse_expired(sql, target, _touched_rows(sql, target, reach), complete)
 
 
-def _touched_rows(duck: DuckSession, target: GoldTable, reach: SessionReach | None) -> str:
+def _touched_rows(sql: Sql, target: GoldTable, reach: SessionReach | None) -> str:
     """Return the rows of the view `published` of the grains in the view `touched`, of sessions those in reach."""
     rows = f"published semi join touched on {same_sql(target.gold.grain_columns, 'published', 'touched')}"
-    return rows if reach is None else f"(from {rows}) as published semi join reach on {reach.condition(duck)}"
+    return rows if reach is None else f"(select * from {rows}) as published semi join reach on {reach.condition(sql)}"
 
 
-def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: int) -> None:
+def _refuse_expired(sql: Sql, target: GoldTable, rows: str, complete: int) -> None:
     """Raise GrainsExpired when rows of gold have records of batches before `complete`."""
     old = f"from {rows} where _first_batch < {complete}"
-    if complete and (count := duck.count(f"select 1 {old}")):
+    if complete and (count := sql.count(f"select 1 {old}")):
         columns = target.gold.row_columns
         named = ", ".join(f'"{column}"' for column in columns)
-        values = duck.rows(f"select {named} {old} order by all limit 1")[0]
+        values = sql.rows(f"select {named} {old} order by all limit 1")[0]
         shown = ", ".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
         raise GrainsExpired(target.table.spec.name, count, shown)
 
@@ -297,18 +299,15 @@ def _refuse_expired(duck: DuckSession, target: GoldTable, rows: str, complete: i
 DIFFERING = """
 select distinct {columns}
 from (
-    select * exclude (_sign)
-    from (select *, 1 as _sign from before union all select *, -1 from after)
-    group by all having sum(_sign) <> 0
-)
+    select {all_columns}
+    from (select *, 1 as _sign from before union all select *, -1 as _sign from after) as both_sides
+    group by {all_columns} having sum(_sign) <> 0
+) as differing
 """
 
 
-def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: int) -> tuple[DataFrame, list[DataFile]]:
-    """Return the recomputed rows of the grains to correct, from all of silver up to the table's last refresh.
-
-    Also return the files of the table that they replace.
-    """
+def replaced_grains(target: GoldTable, silver: Table, folder: PlanFolder, batch: int) -> ReplacedGrains:
+    """Return the rows of the grains to correct, recomputed from all of silver up to the table's last refresh."""
     spark, gold, table = target.spark, target.gold, target.table
     place = folder.rows("grains", table.spec.name)
     grains, written = read_folder(spark, place, grains_schema(target)), parquet_files(place)
@@ -317,12 +316,15 @@ def patched_rows(target: GoldTable, silver: Table, folder: PlanFolder, batch: in
     merged = refreshed_silver(gold, refreshed, whole)
     fresh = refreshed_rows(gold, refreshed, gold_rows(gold).of_grains(merged, grains, batch))
     begun, old = gold_rows(gold).first_batches(whole, grains), touched_files(target, grains_in(gold, written))
-    rows = table.read(spark, old)
-    if reach is None:
-        return with_grains_replaced(gold.grain_columns, rows, fresh, grains, batch, begun), old
-    rows, kept = reach.divided(rows, grains)
-    replaced = with_grains_replaced(gold.grain_columns, rows, fresh, grains, batch, begun)
-    return replaced.unionByName(kept.select(*replaced.columns)), old
+    rows, keys = table.read(spark, old), gold.grain_columns
+    stale, others = (
+        rows_in_grains(rows, F.broadcast(grains), keys),
+        rows_of_other_grains(rows, F.broadcast(grains), keys),
+    )
+    if reach is not None:
+        stale, kept = reach.divided(stale)
+        others = others.unionByName(kept)
+    return ReplacedGrains(with_grains_replaced(keys, stale, fresh, grains, batch, begun), stale, others, old)
 
 
 def _silver_to_correct(

@@ -20,21 +20,25 @@ from include.declare.gold import Gold
 from include.ground.record_coordinates import POSITION, RANK
 from include.ground.settings import Settings
 from include.read.rejected_records import DecidedRecord, Position
+from spark_jobs.backends.backend import Backend, Sql, run_records
 from spark_jobs.backends.local.arrow_files import rows_in_files
-from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
-from spark_jobs.backends.local.identities import ORIGINALS, IdentityLookup, find_duplicates
-from spark_jobs.backends.local.runs import rejected_rows_sql, run_records, view_run
-from spark_jobs.backends.local.tables import LocalTables
+from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.release import Release, last_of_run
 from spark_jobs.history.apply_patch import PatchedReference, patched_references, validate_joined
 from spark_jobs.history.rebuild_gold import visible
-from spark_jobs.history.rebuild_slice import PlanFolder, save_differences
+from spark_jobs.history.rebuild_slice import ORIGINALS, PlanFolder, save_differences
 from spark_jobs.history.row_differences import Differences, row_differences
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.run_inputs import RecordDecisions
-from spark_jobs.layers.silver_tables import RefineRun, first_complete_batch, first_unexpired_batch
+from spark_jobs.layers.silver_tables import (
+    POSITIONS,
+    RefineRun,
+    SilverTables,
+    first_complete_batch,
+    first_unexpired_batch,
+)
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.spark_files import parquet_files, read_files, write_folder
 
@@ -76,9 +80,9 @@ def recompute_history(
     folder.mkdir(parents=True)
     try:
         start = release.dataset.release_start
-        complete = first_complete_batch(release.local)
+        complete, backend = first_complete_batch(release.writer), release.backend
         first = max(start.batch if start else 0, complete)
-        history = _History(_own_writer(release.local, folder), folder, first, batch)
+        history = _History(backend, backend.apart(release.writer, folder), folder, first, batch)
         history.compare_unknown_batches()
         records = 0
         for run in history.runs(2 * settings.refine_records):
@@ -94,17 +98,12 @@ def recompute_history(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _own_writer(writer: LocalTables, folder: Path) -> LocalTables:
-    """Return the writer with an index of its own, built from the published rows, and temporary folders."""
-    identities = IdentityLookup(writer.dataset, writer.silver, folder / "identities", owns=True)
-    return replace(writer, staging=folder / "_staging", identities=identities)
-
-
 @dataclass
 class _History:
     """The batches [first, last] of a release, and the rows of them that differ."""
 
-    writer: LocalTables
+    backend: Backend
+    writer: SilverTables
     folder: Path
     first: int
     last: int
@@ -147,7 +146,7 @@ class _History:
             differing = sum(self._compare(table, run, found) for table in tables)
             if differing and not joined and (joined := self._joined_by_plans(found, tables)):
                 continue
-            pending = decided.keys() & _differing(tables, found) if differing and decided else set()
+            pending = decided.keys() & self._differing(tables, found) if differing and decided else set()
             if not pending:
                 break
             decided = {
@@ -158,57 +157,70 @@ class _History:
 
     def _joined_by_plans(self, found: PlanFolder, tables: Sequence[Table]) -> dict[Position, PatchedReference]:
         """Return the records that differ and that a plan may have joined with reference tables of its own."""
-        positions = _differing(tables, found) if self._patched else set()
+        positions = self._differing(tables, found) if self._patched else set()
         return {position: each for each in reversed(self._patched) for position in positions if each.has(position)}
 
     def _recompute(
         self, run: RefineRun, until: int, found: PlanFolder, joined: Mapping[Position, PatchedReference]
     ) -> int:
         writer = self._recomputing
-        records = run_records(writer, run.batches, found.path / "records")
-        files = validate_joined(writer, records, run.batches, until, joined)
+        records = run_records(self.backend.sql, writer.bronze, run.batches, found.path / "records")
+        files = validate_joined(self.backend, writer, records, run.batches, until, joined)
         silver, rejected = writer.silver.spec, writer.rejected.spec
-        with duckdb_session() as duck:
-            duck.view_files("accepted", files.accepted, writer.silver.spec.schema)
-            view_run(duck, writer, files, None, run.first)
+        with self.backend.sql() as sql:
+            sql.view_files("accepted", files.accepted, silver.data_schema)
+            sql.view_files("invalid", files.invalid, writer.validated_schema)
+            sql.view_candidates("candidates", writer, files.accepted)
             for state in ("removed", "added"):
-                duck.view_files(f"silver_{state}", self.rows(state, writer.silver), silver.data_schema)
+                sql.view_files(f"silver_{state}", self.rows(state, writer.silver), silver.data_schema)
             columns = ", ".join(f'"{name}"' for name in dict.fromkeys([*writer.dataset.pipeline.identity, *RANK]))
-            duck.view_query("recomputed", RECOMPUTED.format(columns=columns, rank=", ".join(RANK)))
-            find_duplicates(duck, writer.dataset, "accepted", "recomputed")
+            sql.view_query("recomputed", RECOMPUTED.format(columns=columns, rank=", ".join(RANK), first=run.first))
+            sql.find_duplicates(writer.dataset, "accepted", "recomputed")
+            sql.view_rejected("rejected_rows", writer.dataset)
             columns = ", ".join(rejected.data_schema.fieldNames())
-            rows = f"select {columns} from ({rejected_rows_sql(writer.dataset)})"
-            duck.save(rows, found.rows("after", rejected.name))
-            duck.save(ORIGINALS, found.rows("after", silver.name))
+            sql.save(f"select {columns} from rejected_rows", found.rows("after", rejected.name))
+            sql.save(ORIGINALS, found.rows("after", silver.name))
         return rows_in_files(records)
 
     def _compare(self, table: Table, run: RefineRun, found: PlanFolder) -> int:
-        with duckdb_session() as duck:
-            duck.view_table("published", table, table.batch_files(*run.batches))
-            duck.view_folder("recomputed", found.rows("after", table.spec.name), table.spec.data_schema)
-            self._view_orphans(duck, run)
+        with self.backend.sql() as sql:
+            sql.view_table("published", table, table.batch_files(*run.batches))
+            sql.view_folder("recomputed", found.rows("after", table.spec.name), table.spec.data_schema)
+            self._view_orphans(sql, run)
             inside = f"_batch_id between {run.first} and {run.last}"
             for name, side in (("before", "published"), ("after", "recomputed")):
                 judged = f"select * from {side} where {inside}"
-                duck.view_query(name, f"from ({judged}) anti join orphans using (_partition, _offset)")
-            return save_differences(duck, found, table.spec.name, table.spec.data_schema)
+                sql.view_query(
+                    name, f"select * from ({judged}) as judged anti join orphans using (_partition, _offset)"
+                )
+            return save_differences(sql, found, table.spec.name, table.spec.data_schema)
 
-    def _view_orphans(self, duck: DuckSession, run: RefineRun) -> None:
+    def _view_orphans(self, sql: Sql, run: RefineRun) -> None:
         """Create a view of the run's duplicates of records that have expired: nothing says any more that they are."""
         rejected, expired = self.writer.rejected, first_unexpired_batch(self.writer, "silver")
-        duck.view_table("rejected_rows", rejected, rejected.batch_files(*run.batches) if expired else [])
-        duck.view_query("orphans", ORPHANS.format(expired=expired))
+        sql.view_table("duplicates", rejected, rejected.batch_files(*run.batches) if expired else [])
+        sql.view_query("orphans", ORPHANS.format(expired=expired, winner=f"{sql.first_reason}.detail"))
 
     def compare_unknown_batches(self) -> None:
         """Keep the published rows of batches that bronze does not have."""
         found, differing = PlanFolder(self.folder / "slices" / "unknown"), 0
         for table in (self.writer.silver, self.writer.rejected):
-            with duckdb_session() as duck:
-                duck.view_table("published", table, table.files())
+            with self.backend.sql() as sql:
+                sql.view_table("published", table, table.files())
                 unknown = f"select * from published where (_batch_id between 0 and {self.last}) is not true"
-                duck.save(unknown, found.rows("removed", table.spec.name))
+                sql.save(unknown, found.rows("removed", table.spec.name))
             differing += rows_in_files(parquet_files(found.rows("removed", table.spec.name)))
         self._keep(found, differing)
+
+    def _differing(self, tables: Sequence[Table], found: PlanFolder) -> set[Position]:
+        """Return the records that differ."""
+        differing: set[Position] = set()
+        for table in tables:
+            with self.backend.sql() as sql:
+                for state in ("removed", "added"):
+                    sql.view_folder(state, found.rows(state, table.spec.name), POSITIONS)
+                differing |= {(partition, offset) for partition, offset in sql.rows(DIFFERING_POSITIONS)}
+        return differing
 
     def _keep(self, found: PlanFolder, differing: int) -> None:
         for folder in (self.writer.staging, found.path / "records", found.path / "after"):
@@ -245,17 +257,6 @@ class _History:
         return rows.join(removed.select(*RANK).distinct(), list(RANK), "left_anti").unionByName(added)
 
 
-def _differing(tables: Sequence[Table], found: PlanFolder) -> set[Position]:
-    """Return the records that differ."""
-    differing: set[Position] = set()
-    for table in tables:
-        with duckdb_session() as duck:
-            for state in ("removed", "added"):
-                duck.view_folder(state, found.rows(state, table.spec.name), table.spec.data_schema)
-            differing |= set(duck.rows(DIFFERING_POSITIONS))
-    return differing
-
-
 def _without(record: DecidedRecord, is_pending: bool) -> DecidedRecord | None:
     """Return what is decided without the latest decision, if that has not acted; None when nothing is left."""
     decisions = record.decisions[:-1] if is_pending else record.decisions
@@ -271,17 +272,23 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
     shown = visible(table.spec.data_schema)
     written, keys = history.folder / "gold", list(gold.row_columns)
     write_folder(refreshed_rows(gold, refreshed, rows).select(*shown.fieldNames()), written)
-    with duckdb_session() as duck:
-        duck.view_table("published", table, table.files())
-        duck.view_folder("recomputed", written, shown)
+    states = {"removed": history.folder / "removed", "added": history.folder / "added"}
+    with history.backend.sql() as sql:
+        sql.view_table("published", table, table.files())
+        sql.view_folder("recomputed", written, shown)
         columns = ", ".join(f'"{name}"' for name in shown.fieldNames())
-        _view_complete(duck, gold, first_unexpired_batch(history.writer, "silver"))
-        duck.create_table("differing", DIFFERING.format(columns=columns))
-        for state, sign in (("removed", 1), ("added", -1)):
-            duck.view_query(state, COPIES.format(columns=columns, sign=sign))
+        _view_complete(sql, gold, first_unexpired_batch(history.writer, "silver"))
+        sql.create_table("differing", DIFFERING.format(columns=columns))
+        for sign, (state, place) in zip((1, -1), states.items(), strict=True):
+            copies = sql.numbers.format(f"{sign} * _copies")
+            sql.save(COPIES.format(columns=columns, sign=sign, copies=copies), place)
+            sql.view_folder(state, place, shown)
         same = " and ".join(f'p."{key}" is not distinct from removed."{key}"' for key in keys)
         source = f"published as p semi join removed on {same}"
-        first, last = duck.rows(f"select min(_first_batch), max(_last_batch) from {source}")[0]
+        first, last = sql.rows(f"select min(_first_batch), max(_last_batch) from {source}")[0]
+    with duckdb_session() as duck:
+        for state, place in states.items():
+            duck.view_folder(state, place, shown)
         sums = shown.fields if gold.measures else []
         doubles = [field.name for field in sums if field.dataType.simpleString() == "double"]
         found = row_differences(duck, table, keys, keys, doubles)
@@ -289,32 +296,40 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
     return history.with_batches(found, None if "missing" in found.counts else first, last)
 
 
-def _view_complete(duck: DuckSession, gold: Gold, first: int) -> None:
+def _view_complete(sql: Sql, gold: Gold, first: int) -> None:
     """Create views of both sides without grains that have records of batches before `first`, which have expired."""
     keys = gold.grain_columns
     names, same = (", ".join(f'"{key}"' for key in keys), " and ".join(SAME_KEY.format(key=key) for key in keys))
-    duck.create_table("expired", f"select distinct {names} from published where _first_batch < {first}")
+    sql.create_table("expired", f"select distinct {names} from published where _first_batch < {first}")
     for side in ("published", "recomputed"):
-        duck.view_query(f"{side}_complete", f"select l.* from {side} as l anti join expired as r on {same}")
+        sql.view_query(f"{side}_complete", f"select l.* from {side} as l anti join expired as r on {same}")
 
 
 SAME_KEY = 'l."{key}" is not distinct from r."{key}"'
 # Silver before the slice, as recomputed.
 RECOMPUTED = """
-select {columns} from known anti join silver_removed using ({rank})
-union all by name
+select {columns} from candidates anti join silver_removed using ({rank}) where _batch_id < {first}
+union all
 select {columns} from silver_added
 """
 ORPHANS = """
-select _partition, _offset from rejected_rows
-where disposition = 'duplicate' and try_cast(split_part(reasons[1].detail, '/', 1) as bigint) < {expired}
+select _partition, _offset from duplicates
+where disposition = 'duplicate' and try_cast(split_part({winner}, '/', 1) as bigint) < {expired}
 """
-BATCHES = "select min(_batch_id), max(_batch_id) from (select * from removed union all select * from added)"
-DIFFERING_POSITIONS = "select _partition, _offset from (from removed union all from added)"
+BATCHES = """
+select min(_batch_id), max(_batch_id)
+from (select _batch_id from removed union all select _batch_id from added) as differing
+"""
+DIFFERING_POSITIONS = "select _partition, _offset from removed union select _partition, _offset from added"
 DIFFERING = """
-select {columns}, sum(_sign)::bigint as _copies
-from (select {columns}, 1 as _sign from published_complete union all select {columns}, -1 from recomputed_complete)
+select {columns}, cast(sum(_sign) as bigint) as _copies
+from (
+    select {columns}, 1 as _sign from published_complete
+    union all select {columns}, -1 as _sign from recomputed_complete
+) as both_sides
 group by {columns}
 having sum(_sign) <> 0
 """
-COPIES = "select {columns} from differing, unnest(range({sign} * _copies)) where {sign} * _copies > 0"
+COPIES = """
+select {columns} from (select {columns}, {copies} as _copy from differing where {sign} * _copies > 0) as copied
+"""

@@ -35,8 +35,8 @@ from include.read.publication import Publication, read_publication
 from include.read.published_tables import BatchOffsets, batch_offsets
 from include.state.release_files import PlanBuild, plan_build_file
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.backend import Sql
 from spark_jobs.backends.local.arrow_files import read_arrow, rows_in_folder
-from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.backends.release import Release, pinned_release
 from spark_jobs.history.rebuild_gold import rebuild_gold
@@ -54,7 +54,7 @@ from spark_jobs.tables.spark_files import parquet_files
 ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
 DIFFERING = f"""
 select "partition", "offset" from kafka as k join known as b using ("partition", "offset")
-where {" or ".join(f'k."{name}" is distinct from b."{name}"' for name in CONTENT)}
+where not ({" and ".join(f'k."{name}" is not distinct from b."{name}"' for name in CONTENT)})
 order by all limit 1
 """
 
@@ -91,7 +91,8 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     differing = dict(done.differing)
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
         silver, complete = release.writer.silver, first_unexpired_batch(release.writer, "silver")
-        counted = pool.map(lambda t: rebuild_gold(t, silver, folder, published.batch, complete), release.gold)
+        backend = release.backend
+        counted = pool.map(lambda t: rebuild_gold(backend, t, silver, folder, published.batch, complete), release.gold)
         for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
             differing[target.table.spec.name] = count
             report(at=target.table.spec.name, done=number, of=steps)
@@ -119,11 +120,11 @@ def slice_records(
     """Return files of the slice's records, each from the source that the plan names; write what bronze lacks."""
     bronze, old, from_kafka = release.writer.bronze, Slice(requested.of(BRONZE)), Slice(requested.of(KAFKA))
     target = folder.staging("records")
-    with duckdb_session() as duck:
-        records = []
+    with release.backend.sql() as sql:
+        records, columns = [], ", ".join(f'"{name}"' for name in bronze.spec.data_schema.fieldNames())
         if old.spans:
-            _view_bronze(duck, "old", bronze, old, published.batch)
-            records.append("select * from old")
+            _view_bronze(sql, "old", bronze, old, published.batch)
+            records.append(f"select {columns} from old")
         if from_kafka.spans:
             offsets = [
                 t
@@ -131,27 +132,28 @@ def slice_records(
                 if any(_overlap(t, s) for s in from_kafka.spans)
             ]
             write_kafka_records(settings, release, from_kafka, offsets, folder.staging("kafka"))
-            duck.view_folder("kafka", folder.staging("kafka"), bronze.spec.data_schema)
-            _view_bronze(duck, "known", bronze, from_kafka, published.batch)
-            _refuse_other_records(duck, bronze.spec.name)
+            sql.view_folder("kafka", folder.staging("kafka"), bronze.spec.data_schema)
+            _view_bronze(sql, "known", bronze, from_kafka, published.batch)
+            _refuse_other_records(sql, bronze.spec.name)
             # Bronze still has the records that Kafka has compacted away.
-            records += ["select * from kafka", f"select * from known {ANTI_JOIN.format(other='kafka')}"]
+            records.append(f"select {columns} from kafka")
+            records.append(f"select {columns} from known {ANTI_JOIN.format(other='kafka')}")
         missing = f"kafka {ANTI_JOIN.format(other='known')}" if from_kafka.spans else "old where false"
-        duck.save(f"select * from {missing}", folder.rows("added", bronze.spec.name))
-        duck.save_records(" union all ".join(records), target)
+        sql.save(f"select {columns} from {missing}", folder.rows("added", bronze.spec.name))
+        sql.save_records(" union all ".join(records), target)
     return parquet_files(target)
 
 
-def _view_bronze(duck: DuckSession, name: str, bronze: Table, requested: Slice, batch: int) -> None:
+def _view_bronze(sql: Sql, name: str, bronze: Table, requested: Slice, batch: int) -> None:
     files = span_files(bronze, requested, "partition", "offset")
-    duck.view_table(f"{name}_files", bronze, files)
+    sql.view_table(f"{name}_files", bronze, files)
     inside = in_spans(requested, f"{name}_files", "partition", "offset")
-    duck.view_query(name, f"select * from ({inside}) where _batch_id <= {batch}")
+    sql.view_query(name, f"select * from ({inside}) as inside where _batch_id <= {batch}")
 
 
-def _refuse_other_records(duck: DuckSession, table: str) -> None:
+def _refuse_other_records(sql: Sql, table: str) -> None:
     """Raise BronzeDiffers for the first record of view `known` that differs in view `kafka`."""
-    differing_record = duck.rows(DIFFERING)
+    differing_record = sql.rows(DIFFERING)
     if differing_record:
         raise BronzeDiffers(table, *differing_record[0])
 

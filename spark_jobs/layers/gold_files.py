@@ -106,9 +106,9 @@ def rows_of(files: Sequence[DataFile]) -> int:
 def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Grains:
     """Return the grains of all rows in these files of silver."""
     paths = [silver.spec.path / file.path for file in fresh]
-    spans, window = silver_spans(gold, fresh), gold.window
+    window = gold.window
     if window is None:
-        return Grains(gold.keys[0], spans, lambda: _rows_of(paths, gold.keys))
+        return Grains(gold.keys[0], silver_spans(gold, fresh), lambda: _rows_of(paths, gold.keys))
 
     def exact() -> set[Grain] | None:
         rows = _rows_of(paths, (window.column, *gold.keys), MOST_GRAINS // window.count)
@@ -116,8 +116,15 @@ def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Gr
             return None
         return {(start, *keys) for moment, *keys in rows for start in window.starts(moment)}
 
-    starts = None if spans is None else [window_bounds(window, low, high) for low, high in spans]
-    return Grains(window.name, starts, exact)
+    return Grains(window.name, touched_spans(gold, fresh), exact)
+
+
+def touched_spans(gold: Gold, fresh: Sequence[DataFile]) -> Spans:
+    """Return the spans of the first column of the grain in which the grains of rows in files of silver lie."""
+    window, spans = gold.window, silver_spans(gold, fresh)
+    if window is None or spans is None:
+        return spans
+    return [window_bounds(window, low, high) for low, high in spans]
 
 
 def silver_spans(gold: Gold, fresh: Sequence[DataFile]) -> Spans:

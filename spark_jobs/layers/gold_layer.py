@@ -31,12 +31,11 @@ from spark_jobs.layers.gold_files import (
     files_within,
     grains_of_silver,
     near_sessions,
-    silver_spans,
     silver_within,
     touched_files,
-    window_bounds,
+    touched_spans,
 )
-from spark_jobs.layers.gold_rows import gold_rows
+from spark_jobs.layers.gold_rows import Sources, gold_rows
 from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.layers.session_gold import OPEN_SINCE, closed_sessions, rows_outside
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
@@ -68,31 +67,6 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, columns: StructT
     return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
 
 
-def _merged_by_spark(
-    target: GoldTable, silver: Table, update: GoldUpdate, old: Sequence[DataFile], folder: str, batch: int
-) -> tuple[GoldUpdate, list[DataFile], int]:
-    """Write the rows that take the place of `old`; return the update with its open sessions, the files, and a count."""
-    rows = _merged(target, silver, update, target.table.read(target.spark, old), batch)
-    opened = Observation()
-    if update.sessions is not None:
-        rows = closed_sessions(update.sessions, rows, opened)
-    added, grains = write_gold(target, rows, folder, old, batch)
-    if update.sessions is not None:
-        update = update.with_open_sessions(opened.get[OPEN_SINCE])
-    return update, added, grains
-
-
-def _replaced_files(target: GoldTable, silver: Table, update: GoldUpdate) -> list[DataFile]:
-    """Return the table's files that may have the grains of the update's late rows; closed windows are new to it."""
-    gold, late = target.gold, update.late.files if update.late else ()
-    found = near_sessions(gold, late, touched_files(target, grains_of_silver(gold, silver, late))) if late else []
-    if update.sessions is None:
-        return found
-    open_since = update.refreshed.since if update.refreshed else None
-    recent = files_within(target.table, update.sessions.session.end, [(open_since or FIRST, LAST)])
-    return list({file.path: file for file in (*found, *recent)}.values())
-
-
 @contextmanager
 def failure_named(dataset: str, table: Table) -> Iterator[None]:
     """Raise GoldFailed for an error that a row of silver causes."""
@@ -114,17 +88,37 @@ def write_gold(
     return cut_files(target, added, old, changed, batch), changed
 
 
-def _merged(target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame, batch: int) -> DataFrame:
-    gold, parts = target.gold, update.parts
-    sources = [(part.rows(target, silver), part.within) for part in parts]
-    if update.sessions is not None and update.closed in parts:
+def late_and_open_files(target: GoldTable, update: GoldUpdate, touched: list[DataFile]) -> list[DataFile]:
+    """Return the table's files that may have grains of late rows, which are in `touched`, or sessions that were open.
+
+    Closed windows are new to it.
+    """
+    late = update.late.files if update.late else ()
+    found = near_sessions(target.gold, late, touched) if late else []
+    if update.sessions is None:
+        return found
+    open_since = update.refreshed.since if update.refreshed else None
+    recent = files_within(target.table, update.sessions.session.end, [(open_since or FIRST, LAST)])
+    return list({file.path: file for file in (*found, *recent)}.values())
+
+
+def sources_of(target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame) -> Sources:
+    """Return the rows of silver that an update merges into the `old` rows of a table."""
+    gold, sources = target.gold, [(part.rows(target, silver), part.within) for part in update.parts]
+    if update.sessions is not None and update.closed in update.parts:
         earlier, within = sources[-1]
         sources[-1] = rows_outside(update.sessions.session, gold.keys, earlier, old), within
+    return sources
+
+
+def merged_rows(
+    target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame, sources: Sources, batch: int
+) -> DataFrame:
+    """Return the `old` rows of a table with an update's sources merged into them."""
+    gold = target.gold
 
     def whole() -> DataFrame:
-        spans = silver_spans(gold, [file for part in parts for file in part.files])
-        if gold.window is not None and spans is not None:
-            spans = [window_bounds(gold.window, low, high) for low, high in spans]
+        spans = touched_spans(gold, [file for part in update.parts for file in part.files])
         return silver.read_batches(target.spark, silver_within(gold, silver, spans), 0, batch)
 
     return gold_rows(gold).merged(old, sources, whole, batch)
@@ -156,9 +150,17 @@ def merge_by_spark(
     target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: tuple[str, int], facts: Mapping[str, Any]
 ) -> None:
     """Merge the rows of an update that has some by Spark's expressions; this process cuts and commits the files."""
-    old = _replaced_files(target, writer.silver, update)
-    folder = merge_folder(target, transaction, facts)
-    update, added, grains = _merged_by_spark(target, writer.silver, update, old, folder, transaction[1])
+    silver, batch, late = writer.silver, transaction[1], update.late.files if update.late else ()
+    touched = touched_files(target, grains_of_silver(target.gold, silver, late)) if late else []
+    old = late_and_open_files(target, update, touched)
+    before = target.table.read(target.spark, old)
+    rows = merged_rows(target, silver, update, before, sources_of(target, silver, update, before), batch)
+    opened = Observation()
+    if update.sessions is not None:
+        rows = closed_sessions(update.sessions, rows, opened)
+    added, grains = write_gold(target, rows, merge_folder(target, transaction, facts), old, batch)
+    if update.sessions is not None:
+        update = update.with_open_sessions(opened.get[OPEN_SINCE])
     commit_merged(target, update, transaction, facts, added, old, grains)
 
 

@@ -38,6 +38,7 @@ Within = Callable[[DataFrame], DataFrame]
 """Which rows with their windows count."""
 Source = tuple[DataFrame, Within]
 """Rows of silver that a commit brings, and which of them count."""
+Sources = Sequence[Source]
 
 
 def all_windows(windowed: DataFrame) -> DataFrame:
@@ -60,11 +61,11 @@ class GoldRows(ABC):
         """Return the grains that these silver rows touch, once each."""
         return self._touched(within(windowed(self.gold.window, silver)))
 
-    def of_sources(self, sources: Sequence[Source], batch: int) -> DataFrame:
+    def of_sources(self, sources: Sources, batch: int) -> DataFrame:
         """Return the table's rows over what a commit brings, for each part alone."""
         return _union([self.computed(rows, batch, within) for rows, within in sources])
 
-    def touched_by(self, sources: Sequence[Source], batch: int) -> DataFrame:
+    def touched_by(self, sources: Sources, batch: int) -> DataFrame:
         """Return the grains that the rows of a commit touch."""
         return _union([self.touched(rows, within) for rows, within in sources])
 
@@ -81,9 +82,7 @@ class GoldRows(ABC):
         return self._chosen(silver, grains).groupBy(*self.grain).agg(F.min("_batch_id").alias("_first_batch"))
 
     @abstractmethod
-    def merged(
-        self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
-    ) -> DataFrame:
+    def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
         """Return `old` rows merged with what a commit brings; `whole`: all rows of silver of the grains."""
 
     @abstractmethod
@@ -110,13 +109,11 @@ class AdditiveGoldRows(GoldRows):
         super().__init__(gold)
         self.measures = gold_measures(gold.measures)
 
-    def merged(
-        self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
-    ) -> DataFrame:
+    def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
         """Return `old` rows merged with the partial results of new ones."""
         return self.added(old, self.of_sources(sources, batch))
 
-    def touched_by(self, sources: Sequence[Source], batch: int) -> DataFrame:
+    def touched_by(self, sources: Sources, batch: int) -> DataFrame:
         """Return the grains of the partial results; Spark computes these once for both uses."""
         return self.of_sources(sources, batch).select(*self.grain)
 
@@ -158,9 +155,7 @@ class AdditiveGoldRows(GoldRows):
 class LatestGoldRows(GoldRows):
     """The newest row per key."""
 
-    def merged(
-        self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
-    ) -> DataFrame:
+    def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
         """Return the newest row per key of the `old` rows and of new ones, with the history of both."""
         candidates = self._candidates(_union([self._counted(rows) for rows, _ in sources]), batch)
         return self._newest(old.select(*candidates.columns).unionByName(candidates))
@@ -196,9 +191,7 @@ class LatestGoldRows(GoldRows):
 class QueryGoldRows(GoldRows):
     """The result of the dataset's SQL over whole grains."""
 
-    def merged(
-        self, old: DataFrame, sources: Sequence[Source], whole: Callable[[], DataFrame], batch: int
-    ) -> DataFrame:
+    def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
         """Return `old` with the rows of the touched grains replaced by the query's over all rows of them."""
         grains, silver = self.touched_by(sources, batch), whole()
         rows_in_grains(self._windowed(silver), F.broadcast(grains), self.grain).createOrReplaceTempView("silver")

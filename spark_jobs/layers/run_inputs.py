@@ -7,7 +7,7 @@ lists of schemas and decisions only grow, so their first `until` bytes are what 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -132,6 +132,20 @@ class SchemaReplaced(Terminal):
         self.dataset, self.id = dataset, number
 
 
+ReadHeads = Callable[[Sequence[Path]], Iterable[bytes]]
+"""Returns the different first HEADER_BYTES of the records' values in files."""
+
+
+def read_heads(records: Sequence[Path]) -> Iterable[bytes]:
+    """Return the different first HEADER_BYTES of the records' values, as this process reads them."""
+    found = set[bytes]()
+    for path in records:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=["value"]):
+                found.update(pc.unique(pc.binary_slice(batch["value"], 0, HEADER_BYTES)).drop_null().to_pylist())
+    return found
+
+
 @dataclass(frozen=True)
 class PayloadSchemas:
     """The schemas of a dataset's records; without `learns` the registry is never queried.
@@ -142,6 +156,7 @@ class PayloadSchemas:
     settings: Settings
     dataset: Dataset
     learns: bool = True
+    heads: ReadHeads = read_heads
     verified: set[int] = field(default_factory=set)
 
     def learn(self, records: Sequence[Path]) -> int:
@@ -154,10 +169,16 @@ class PayloadSchemas:
             return 0
         if self.learns and records:
             known = known_schemas(self.settings, self.dataset.name)
-            numbers = [number for number in _schema_ids(records, known) if number not in self.verified]
+            numbers = [number for number in self._ids(records, known) if number not in self.verified]
             self._verify([known[number] for number in numbers if number in known])
             self._keep([number for number in numbers if number not in known])
         return schemas_size(self.settings, self.dataset.name)
+
+    def _ids(self, records: Sequence[Path], known: WriterSchemas) -> list[int]:
+        """Return the ids that records name: the known ones, and of the others the smallest MOST_QUERIED."""
+        heads = (each for each in self.heads(records) if len(each) == HEADER_BYTES and not each[0])
+        found = {int.from_bytes(each[1:]) for each in heads}
+        return [*sorted(found & known.keys()), *sorted(found - known.keys())[:MOST_QUERIED]]
 
     def _verify(self, kept: Sequence[RegisteredSchema]) -> None:
         """Compare kept schemas with the registry's; if it does not answer, or knows none of them, nothing changes."""
@@ -191,23 +212,12 @@ class PayloadSchemas:
             return PayloadTexts(contract)
         listed = known_schemas(self.settings, self.dataset.name, until)
         known = {number: schema for number, schema in listed.items() if schema.type != UNKNOWN_TYPE}
-        numbers = known.keys() if len(known) <= FEW else known.keys() & set(_schema_ids(records, known))
+        numbers = known.keys() if len(known) <= FEW else known.keys() & set(self._ids(records, known))
         return PayloadTexts(contract, tuple(known[number] for number in sorted(numbers)))
 
 
 def _is_same(found: RegisteredSchema, kept: RegisteredSchema) -> bool:
     return found.text == kept.text or json.loads(found.text) == json.loads(kept.text)
-
-
-def _schema_ids(records: Sequence[Path], known: WriterSchemas) -> list[int]:
-    """Return the ids that records name: the known ones, and of the others the smallest MOST_QUERIED."""
-    found = set[int]()
-    for path in records:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=["value"]):
-                starts = pc.unique(pc.binary_slice(batch["value"], 0, HEADER_BYTES)).drop_null().to_pylist()
-                found.update(int.from_bytes(each[1:]) for each in starts if len(each) == HEADER_BYTES and not each[0])
-    return [*sorted(found & known.keys()), *sorted(found - known.keys())[:MOST_QUERIED]]
 
 
 SCHEMA = "partition int, offset long, fixed binary, discarded boolean"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,20 +17,17 @@ from include.ground.app_ids import expiry_app_id, release_app_id
 from include.ground.paths import rejected_path, release_path, silver_path
 from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, POSITION
 from include.ground.settings import Settings
+from include.ground.sql_quoting import sql_identifier
 from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
 from spark_jobs.layers.run_inputs import PayloadSchemas, RecordDecisions, ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation, stored_columns
-from spark_jobs.tables.data_files import ROWS_PER_GROUP, ParquetWriting, TableSpec
+from spark_jobs.tables.data_files import ROWS_PER_GROUP, DataFile, ParquetWriting, TableSpec, bounds_of
 from spark_jobs.tables.delta_table import Table, partitioned_schema
 
 QUERIES = "_queries"
 MONTH = "_month"
-MONTH_IN_SQL = "strftime({time}, '%Y-%m')"
-"""The month of a time as `dated` computes it, in DuckDB's SQL."""
 FIRST_MONTH, LAST_MONTH = (day.isoformat()[:7] for day in (FIRST_DATE, LAST_DATE))
-ARRIVAL_MONTH_IN_SQL = f"greatest(least({MONTH_IN_SQL}, '{LAST_MONTH}'), '{FIRST_MONTH}')"
-"""The month of a Kafka time: those that are no arrival are in two months (adr-0019)."""
 REJECTED = (
     StructType()
     .add("_topic", StringType())
@@ -44,6 +41,30 @@ REJECTED = (
     .add(MONTH, StringType())
 )
 POSITIONS = StructType([REJECTED[name] for name in POSITION])
+
+
+@dataclass(frozen=True)
+class Month:
+    """The partition of rows: the month of an event time, or of an arrival in Kafka. Times that are no arrival are in
+    two months (adr-0019).
+    """
+
+    time: str
+    is_arrival: bool = False
+
+    @property
+    def column(self) -> Column:
+        """The month as Spark computes it."""
+        month = F.date_format(self.time, "yyyy-MM")
+        if self.is_arrival:
+            month = F.greatest(F.least(month, F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
+        return month.alias(MONTH)
+
+    @property
+    def in_duckdb(self) -> str:
+        """The month in DuckDB's SQL."""
+        month = f"strftime({sql_identifier(self.time)}, '%Y-%m')"
+        return f"greatest(least({month}, '{LAST_MONTH}'), '{FIRST_MONTH}')" if self.is_arrival else month
 
 
 @dataclass(frozen=True)
@@ -169,8 +190,7 @@ def rejected_spec(settings: Settings, dataset: Dataset) -> TableSpec:
 
 def dated(rows: DataFrame, dataset: Dataset) -> DataFrame:
     """Return rows of silver with the columns in their order and the month at the end."""
-    month = F.date_format(dataset.pipeline.event_time, "yyyy-MM").alias(MONTH)
-    return rows.select(*stored_columns(rows), month)
+    return rows.select(*stored_columns(rows), Month(dataset.pipeline.event_time).column)
 
 
 @dataclass(frozen=True)
@@ -217,3 +237,14 @@ def first_unexpired_batch(writer: SilverTables, layer: str) -> int:
 def first_complete_batch(writer: SilverTables) -> int:
     """Return the first batch of which bronze, silver and rejected have all rows."""
     return max(first_unexpired_batch(writer, layer) for layer in expiry_ids(writer))
+
+
+def files_at(table: Table, rows: Sequence[Path]) -> list[DataFile]:
+    """Return the table's files that may hold a record of the rows in these files."""
+    columns = (*POSITION, "_batch_id")
+    spans = [bounds for path in rows for bounds in bounds_of(path, columns)]
+    return [
+        file
+        for file in table.files()
+        if any(all(file.overlaps(c, low[c], high[c]) for c in columns if c in low) for low, high in spans)
+    ]

@@ -26,10 +26,10 @@ from include.state.json_file import StateFileUnreadable
 from include.state.lease import Lease, take_lease
 from include.state.release_files import active_releases_file
 from spark_jobs.backends.local.runs import NextRun, ValidatedRun, Validations
-from spark_jobs.backends.local.validation import begin_full_validation
 from spark_jobs.backends.release import (
     BronzeEnd,
     Release,
+    chosen_backend,
     claim_tables,
     large_run,
     last_epoch,
@@ -123,7 +123,7 @@ class ActiveRelease:
         if bounds is None:
             return None
         following = None
-        if bronze_end is not None and not self.has_failed and self.release.backend.validates_ahead:
+        if bronze_end is not None and not self.has_failed:
             following = self._following(most, bronze_end, validations)
         now = time.time() if refreshing else None
         self.has_failed = True
@@ -143,11 +143,16 @@ class ActiveRelease:
 
     def _following(
         self, most_rows: int, bronze_end: Callable[[], BronzeEnd], validations: Validations | None
-    ) -> NextRun:
-        def bounds_after(batch: int) -> tuple[int, int] | None:
-            return large_run(self.release, batch + 1, bronze_end(), most_rows)
+    ) -> NextRun | None:
+        seen: BronzeEnd | None = None
 
-        return NextRun(self.release.local, self.validated, bounds_after, validations)
+        def bounds_after(batch: int) -> tuple[int, int] | None:
+            # Asked again and again while the run is written, and the answer changes with bronze alone.
+            nonlocal seen
+            before, seen = seen, bronze_end()
+            return None if seen == before else large_run(self.release, batch + 1, seen, most_rows)
+
+        return self.release.backend.run_after(self.release.writer, self.validated, bounds_after, validations)
 
     def refresh(self, settings: Settings, *, publishing: bool) -> bool:
         """Refresh gold tables whose interval is over; publish them, and commits of a failed run. Return whether there
@@ -311,9 +316,9 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
     try:
         take_over_tables(release_paths(settings, dataset), lease.epoch, leases_expire=bool(settings.lease_url))
         # One thread plans all that a release needs to open, for seconds; this is built by another meanwhile.
-        begun = {} if settings.computes_with_spark else begin_full_validation(spark, settings, dataset)
+        finish_opening = chosen_backend(spark, settings).begin_opening(settings, dataset)
         release = open_release(spark, settings, dataset, bronze)
-        release.local.prepared.expect(begun)
+        finish_opening(release.writer)
         if settings.is_power_safe:
             # New tables, and what a process that crashed, or ran without `power`, has committed.
             os.sync()

@@ -12,29 +12,23 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import date, datetime
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from urllib.parse import quote
 from uuid import uuid4
 
-from pyspark.sql import SparkSession
-
 from include.ground.durable_files import is_whole, named_checksum
-from include.ground.errors import Terminal
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
-from include.ground.sql_quoting import sql_identifier, sql_literal
-from spark_jobs.backends.local.duckdb_session import DuckSession, DuckSessions, duckdb_session
-from spark_jobs.backends.local.row_group_copy import copy_row_groups, have_same_columns
+from spark_jobs.backends.backend import Backend, FilesDamaged
+from spark_jobs.backends.local.backend import LocalBackend
 from spark_jobs.backends.release import Release, refined_batch, unfinished_run
 from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable, old_neighbours
 from spark_jobs.stream.expiry import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
-from spark_jobs.tables.batches import first_batch, last_batch
-from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.batches import last_batch
+from spark_jobs.tables.data_files import DataFile, are_of_one_day, day_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.log_lines import log_line
@@ -45,8 +39,6 @@ SMALLEST = 64 << 10
 FACTOR = 8
 SCATTERED = 4
 """Files of a stretch, in multiples of `min_files`, that become one although few of them are of its largest tier."""
-SPLIT_BY_DAY = 4 * MEGABYTE
-"""Smaller groups become a file of several days."""
 
 
 @dataclass(frozen=True)
@@ -146,21 +138,9 @@ def event_day_of(column: str) -> GroupKey:
 
     def group_key(file: DataFile) -> Hashable:
         is_dated = file.size >= SMALLEST and are_of_one_day([file], column)
-        return file.partition_text, _day(file.low[column]) if is_dated else None
+        return file.partition_text, day_of(file.low[column]) if is_dated else None
 
     return group_key
-
-
-def are_of_one_day(files: Sequence[DataFile], column: str) -> bool:
-    """Return whether all rows of the files have one day of `column`, by their bounds."""
-    days = {_day(bound) for file in files for bound in (file.low.get(column), file.high.get(column))}
-    return len(days) == 1 and None not in days
-
-
-def _day(bound: object) -> date | None:
-    if isinstance(bound, datetime):
-        return bound.date()
-    return bound if isinstance(bound, date) else None
 
 
 def _first_batch(file: DataFile) -> int:
@@ -182,20 +162,7 @@ def _filled(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[lis
 
 
 LEAST_SECONDS = 1.0
-LEAST_COPIED = 512 << 10
-"""Files that are smaller in the mean have few rows in a row group: their rows are written again, in larger ones."""
 SILVER_ORDER = ("_batch_id", "_partition", "_offset")
-
-
-class FilesDamaged(Terminal):
-    """Files of a table do not have the bytes of their checksums; they were not compacted."""
-
-    def __init__(self, table: str, names: Sequence[str]) -> None:
-        super().__init__(
-            f"{table}: {', '.join(names)} do not have the bytes of their checksums; they were not compacted",
-            "headrace audit",
-        )
-        self.table, self.names = table, tuple(names)
 
 
 @dataclass(frozen=True)
@@ -205,8 +172,7 @@ class CompactedTable:
     `group_key`: files with one key may become one file. `group_keys`: the keys by path, in the order in which files
     become one; other files are not compacted. `order`: columns that rows are sorted by when they are written again.
     `day`: column whose days get a file each, when there are enough rows. `before`: only files of batches before this
-    one; None for all. `spark`: copies row groups of larger files that follow one another by batch, instead of writing
-    each row again; None: never. `most_rows`: of a compacted file.
+    one; None for all. `in_order`: files that follow one another by batch become one. `most_rows`: of a compacted file.
     """
 
     table: Table
@@ -215,8 +181,9 @@ class CompactedTable:
     day: str = ""
     before: int | None = None
     group_keys: Callable[[], Mapping[str, Hashable]] | None = None
-    spark: SparkSession | None = None
+    in_order: bool = False
     most_rows: int = sys.maxsize
+    backend: Backend = field(default_factory=LocalBackend)
 
     def groups(self, policy: CompactionPolicy) -> list[list[DataFile]]:
         """Return the groups of files to compact now, smallest first."""
@@ -226,7 +193,7 @@ class CompactedTable:
             return compaction_groups([by_path[path] for path in found], policy, lambda file: found[file.path])
         if self.before is not None:
             files = [file for file in files if last_batch(file) < self.before]
-        return compaction_groups(files, policy, self.group_key, in_order=policy.tiered and self.spark is not None)
+        return compaction_groups(files, policy, self.group_key, in_order=policy.tiered and self.in_order)
 
 
 def compact_tables(
@@ -290,20 +257,24 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
         if unfinished_run(release) is not None:
             continue
         writer, batch, time_column = release.writer, refined_batch(release), release.dataset.pipeline.event_time
-        yield CompactedTable(writer.rejected, order=SILVER_ORDER)
+        backend = release.backend
+        yield CompactedTable(writer.rejected, order=SILVER_ORDER, backend=backend)
         by_day = event_day_of(time_column)
-        yield CompactedTable(writer.silver, by_day, SILVER_ORDER, time_column, batch, spark=writer.spark)
+        yield CompactedTable(writer.silver, by_day, SILVER_ORDER, time_column, batch, in_order=True, backend=backend)
         for target in release.gold:
-            yield compacted_gold(target, target.gold.row_columns, batch)
-    batch = refined_batch(releases[0])
+            yield compacted_gold(target, target.gold.row_columns, batch, backend)
+    batch, backend = refined_batch(releases[0]), releases[0].backend
     bronze, order = releases[0].writer.bronze, ("_batch_id", "partition", "offset")
-    yield CompactedTable(bronze, kafka_partition_of, order, before=batch, spark=releases[0].writer.spark)
+    yield CompactedTable(bronze, kafka_partition_of, order, before=batch, in_order=True, backend=backend)
 
 
-def compacted_gold(target: GoldTable, order: tuple[str, ...], batch: int) -> CompactedTable:
+def compacted_gold(
+    target: GoldTable, order: tuple[str, ...], batch: int, backend: Backend | None = None
+) -> CompactedTable:
     """Return how a table of gold is compacted at `batch`."""
     neighbours = partial(old_neighbours, target, batch)
-    return CompactedTable(target.table, order=order, group_keys=neighbours, most_rows=MOST_COMPACTED)
+    compacted = CompactedTable(target.table, order=order, group_keys=neighbours, most_rows=MOST_COMPACTED)
+    return compacted if backend is None else replace(compacted, backend=backend)
 
 
 def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:
@@ -311,61 +282,29 @@ def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:
     commit_group(compacted.table, write_group(compacted, group), group)
 
 
-def write_group(
-    compacted: CompactedTable, group: Sequence[DataFile], session: DuckSessions = duckdb_session
-) -> list[DataFile]:
+def write_group(compacted: CompactedTable, group: Sequence[DataFile], *, aside: bool = False) -> list[DataFile]:
     """Write the rows of a group into new files; return them, invisible to readers until `commit_group`.
 
-    Raises FilesDamaged, and duckdb.Error for a damaged file without a checksum.
+    `aside`: in a thread that no run waits for. Raises FilesDamaged.
     """
-    table, value = compacted.table, group[0].partition_text
-    refuse_damaged(table, group)
+    table = compacted.table
+    # The new file's checksum would hide the damage.
+    _refuse_damaged(table, [file for file in group if named_checksum(file.path) is not None])
     attempt = table.attempt_folder(f"compacted-{table.version}-{uuid4().hex[:6]}")
-    folder = attempt / f"{table.spec.partition}={quote(value, safe='')}"
-    folder.mkdir(parents=True)
     try:
-        if compacted.spark is not None and _can_be_copied(compacted, group):
-            paths = [table.spec.path / file.path for file in group]
-            copy_row_groups(compacted.spark, paths, folder / "part-0.parquet")
-        else:
-            _write_rows(compacted, group, folder, session)
-        return table.written_files(attempt)
-    except BaseException:
+        return compacted.backend.rewrite(table, group, attempt, compacted.order, compacted.day, aside=aside)
+    except BaseException as error:
         # A group that fails is tried again later: what it wrote would fill the disk.
         shutil.rmtree(attempt, ignore_errors=True)
+        if isinstance(error, Exception):
+            _refuse_damaged(table, group)
         raise
 
 
-def refuse_damaged(table: Table, files: Sequence[DataFile]) -> None:
-    """Raise FilesDamaged unless each file has the bytes of its checksum: the new file's would hide the damage."""
-    paths = [table.spec.path / file.path for file in files if named_checksum(file.path) is not None]
-    if damaged := [path.name for path in paths if not is_whole(path)]:
+def _refuse_damaged(table: Table, files: Sequence[DataFile]) -> None:
+    """Raise FilesDamaged unless each file is whole."""
+    if damaged := [path for file in files if not is_whole(path := table.spec.path / file.path)]:
         raise FilesDamaged(table.spec.name, damaged)
-
-
-def _can_be_copied(compacted: CompactedTable, group: Sequence[DataFile]) -> bool:
-    """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day."""
-    if any("_batch_id" not in file.high for file in group):
-        return False
-    if sum(file.size for file in group) < LEAST_COPIED * len(group):
-        return False
-    if any(named_checksum(file.path) is None for file in group):
-        # Reading it in full shows whether it is damaged.
-        return False
-    is_in_order = all(last_batch(file) < first_batch(following) for file, following in pairwise(group))
-    if not is_in_order or (compacted.day and not are_of_one_day(group, compacted.day)):
-        return False
-    return have_same_columns([compacted.table.spec.path / file.path for file in group])
-
-
-def _write_rows(compacted: CompactedTable, group: Sequence[DataFile], folder: Path, session: DuckSessions) -> None:
-    """Write the rows of a group in the table's order, a file for each day if the table is divided so."""
-    with session() as duck:
-        duck.view_table("small", compacted.table, group)
-        column = compacted.day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
-        for number, condition in enumerate(_days(duck, column)):
-            ordered = f" order by {', '.join(map(sql_identifier, compacted.order))}" if compacted.order else ""
-            duck.save_file(f"select * from small{condition}{ordered}", folder / f"part-{number}.parquet")
 
 
 def commit_group(table: Table, added: Sequence[DataFile], group: Sequence[DataFile]) -> None:
@@ -378,12 +317,3 @@ def discard_files(table: Table, files: Sequence[DataFile]) -> None:
     """Delete files that were written and never committed."""
     for file in files:
         (table.spec.path / file.path).unlink(missing_ok=True)
-
-
-def _days(duck: DuckSession, column: str) -> list[str]:
-    """Return a condition for each day that the rows of `small` have; one that holds for all without a column."""
-    if not column:
-        return [""]
-    day = f"date_trunc('day', {sql_identifier(column)})"
-    days = duck.rows(f"select distinct {day}::varchar from small order by all")
-    return [f" where {day}::varchar is not distinct from {sql_literal(d) if d else 'null'}" for (d,) in days]

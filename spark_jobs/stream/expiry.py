@@ -7,7 +7,6 @@ table, which names them. After a crash the next check finds what is left.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 from include.declare.dataset import load_release_start
 from include.ground import delta_log
@@ -29,14 +26,13 @@ from include.plans.lookup import open_plans
 from include.read.publication import read_publication
 from include.read.publish_to_store import remove_stored_files
 from include.state.lease import is_free
-from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
+from spark_jobs.backends.backend import Sql, Transaction
 from spark_jobs.backends.release import Release, refined_batch, tables_of, unfinished_run
 from spark_jobs.layers.silver_tables import expiry_ids, first_unexpired_batch
 from spark_jobs.stream.back_off import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.stream.publication import publication_of
-from spark_jobs.tables.batches import batch_commit, last_batch, metadata_of
-from spark_jobs.tables.data_files import DataFile
-from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.batches import batch_commit, metadata_of
+from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.log_lines import error_reason, log_line
 
@@ -237,7 +233,7 @@ def expire_batches(
     if any(each.table.startswith("silver.") for each in done):
         for release in releases:
             writer = release.writer
-            release.local.identities.drop_expired(_ends(writer.bronze, first_unexpired_batch(writer, "silver")))
+            release.backend.drop_expired(writer, _ends(writer.bronze, first_unexpired_batch(writer, "silver")))
     return done
 
 
@@ -321,19 +317,11 @@ def _ends(bronze: Table, before: int) -> dict[int, int]:
 
 
 def _expire(each: _ExpiringTable, release: Release) -> Expired:
-    table, files = each.table, each.table.batch_files(0, each.before - 1)
-    kept = [file for file in files if last_batch(file) >= each.before]
-    attempt = table.attempt_folder(f"expired-{each.before}-{table.version}")
-    shutil.rmtree(attempt, ignore_errors=True)
-    with duckdb_session() as duck:
-        duck.view_table("old", table, files)
-        counts = _counts(duck, each)
-        for number, file in enumerate(kept):
-            _write_kept(duck, each, file, attempt / f"{number}")
-    added = table.written_files(attempt) if kept else []
+    table = each.table
+    with release.backend.sql() as sql:
+        sql.view_table("old", table, table.batch_files(0, each.before - 1))
+        counts = _counts(sql, each)
     rows = sum(counts["rows_by_partition"].values())
-    if sum(file.rows for file in files) - sum(file.rows for file in added) != rows:
-        raise RowsUnaccounted(table.spec.name, (0, each.before - 1), "files of expired batches do not add up")
     metadata = {
         "dataset": release.dataset.name,
         "table": table.spec.name,
@@ -344,37 +332,21 @@ def _expire(each: _ExpiringTable, release: Release) -> Expired:
         "total": table.rows - rows,
         **counts,
     }
-    table.commit(each.app_id, each.before, metadata, added, files)
+    order = ("_batch_id", each.partition, each.offset)
+    release.backend.expire(table, each.before, order, Transaction(each.app_id, each.before), metadata)
     return Expired(table.spec.name, each.first, each.before, rows)
 
 
-def _counts(duck: DuckSession, each: _ExpiringTable) -> dict[str, dict[str, int]]:
+def _counts(sql: Sql, each: _ExpiringTable) -> dict[str, dict[str, int]]:
     """Return the rows that expire by partition, and of rejected also by disposition and reason."""
-    duck.view_query("expiring", f"select * from old where _batch_id < {each.before}")
+    sql.view_query("expiring", f"select * from old where _batch_id < {each.before}")
     partition = sql_identifier(each.partition)
-    queries = {"rows_by_partition": f"select {partition}::varchar, count(*) from expiring group by all"}
+    queries = {"rows_by_partition": f"select cast({partition} as string), count(*) from expiring group by {partition}"}
     if each.table.spec.name.startswith("rejected."):
-        queries["dispositions"] = "select disposition, count(*) from expiring group by all"
-        queries["reasons"] = REASONS
-    return {name: dict(duck.rows(f"{sql} order by all")) for name, sql in queries.items()}
-
-
-# Each reason once a record, as a run counts them.
-REASONS = """
-select rule, count(*)
-from (select unnest(list_distinct(list_transform(reasons, lambda reason: reason.rule))) as rule from expiring)
-group by all
-"""
-
-
-def _write_kept(duck: DuckSession, each: _ExpiringTable, file: DataFile, folder: Any) -> None:
-    """Write the rows of a file that do not expire."""
-    spec, view = each.table.spec, f"kept_{folder.name}"
-    path = folder / f"{spec.partition}={quote(file.partition_text, safe='')}"
-    path.mkdir(parents=True)
-    duck.view_table(view, each.table, [file])
-    order = ", ".join(map(sql_identifier, ("_batch_id", each.partition, each.offset)))
-    duck.save_file(f"select * from {view} where _batch_id >= {each.before} order by {order}", path / "part.parquet")
+        queries["dispositions"] = "select disposition, count(*) from expiring group by disposition"
+        # Each reason once a record, as a run counts them.
+        queries["reasons"] = f"select rule, count(*) from (select {sql.rules} as rule from expiring) group by rule"
+    return {name: dict(sql.rows(f"{query} order by all")) for name, query in queries.items()}
 
 
 def _offsets(bronze: Table, first: int, before: int) -> dict[str, list[int]]:

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -116,6 +117,7 @@ def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveRel
     status.ingested_batch = ingest.last_batch
     status.refined_batch = max(status.refined_batch, refined)
     status.ingested = dict(ingest.ingested)
+    status.left_to_spark = dict(sum((each.release.needed_spark for each in active.all_releases), Counter()))
     status.rates["ingest"] = round(ingest.rows / ingest.seconds, 1) if ingest.seconds else 0.0
     try:
         topic = ingest.dataset.pipeline.topic

@@ -117,7 +117,7 @@ def _compact(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
 
 
 def _rebuild_identities(active: ActiveReleases, _: OwnerRequest) -> Mapping[str, Any]:
-    return {each.name: each.release.local.identities.rebuild() for each in active.all_releases}
+    return {each.name: each.release.backend.rebuild_identities(each.release.writer) for each in active.all_releases}
 
 
 def _patch(active: ActiveReleases, request: OwnerRequest) -> Mapping[str, Any]:

@@ -15,9 +15,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
-import duckdb
-
-from include.ground.durable_files import is_whole
 from include.ground.errors import Transient
 from include.ground.kafka import KafkaRefused, TopicMissing
 from include.ground.paths import reading_lock_path
@@ -26,7 +23,7 @@ from include.observe.ended_plans import delete_moved, move_ended, pass_over
 from include.plans.lookup import advance_index, plan_ids_of_data
 from include.read.publication import NothingPublished
 from include.state.lease import is_free
-from spark_jobs.backends.local.duckdb_session import background_session
+from spark_jobs.backends.backend import FilesDamaged
 from spark_jobs.backends.release import Release, refined_batch, tables_of
 from spark_jobs.stream.back_off import PAUSE_AFTER_FAILURE, SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.stream.compaction import (
@@ -34,7 +31,6 @@ from spark_jobs.stream.compaction import (
     MEGABYTE,
     CompactedTable,
     CompactionPolicy,
-    FilesDamaged,
     commit_group,
     compact_group,
     discard_files,
@@ -169,8 +165,6 @@ class AutomaticRemoval(AutomaticStep):
 
 LARGE_GROUP = 2 * MEGABYTE
 """Groups of this size or larger are written by a thread: 30 MB of bronze would delay readers by more than a second."""
-UNREADABLE = (duckdb.Error, FilesDamaged)
-"""What a damaged file causes."""
 NICENESS = 5
 """Of that thread: a run that needs the processor comes first."""
 
@@ -251,7 +245,7 @@ class AutomaticCompaction(AutomaticStep):
         self._in_progress, self._tried = None, table.spec.path
         try:
             added = written.result()
-        except UNREADABLE as error:
+        except FilesDamaged as error:
             self._leave_out(table, group, error)
             return True
         if _is_current(table, group, tables):
@@ -291,32 +285,22 @@ class AutomaticCompaction(AutomaticStep):
             self._contended.discard(path)
             try:
                 compact_group(compacted, group)
-            except UNREADABLE as error:
+            except FilesDamaged as error:
                 self._leave_out(compacted.table, group, error)
             return
-        written = self._writer.submit(write_group, compacted, group, background_session)
+        written = self._writer.submit(write_group, compacted, group, aside=True)
         self._in_progress = GroupInProgress(compacted.table, group, written)
 
-    def _leave_out(self, table: Table, group: Sequence[DataFile], error: Exception) -> None:
-        """Leave damaged files of a group out until the next look: they must not block the healthy ones.
-
-        Raises the error if no file is damaged: the disk may be full, for example.
-        """
-        damaged = [path for path in _paths(table, group) if not is_whole(path)]
-        if not damaged:
-            raise error
-        names = ", ".join(path.name for path in damaged)
-        log_line(f"compaction of {table.spec.name} leaves out {len(damaged)} of {len(group)} files: {names}", error)
-        self._unreadable.update(damaged)
+    def _leave_out(self, table: Table, group: Sequence[DataFile], error: FilesDamaged) -> None:
+        """Leave damaged files of a group out until the next look: they must not block the healthy ones."""
+        names = ", ".join(path.name for path in error.paths)
+        log_line(f"compaction of {table.spec.name} leaves out {len(error.paths)} of {len(group)} files: {names}", error)
+        self._unreadable.update(error.paths)
 
 
 def declared_compaction(settings: Settings) -> AutomaticCompaction:
     """Return the compaction that the settings declare."""
     return AutomaticCompaction(replace(AUTOMATIC, min_files=settings.compaction_files))
-
-
-def _paths(table: Table, group: Sequence[DataFile]) -> list[Path]:
-    return [table.spec.path / file.path for file in group]
 
 
 def _is_current(table: Table, group: Sequence[DataFile], tables: Iterable[CompactedTable]) -> bool:

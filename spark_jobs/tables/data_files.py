@@ -307,3 +307,16 @@ def _stat(value: int | str | datetime | date, round_up: timedelta) -> int | str:
         # `strftime` writes the year 1 as `1`.
         return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
     return value.isoformat() if isinstance(value, date) else value
+
+
+def are_of_one_day(files: Iterable[DataFile], column: str) -> bool:
+    """Return whether all rows of the files have one day of `column`, by their bounds."""
+    days = {day_of(bound) for file in files for bound in (file.low.get(column), file.high.get(column))}
+    return len(days) == 1 and None not in days
+
+
+def day_of(bound: object) -> date | None:
+    """Return the day of a bound that is a time or a date."""
+    if isinstance(bound, datetime):
+        return bound.date()
+    return bound if isinstance(bound, date) else None

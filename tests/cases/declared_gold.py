@@ -22,7 +22,9 @@ METER = Path(__file__).parents[1] / "recovery" / "datasets" / "meter"
 MIDNIGHT = datetime(2024, 2, 27, tzinfo=UTC)
 
 
-def meter_release(spark: SparkSession, folder: Path, gold: str, queries: dict[str, str] | None = None) -> SmallRelease:
+def meter_release(
+    spark: SparkSession, folder: Path, gold: str, queries: dict[str, str] | None = None, backend: str = "auto"
+) -> SmallRelease:
     """Return a release in `folder` whose gold is declared by the YAML `gold`; `queries` are texts by file name."""
     declared = folder / "declared" / "meter"
     shutil.copytree(METER, declared, ignore=shutil.ignore_patterns("__pycache__", "cases"))
@@ -30,7 +32,7 @@ def meter_release(spark: SparkSession, folder: Path, gold: str, queries: dict[st
         (declared / "gold" / name).write_text(text)
     pipeline = declared / "pipeline.yaml"
     pipeline.write_text(pipeline.read_text().partition("\ngold:\n")[0] + "\ngold:\n" + gold)
-    return small_release(spark, Settings(state=folder / "state"), "meter", declared)
+    return small_release(spark, Settings(state=folder / "state", backend=backend), "meter", declared)
 
 
 def reading(device: str, minute: float, litres: int) -> Record:

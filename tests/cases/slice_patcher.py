@@ -55,7 +55,9 @@ class SlicePatcher:
         records = slice_records(production.settings, release, selection, published, folder)
         rebuilt = rebuild_slice(release, records, selection, folder)
         gold = {
-            t.table.spec.name: rebuild_gold(t, release.writer.silver, folder, published.batch, complete)
+            t.table.spec.name: rebuild_gold(
+                release.backend, t, release.writer.silver, folder, published.batch, complete
+            )
             for t in release.gold
         }
         patch = Patch(plan, folder, published.batch, PatchDirection.APPLY, selection.reference)
@@ -79,7 +81,7 @@ class SlicePatcher:
 def copy_release(release: SmallRelease, state: Path) -> SmallRelease:
     """Copy the state folder and return its release: cheaper than refining the same batches again."""
     shutil.copytree(release.settings.state, state)
-    settings, ends = Settings(state=state), dict(release.ends)
+    settings, ends = Settings(state=state, backend=release.settings.backend), dict(release.ends)
     return SmallRelease(release.spark, settings, release.dataset, release.epoch, ends, release.batches)
 
 

@@ -26,9 +26,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Every group is large; the thread waits for the event before it writes one."""
     opened = threading.Event()
 
-    def wait_and_write(compacted: CompactedTable, group: Sequence[DataFile], *session: Any) -> list[DataFile]:
+    def wait_and_write(compacted: CompactedTable, group: Sequence[DataFile], **aside: Any) -> list[DataFile]:
         assert opened.wait(60)
-        return write_group(compacted, group, *session)
+        return write_group(compacted, group, **aside)
 
     monkeypatch.setattr(upkeep, "LARGE_GROUP", 1)
     monkeypatch.setattr(upkeep, "write_group", wait_and_write)

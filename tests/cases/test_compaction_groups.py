@@ -124,7 +124,7 @@ def test_table_whose_row_groups_are_copied_has_its_files_in_order(
     monkeypatch.setattr(type(bronze.table), "files", lambda _: divided)
     monkeypatch.setattr(compaction, "last_batch", lambda _: 0)
     assert bronze.groups(AUTOMATIC) == [divided]
-    assert replace(bronze, spark=None).groups(AUTOMATIC) != [divided]
+    assert replace(bronze, in_order=False).groups(AUTOMATIC) != [divided]
 
 
 def test_small_files_are_grouped_by_partition_and_size() -> None:

@@ -16,6 +16,7 @@ from small_release import Record, SmallRelease
 
 from include.read.memory_database import memory_database
 from spark_jobs.backends.local import gold as embedded_gold
+from spark_jobs.backends.local.backend import adopted
 from spark_jobs.backends.local.duckdb_session import SMALL_RUN, DuckSession
 from spark_jobs.layers import gold_layer
 from spark_jobs.layers.gold_layer import GoldFailed
@@ -85,9 +86,9 @@ def batches(rows: int, seed: int) -> list[list[Record]]:
 
 def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_spark: bool) -> dict[str, pl.DataFrame]:
     """Return all columns but sketches of gold after the batches, by table; DuckDB merges every table, or none."""
-    assert release.release.local.plans.keys() == {target.gold.name for target in release.release.gold}
+    assert adopted(release.release.writer).plans.keys() == {target.gold.name for target in release.release.gold}
     if by_spark:
-        release.release = replace(release.release, writer=replace(release.release.local, plans={}))
+        release.release = replace(release.release, writer=replace(adopted(release.release.writer), plans={}))
     for batch in records:
         release.take(batch)
     tables = {target.gold.name: release.read(target.table.spec.name) for target in release.release.gold}

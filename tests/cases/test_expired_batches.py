@@ -29,6 +29,7 @@ from include.observe.ledger_reader import open_reader
 from include.observe.ledger_writer import rebuild
 from include.read.publication import publish, read_publication, tables_of
 from include.read.published_tables import PinnedTables, first_unexpired_batch
+from spark_jobs.backends.local.backend import adopted
 from spark_jobs.backends.release import pinned_release
 from spark_jobs.history.rebuild_gold import GrainsExpired
 from spark_jobs.history.rebuild_slice import OriginalsExpired
@@ -285,9 +286,9 @@ def test_totals_count_the_rows_that_are_left(release: SmallRelease) -> None:
 
 
 def test_duplicates_of_kept_records_are_found_and_the_index_forgets_the_rest(release: SmallRelease) -> None:
-    release.release.local.identities.rebuild()
+    adopted(release.release.writer).identities.rebuild()
     expire(release)
-    assert release.release.local.identities.rebuild() == 9
+    assert adopted(release.release.writer).identities.rebuild() == 9
     release.take([dated(reading(13, 7), 8), dated(reading(40, 7), 8)])
     assert release.rejected().filter(pl.col("disposition") == "duplicate").height == 1
     assert release.silver().height == 10

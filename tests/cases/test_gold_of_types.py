@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
 from include.ground.settings import Settings
+from spark_jobs.backends.local.backend import adopted
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DECLARED = {
@@ -147,9 +148,9 @@ def released(spark: SparkSession, folder: Path, *, by_spark: bool) -> SmallRelea
     (declared / "pipeline.yaml").write_text(PIPELINE + "".join(tables.values()))
     (declared / "silver.py").write_text(SILVER)
     release = small_release(spark, Settings(state=folder / "state"), "kinds", declared)
-    assert set(release.release.local.plans) == set(IN_DUCKDB)
+    assert set(adopted(release.release.writer).plans) == set(IN_DUCKDB)
     if by_spark:
-        release.release = replace(release.release, writer=replace(release.release.local, plans={}))
+        release.release = replace(release.release, writer=replace(adopted(release.release.writer), plans={}))
     for batch in batches():
         release.take(batch)
     assert release.rejected().height == 0

@@ -14,6 +14,7 @@ from small_release import Record, small_release
 from include.declare.payloads import framed
 from include.ground.settings import Settings
 from spark_jobs.backends.local import prepared_query as prepared_silver
+from spark_jobs.backends.local.backend import adopted
 from spark_jobs.backends.local.validation import begin_full_validation
 
 TRADE = {"trade_id": "t1", "tradedAt": "2026-11-30T12:00:00Z", "quantity": 3}
@@ -30,7 +31,7 @@ def test_json_behind_a_schema_id_is_validated_as_json(
         begun = begin_full_validation(spark, release.settings, release.dataset)
         wait(begun.values())
         monkeypatch.setattr(prepared_silver, "row_projection", lambda *_: pytest.fail("it was built again"))
-        release.release.local.prepared.expect(begun)
+        adopted(release.release.writer).prepared.expect(begun)
     plain, escaped = json.dumps(TRADE), json.dumps(TRADE | {"trade_id": "tΩ"})
     release.take(
         [

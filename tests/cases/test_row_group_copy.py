@@ -15,18 +15,18 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
+from spark_jobs.backends.backend import FilesDamaged
+from spark_jobs.backends.local import rewrites
 from spark_jobs.backends.local.duckdb_session import duckdb_session, write_partitioned
 from spark_jobs.backends.local.row_group_copy import copy_row_groups, have_same_columns
 from spark_jobs.stream import compaction
 from spark_jobs.stream.compaction import (
     CompactedTable,
-    FilesDamaged,
-    are_of_one_day,
     compact_tables,
     compactable_tables,
 )
 from spark_jobs.tables.batches import first_batch, last_batch
-from spark_jobs.tables.data_files import DataFile, ParquetWriting, write_parquet
+from spark_jobs.tables.data_files import DataFile, ParquetWriting, are_of_one_day, write_parquet
 
 
 @pytest.mark.parametrize("layer", ["bronze", "silver"])
@@ -52,7 +52,7 @@ def copied_group(
     release: SmallRelease, monkeypatch: pytest.MonkeyPatch, layer: str
 ) -> tuple[CompactedTable, list[DataFile]]:
     """Return a table of the layer and a group of its files, which are of one day and count as large."""
-    monkeypatch.setattr(compaction, "LEAST_COPIED", 0)
+    monkeypatch.setattr(rewrites, "LEAST_COPIED", 0)
     for batch in range(5, 8):
         release.take([reading(40, batch), reading(41, batch + 1)] if batch == 5 else [reading(42 + batch % 2, batch)])
     (found,) = tables_named(release, f"{layer}.meter")
@@ -72,7 +72,7 @@ def test_damage_is_not_compacted(
     patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, layer: str, least: int
 ) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, layer)
-    monkeypatch.setattr(compaction, "LEAST_COPIED", least)
+    monkeypatch.setattr(rewrites, "LEAST_COPIED", least)
     path = compacted.table.spec.path / group[0].path
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -111,7 +111,7 @@ def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.Mo
     compacted, group = copied_group(patcher.production, monkeypatch, "silver")
     assert compaction._can_be_copied(compacted, group)
     if reason == "small":
-        monkeypatch.setattr(compaction, "LEAST_COPIED", 1 << 20)
+        monkeypatch.setattr(rewrites, "LEAST_COPIED", 1 << 20)
     if reason == "out of order":
         group.reverse()
     if reason == "of several days":
@@ -123,9 +123,9 @@ def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.Mo
 def test_small_file_among_large_ones_is_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, "silver")
     sized = [replace(file, size=size) for file, size in zip(group, [900, 300], strict=True)]
-    monkeypatch.setattr(compaction, "LEAST_COPIED", 600)
+    monkeypatch.setattr(rewrites, "LEAST_COPIED", 600)
     assert compaction._can_be_copied(compacted, sized)
-    monkeypatch.setattr(compaction, "LEAST_COPIED", 601)
+    monkeypatch.setattr(rewrites, "LEAST_COPIED", 601)
     assert not compaction._can_be_copied(compacted, sized)
 
 

@@ -18,7 +18,8 @@ from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.read.publication import publish, read_publication
 from include.state.release_files import PatchDirection
-from spark_jobs.history import apply_patch, rebuild_slice
+from spark_jobs.backends.local import rewrites
+from spark_jobs.history import rebuild_slice
 from spark_jobs.history.apply_patch import PatchOutdated
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
@@ -98,7 +99,8 @@ def test_slice_that_loses_a_record_is_refused(patcher: SlicePatcher, monkeypatch
 def test_patch_that_would_lose_a_row_is_refused(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     patch, _, _ = patcher.rebuild(only(TOO_FAR[0]), raise_distance)
     before, versions = visible(patcher.production), patcher.production.versions()
-    monkeypatch.setattr(apply_patch, "REPLACED", f"select * from ({apply_patch.REPLACED}) limit 0")
-    with pytest.raises(PatchOutdated, match="0 rows were to be written instead of 1"):
+    monkeypatch.setattr(rewrites, "REPLACED", f"select * from ({rewrites.REPLACED}) limit 0")
+    with pytest.raises(PatchOutdated) as refused:
         patcher.apply(patch)
+    assert isinstance(refused.value.__cause__, RowsUnaccounted)
     assert (visible(patcher.production), patcher.production.versions()) == (before, versions)

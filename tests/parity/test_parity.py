@@ -57,9 +57,13 @@ def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: 
 
 
 @pytest.fixture
-def other(case: Case, spark: SparkSession, tmp_path: Path) -> SmallRelease:
-    """Return an empty release."""
-    return small_release(spark, Settings(state=tmp_path / "a state"), case.name)
+def other(request: pytest.FixtureRequest, case: Case, spark: SparkSession, tmp_path: Path) -> SmallRelease:
+    """Return an empty release, of the backend that a test names."""
+    backend = getattr(request, "param", "local")
+    return small_release(spark, Settings(state=tmp_path / "a state", backend=backend), case.name)
+
+
+on_each_backend = pytest.mark.parametrize("other", ["local", "spark"], indirect=True)
 
 
 def refined_in_runs(release: SmallRelease, batches: list[Batch], runs: int, rng: np.random.Generator) -> None:
@@ -111,6 +115,7 @@ def test_gold_equals_the_oracle(case: Case) -> None:
     assert case.expected.gold.keys() <= ORACLE.keys()
 
 
+@on_each_backend
 def test_random_batches_and_runs_give_same_contents(case: Case, other: SmallRelease) -> None:
     batches = split_in_order(case.sent, 7, case.rng)
     refined_in_runs(other, batches, 4, case.rng)
@@ -118,12 +123,14 @@ def test_random_batches_and_runs_give_same_contents(case: Case, other: SmallRele
     assert_same_contents(release_contents(other), case.expected)
 
 
+@on_each_backend
 def test_shuffled_deliveries_give_same_contents(case: Case, other: SmallRelease) -> None:
     refined_in_runs(other, deal_out_of_order(case.sent, 4, case.rng), 3, case.rng)
     assert_accounted(other)
     assert_same_contents(release_contents(other), case.expected)
 
 
+@on_each_backend
 def test_events_sent_twice_add_only_duplicates(case: Case, other: SmallRelease) -> None:
     """The producer sends everything twice, the second time from the middle of the first: only rejected grows."""
     half = len(case.sent) // 2

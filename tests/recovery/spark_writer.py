@@ -66,7 +66,7 @@ def write(table: SparkTable, spark: SparkSession, verb: str, batch: int, flag: s
 def answer(table: SparkTable, backend: SparkBackend, command: dict[str, Any]) -> dict[str, Any]:
     name = command.pop("do")
     if name == "claim":
-        backend.claim([table], command["epoch"])
+        table.claim(command["epoch"])
     elif name == "unfenced":
         rows_of(backend.spark, **command).write.format("delta").mode("append").save(str(table.spec.path))
     else:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from preflight_scene import Scene, open_scene
@@ -12,10 +16,12 @@ from preflight_scene import Scene, open_scene
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.state.lease import shared_lock
+from spark_jobs.backends.backend import NeedsSpark, Transaction
+from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.stream import ingest as ingest_module
-from spark_jobs.stream import progress
+from spark_jobs.stream import progress, refine
 from spark_jobs.stream.ingest import Ingest
-from spark_jobs.stream.progress import READABLE_AFTER, has_records
+from spark_jobs.stream.progress import READABLE_AFTER, StatusReporter, has_records
 
 
 @pytest.fixture
@@ -45,6 +51,32 @@ def test_records_behind_an_open_transaction_are_not_waiting(
     ingest = ingest_of(scene, {0: 10, 1: 19})
     ingest.progress = time.monotonic() - READABLE_AFTER - 1
     assert has_records(ingest, {0: 10, 1: 20}) is expected
+
+
+def test_status_counts_the_merges_that_the_backend_left_to_spark(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Unable:
+        def merge(self, *_: object) -> None:
+            raise NeedsSpark("it has too many rows to merge at once")
+
+    merged, table = list[object](), SimpleNamespace(spec=SimpleNamespace(name="gold.small"))
+    release = SimpleNamespace(
+        needed_spark=Counter(), backend=Unable(), writer=None, dataset=SimpleNamespace(name="flights")
+    )
+    monkeypatch.setattr(refine, "merge_by_spark", lambda *given: merged.append(given))
+    target: Any = SimpleNamespace(table=table)
+    for batch in (1, 2):
+        refine._commit_update(release, target, GoldUpdate(), Transaction("gold", batch), {})  # type: ignore[arg-type]
+    assert len(merged) == 2
+    reporter = StatusReporter(tmp_path / "status.json", lambda: True)
+    active: Any = SimpleNamespace(
+        published=SimpleNamespace(release=release), all_releases=[SimpleNamespace(release=release)]
+    )
+    monkeypatch.setattr(progress, "refined_batch", lambda _: 2)
+    monkeypatch.setattr(progress, "log_end_offsets", lambda *_, **__: {})
+    progress.refresh_progress(reporter, ingest_of(scene, {}), active)
+    assert reporter.status.left_to_spark == {"it has too many rows to merge at once": 2}
 
 
 def test_the_batch_after_a_small_one_is_planned_when_the_interval_is_over(scene: Scene) -> None:

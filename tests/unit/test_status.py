@@ -250,7 +250,7 @@ def test_wait_names_the_missing_offsets_at_the_timeout(settings: Settings, broke
 
 def test_open_transaction_is_no_caught_up_stream(settings: Settings, broker: Broker, headrace: CliRunner) -> None:
     Stream(settings).run(0, 0)
-    write_driver_status(settings, os.getpid())
+    write_driver_status(settings, os.getpid(), left_to_spark={"too many rows": 2})
     broker.ends, broker.uncommitted = {"flights": {0: 11, 1: 11}, "weather": {0: 0}}, {1: 550}
     write_run_file(settings, RunFile(BROKER, os.getpid(), started_at(os.getpid()), ["broker"], {"port": 1}))
     lag = observe_progress(settings).datasets[0].lag
@@ -260,6 +260,7 @@ def test_open_transaction_is_no_caught_up_stream(settings: Settings, broker: Bro
     assert "flights: 550 offsets in an open transaction (partition 1: 550)" in waited.output
     shown = json.loads(headrace.invoke(app, ["status", "--json"]).output)
     assert shown["datasets"]["flights"]["lag"] == {"offsets": 0, "seconds": None, "in_open_transactions": 550}
+    assert shown["datasets"]["flights"]["left_to_spark"] == {"too many rows": 2}
     broker.uncommitted = {}
     assert headrace.invoke(app, ["wait", "--caught-up", "--timeout", "0"]).exit_code == 0
 

@@ -2,42 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.backends.backend import DecidedRun, Kind, Metadata, NeedsSpark, Transaction
+from include.declare.dataset import Dataset
+from include.ground.settings import Settings
+from spark_jobs.backends.backend import DecidedRun, Metadata, NeedsSpark, ReplacedGrains, Transaction, ValidatedFiles
+from spark_jobs.backends.local import rewrites
 from spark_jobs.backends.local.bronze import commit_bronze
+from spark_jobs.backends.local.duckdb_session import DuckSession, database_of_many_rows
 from spark_jobs.backends.local.gold import merge
-from spark_jobs.backends.local.runs import LocalRun, NextRun, RunRows, decided_run
+from spark_jobs.backends.local.identities import IdentityLookup, find_duplicates
+from spark_jobs.backends.local.runs import (
+    LocalRun,
+    NextBounds,
+    NextRun,
+    RunRows,
+    ValidatedRun,
+    Validations,
+    decided_run,
+    rejected_rows_sql,
+)
 from spark_jobs.backends.local.tables import LocalTables, local_tables
+from spark_jobs.backends.local.validation import begin_full_validation, validate_files
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import commit_merged
 from spark_jobs.layers.gold_update import GoldUpdate
-from spark_jobs.layers.silver_tables import RefineRun, SilverTables
+from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
 
 
-class LocalBackend:
-    """Arrow and DuckDB over the tables' own files, which this process commits."""
+class LocalSql(DuckSession):
+    """A session of DuckDB."""
 
-    kind: Kind = "local"
-    validates_ahead: bool = True
+    first_reason = "reasons[1]"
+    rules = "unnest(list_distinct([reason.rule for reason in reasons]))"
+    numbers = "unnest(range({}))"
+
+    def view_candidates(self, name: str, writer: SilverTables, given: Sequence[Path]) -> None:
+        """Create the view by the index of identities."""
+        adopted(writer).identities.view_candidates(self, name, given)
+
+    def find_duplicates(self, dataset: Dataset, fresh: str, known: str) -> None:
+        """Make the table by hashes."""
+        find_duplicates(self, dataset, fresh, known)
+
+    def view_rejected(self, name: str, dataset: Dataset) -> None:
+        """Create the view."""
+        self.view_query(name, rejected_rows_sql(dataset))
+
+
+@dataclass(frozen=True)
+class LocalBackend:
+    """Arrow and DuckDB over the tables' own files, which this process commits. `spark` copies row groups."""
+
+    spark: SparkSession | None = None
 
     def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
         """Open or create a table; with a `version` only to read it as it was."""
         return Table(spec, version)
-
-    def claim(self, tables: Iterable[Table], epoch: int) -> None:
-        """Claim the tables that an owner of the other backend has claimed.
-
-        The lease, and where it expires the commit of a new owner, keep earlier owners from the others.
-        """
-        for table in tables:
-            if table.needs_claim:
-                table.claim(epoch)
 
     def ingest(
         self,
@@ -49,15 +78,38 @@ class LocalBackend:
         """Commit a batch of offsets to bronze."""
         return commit_bronze(table, records, batch, validate_source)
 
+    def begin_opening(self, settings: Settings, dataset: Dataset) -> Callable[[SilverTables], None]:
+        """Have a thread plan the full validation: another one plans seconds of other queries meanwhile."""
+        assert self.spark is not None
+        begun = begin_full_validation(self.spark, settings, dataset)
+        return lambda writer: adopted(writer).prepared.expect(begun)
+
+    def run_after(
+        self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations | None
+    ) -> NextRun:
+        """Return what validates the run in a thread."""
+        return NextRun(adopted(writer), ahead, next_bounds, validations)
+
     def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> LocalTables:
         """Return a release's tables with its index, prepared queries and planned merges."""
         return local_tables(writer, gold)
+
+    def apart(self, writer: SilverTables, folder: Path) -> LocalTables:
+        """Return the tables with an index of their own, built from silver's rows."""
+        index = IdentityLookup(writer.dataset, writer.silver, folder / "identities", owns=True)
+        return replace(adopted(writer), staging=folder / "_staging", identities=index)
 
     def decide(
         self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
     ) -> LocalRun:
         """Write a run's files of silver and rejected."""
         return decided_run(adopted(writer), run, following, is_committed=is_committed)
+
+    def validate(
+        self, writer: SilverTables, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
+    ) -> ValidatedFiles:
+        """Validate by prepared queries."""
+        return validate_files(adopted(writer), records, batches, folder, until)
 
     def merge(
         self,
@@ -77,6 +129,44 @@ class LocalBackend:
             raise NeedsSpark("DuckDB has no such keys, measures or refresh")
         rows = decided.rows if isinstance(decided, LocalRun) else RunRows.of_part(tables, update.late)
         merge(tables, target, update, transaction, facts, rows)
+
+    @contextmanager
+    def sql(self) -> Iterator[LocalSql]:
+        """Open a session of DuckDB."""
+        with closing(LocalSql(database_of_many_rows())) as duck:
+            yield duck
+
+    def replace(
+        self, table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Write the files again that have rows to remove."""
+        rewrites.replace(table, month, removed, added, transaction, metadata)
+
+    def replace_grains(
+        self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Write the files of gold again."""
+        rewrites.replace_grains(target, replaced, transaction, metadata)
+
+    def expire(
+        self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Remove whole files, and write those again that have other batches too."""
+        rewrites.expire(table, before, order, transaction, metadata)
+
+    def drop_expired(self, writer: SilverTables, ends: Mapping[int, int]) -> None:
+        """Drop segments of the index."""
+        adopted(writer).identities.drop_expired(ends)
+
+    def rebuild_identities(self, writer: SilverTables) -> int:
+        """Build the index again from silver."""
+        return adopted(writer).identities.rebuild()
+
+    def rewrite(
+        self, table: Table, group: Sequence[DataFile], folder: Path, order: Sequence[str], day: str, *, aside: bool
+    ) -> list[DataFile]:
+        """Copy row groups, or write the rows again by DuckDB."""
+        return rewrites.rewrite(self.spark, table, group, folder, order, day, aside=aside)
 
 
 def adopted(writer: SilverTables) -> LocalTables:

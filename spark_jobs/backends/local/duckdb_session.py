@@ -6,8 +6,8 @@ Only for queries without a dataset's own code (layers/adr-0002). Folders hold on
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from include.ground.sql_quoting import sql_literal
 from include.read.memory_database import memory_database
+from include.read.rejected_records import Position
 from spark_jobs.backends.local.arrow_files import SUFFIX, read_arrow, stage_files
 from spark_jobs.tables.data_files import (
     HIVE_NULL,
@@ -77,6 +78,12 @@ class DuckSession:
     def view_table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
         """Create a view of some of a table's files."""
         self.view_files(name, [table.spec.path / file.path for file in files], table.spec.data_schema)
+
+    def view_places(self, name: str, places: Sequence[Position]) -> None:
+        """Create a view with the columns `partition` and `offset`."""
+        partitions, offsets = zip(*places, strict=True) if places else ((), ())
+        columns = {"partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets, pa.int64())}
+        self.view_arrow(name, pa.table(columns))
 
     def view_arrow(self, name: str, rows: pa.Table) -> None:
         """Create a view of rows in memory."""
@@ -164,7 +171,7 @@ class DuckSession:
 
 
 @cache
-def _database() -> Any:
+def database_of_many_rows() -> Any:
     """Return the database for many rows. Opening one takes longer than most queries of a run; views are per session."""
     return memory_database(MEMORY)
 
@@ -192,7 +199,7 @@ def _background_database() -> Any:
 @contextmanager
 def duckdb_session() -> Iterator[DuckSession]:
     """Open a session and close it at exit."""
-    with closing(DuckSession(_database())) as duck:
+    with closing(DuckSession(database_of_many_rows())) as duck:
         yield duck
 
 
@@ -200,7 +207,7 @@ def duckdb_session() -> Iterator[DuckSession]:
 def session_for(rows: int) -> Iterator[DuckSession]:
     """Open a session for queries over a run of this many rows, and close it at exit."""
     is_small = rows <= SMALL_RUN
-    with closing(DuckSession(_small_database() if is_small else _database(), is_small)) as duck:
+    with closing(DuckSession(_small_database() if is_small else database_of_many_rows(), is_small)) as duck:
         yield duck
 
 
@@ -209,10 +216,6 @@ def background_session() -> Iterator[DuckSession]:
     """Open a session for work that no run waits for, and close it at exit."""
     with closing(DuckSession(_background_database())) as duck:
         yield duck
-
-
-DuckSessions = Callable[[], AbstractContextManager[DuckSession]]
-"""Opens a session: `duckdb_session` or `background_session`."""
 
 
 MOST_OPEN = 64

@@ -366,8 +366,6 @@ def _suspects(duck: DuckSession, identity: str, fresh: str, known: str) -> Words
     return np.union1d(marks[1:][marks[1:] == marks[:-1]], earlier)
 
 
-ORIGINALS = "select * from accepted anti join duplicates using (_partition, _offset)"
-"""SQL for the rows of a view `accepted` that are not duplicates."""
 MARKS = "select _mark from (select hash({identity}) as _mark from {rows})"
 COPIES = """
 with compared as (

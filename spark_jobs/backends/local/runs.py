@@ -23,26 +23,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.declare.dataset import Dataset
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_literal
-from spark_jobs.backends.backend import DecisionCounts, Metadata, NeedsSpark, Transaction
+from spark_jobs.backends.backend import (
+    DecisionCounts,
+    Metadata,
+    NeedsSpark,
+    Transaction,
+    ValidatedFiles,
+    run_records,
+)
 from spark_jobs.backends.local.arrow_files import batches_in_files, no_rows_of_file, rows_in_files
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for, write_partitioned
 from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, identify_files, rank_copies
 from spark_jobs.backends.local.identity_index import Words, are_in, packed_places, places_in
 from spark_jobs.backends.local.tables import LocalTables
-from spark_jobs.backends.local.validation import ValidatedFiles, validate_files
+from spark_jobs.backends.local.validation import validate_files
 from spark_jobs.layers.gold_update import SilverPart
 from spark_jobs.layers.silver_tables import (
-    ARRIVAL_MONTH_IN_SQL,
-    FIRST_MONTH,
-    LAST_MONTH,
-    MONTH,
     Inheritance,
+    Month,
     RefineRun,
     SilverTables,
     first_unexpired_batch,
@@ -55,6 +58,8 @@ from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.spark_files import parquet_files, write_folder
 
 Batches = tuple[int, int]
+NextBounds = Callable[[int], Batches | None]
+"""Returns the batches of the run after a batch, None as long as that run is not to be validated ahead."""
 POLL_SECONDS = 0.01
 """How often the next run's batches are looked for while the current run is written."""
 
@@ -99,7 +104,7 @@ def validate_run(
     folder = writer.staging / f"b{batches[1]:08d}"
     until = writer.decisions.until() if decided_until is None else decided_until
     sources = bronze_files(writer, batches)
-    records = run_records(writer, batches, folder / "records")
+    records = run_records(duckdb_session, writer.bronze, batches, folder / "records")
     schemas = writer.payloads.learn(records) if schemas_until is None else schemas_until
     files = validate_files(writer, records, batches, folder / "validated", until, schemas=schemas, with_inputs=True)
     count = rows_in_files(records)
@@ -110,20 +115,6 @@ def validate_run(
 def bronze_files(writer: LocalTables, batches: Batches) -> tuple[str, ...]:
     """Return the paths of the bronze files that may have rows of these batches."""
     return tuple(file.path for file in writer.bronze.batch_files(*batches))
-
-
-def run_records(writer: LocalTables, batches: Batches, folder: Path) -> list[Path]:
-    """Return files with exactly the bronze rows of `batches`; `folder` gets those of files that have other batches."""
-    bronze, files = writer.bronze, writer.bronze.batch_files(*batches)
-    mixed = [file for file in files if not file.lies_within("_batch_id", *batches)]
-    paths = [bronze.spec.path / file.path for file in files if file not in mixed]
-    if not mixed:
-        return paths
-    first, last = batches
-    with duckdb_session() as duck:
-        duck.view_table("mixed", bronze, mixed)
-        duck.save_records(f"select * from mixed where _batch_id between {first} and {last}", folder)
-    return [*paths, *parquet_files(folder)]
 
 
 class Validations(Protocol):
@@ -141,14 +132,13 @@ class NextRun:
 
     It commits nothing (adr-0015). `finish` waits for the thread, so nothing else of a driver runs meanwhile.
     `validated`: what the run before has made of the current run; afterwards that of the next run, None without one.
-    `bounds_after` returns the batches of the run after a batch, None as long as that run is not to be validated ahead.
     """
 
     def __init__(
         self,
         writer: LocalTables,
         validated: ValidatedRun | None,
-        bounds_after: Callable[[int], Batches | None],
+        bounds_after: NextBounds,
         validations: Validations | None = None,
     ) -> None:
         self.validated = validated
@@ -290,7 +280,9 @@ def _written(
 ) -> LocalRun:
     accepted = validated.files.accepted
     with session_for(validated.rows_in) as duck:
-        view_run(duck, tables, validated.files, validated.rows, run.first)
+        duck.view_files("invalid", validated.files.invalid, tables.validated_schema)
+        tables.identities.view_candidates(duck, "candidates", accepted, validated.rows)
+        duck.view_query("known", f"select * from candidates where _batch_id < {run.first}")
         rank_copies(duck, tables.dataset, "candidates_sharing", "known")
         rejected_rows = duck.arrow(rejected_rows_sql(tables.dataset))
         duplicates = places_of(duck, "duplicates")
@@ -329,11 +321,11 @@ def _inherited(
     if run.last >= inheritance.until:
         why = f"batches before {inheritance.until} are inherited, later ones validated: a run cannot do both"
         raise RowsUnaccounted(tables.silver.spec.name, batches, why)
-    arrival = F.greatest(F.least(F.date_format("first_seen", "yyyy-MM"), F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
+    arrival = Month("first_seen", is_arrival=True)
     rejected = _inherited_rows(tables, inheritance.rejected, tables.rejected, arrival, batches, folder)
     silver = committed
     if silver is None:
-        month = F.date_format(tables.dataset.pipeline.event_time, "yyyy-MM")
+        month = Month(tables.dataset.pipeline.event_time)
         silver = _inherited_rows(tables, inheritance.silver, tables.silver, month, batches, folder)
     rows_in = count_rows(tables.bronze, *batches)
     if run.first < first_unexpired_batch(tables, "bronze"):
@@ -345,21 +337,8 @@ def _inherited(
     return LocalRun(tables, silver, rejected, counts, RunRows(tables, silver, batches, None))
 
 
-def view_run(
-    duck: DuckSession, writer: LocalTables, files: ValidatedFiles, rows: IdentifiedRows | None, first: int
-) -> None:
-    """Create views: `invalid` records of the run, `known` rows of silver before batch `first`.
-
-    View `candidates_sharing`, if the accepted are given as `rows`: those that may share an identity with a known row
-    or with each other.
-    """
-    duck.view_files("invalid", files.invalid, writer.validated_schema)
-    writer.identities.view_candidates(duck, "candidates", files.accepted, rows)
-    duck.view_query("known", f"select * from candidates where _batch_id < {first}")
-
-
 def _inherited_rows(
-    writer: SilverTables, source: Table, target: Table, month: Column, batches: tuple[int, int], folder: str
+    writer: SilverTables, source: Table, target: Table, month: Month, batches: tuple[int, int], folder: str
 ) -> list[DataFile]:
     files = source.batch_files(*batches)
     if not files:
@@ -369,17 +348,18 @@ def _inherited_rows(
         F.col(field.name) if field.name in known else F.lit(None).try_cast(field.dataType).alias(field.name)
         for field in target.spec.data_schema.fields
     ]
-    return target.write(rows.select(*columns, month.alias(MONTH)), folder)
+    return target.write(rows.select(*columns, month.column), folder)
 
 
 def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dict[str, datetime]:
-    """Return the greatest event time of each partition; a file may hold rows of several, so bounds do not tell."""
+    """Return the greatest event time of each partition that has one; a file may hold rows of several partitions."""
     latest: dict[str, datetime] = {}
     for file in files:
         rows = pq.ParquetFile(silver.spec.path / file.path).read(columns=["_partition", column])
         for found in rows.group_by("_partition").aggregate([(column, "max")]).to_pylist():
             partition, high = str(found["_partition"]), found[f"{column}_max"]
-            latest[partition] = max(latest.get(partition, high), high)
+            if high is not None:
+                latest[partition] = max(latest.get(partition, high), high)
     return latest
 
 
@@ -392,7 +372,7 @@ def rejected_rows_sql(dataset: Dataset) -> str:
 
 
 def _rejected_rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
-    version, month = sql_literal(dataset.contract.version), ARRIVAL_MONTH_IN_SQL.format(time="_timestamp")
+    version, month = sql_literal(dataset.contract.version), Month("_timestamp", is_arrival=True).in_duckdb
     return REJECTED_ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version, month=month)
 
 

@@ -29,6 +29,7 @@ from include.ground.record_coordinates import POSITION
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_literal
 from include.read.rejected_records import DecidedRecord, Position
+from spark_jobs.backends.backend import ValidatedFiles
 from spark_jobs.backends.local.arrow_files import batches_in_files, rows_in_files, rows_in_folder, stage_files
 from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.local.identity_index import Words, are_in, places_in, unpacked_places
@@ -103,20 +104,6 @@ KAFKA_POSITION = ", ".join(f'"{name}"' for name in POSITION_IN_BRONZE)
 MOST_ROWS_HERE = 500
 """Records that this thread validates in full while it would wait for tasks; more are divided among tasks."""
 RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
-
-
-@dataclass(frozen=True)
-class ValidatedFiles:
-    """Valid records as rows of silver, month included; the others with their reasons.
-
-    The accepted may still contain duplicates. `warnings`: counted among the accepted. `has_inputs`: the accepted also
-    have the inputs of gold.
-    """
-
-    accepted: tuple[Path, ...]
-    invalid: tuple[Path, ...]
-    warnings: Counts = field(default_factory=dict)
-    has_inputs: bool = False
 
 
 @dataclass

@@ -16,24 +16,23 @@ from functools import partial, reduce
 from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
+from include.declare.dataset import Dataset
 from include.declare.event_times import after, before
 from include.ground.record_coordinates import COORDINATES, POSITION, RANK
 from spark_jobs.backends.backend import DecisionCounts, Metadata, Transaction
 from spark_jobs.backends.spark.figures import figures
 from spark_jobs.backends.spark.isolate import failing_records, without_failing
-from spark_jobs.backends.spark.spark_table import SparkTable
+from spark_jobs.backends.spark.spark_table import own
 from spark_jobs.contract.validator import REASONS
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.layers.run_inputs import validate_with_decisions
 from spark_jobs.layers.silver_tables import (
-    FIRST_MONTH,
-    LAST_MONTH,
-    MONTH,
     Inheritance,
+    Month,
     RefineRun,
     SilverTables,
     dated,
@@ -62,21 +61,16 @@ class SparkRun:
 
     def commit_silver(self, transaction: Transaction, metadata: Metadata) -> None:
         """Commit the accepted rows."""
-        _append(self.writer.silver, self.accepted, transaction, metadata)
+        own(self.writer.silver).append(self.accepted, transaction, metadata)
 
     def commit_rejected(self, transaction: Transaction, metadata: Metadata) -> None:
         """Commit the rejected rows."""
-        _append(self.writer.rejected, self.rejected, transaction, metadata)
+        own(self.writer.rejected).append(self.rejected, transaction, metadata)
 
     def release(self) -> None:
         """Free the blocks."""
         for frame in self.held:
             frame.unpersist()
-
-
-def _append(table: Table, rows: DataFrame, transaction: Transaction, metadata: Metadata) -> None:
-    assert isinstance(table, SparkTable), f"{table.spec.name} was opened by another backend"
-    table.append(rows, transaction, metadata)
 
 
 @dataclass(frozen=True)
@@ -139,11 +133,12 @@ def _decided(decision: _Decision, validated: DataFrame) -> SparkRun:
         return _decided(decision, decision.hold(without_failing(validated, failing)))
     duplicates = decision.hold(_duplicates(decision, rows, found))
     count = duplicates.count()
-    invalid = _rejected(writer, validated.where(F.size("_reasons") > 0), "invalid", F.col("_reasons"))
+    dataset = writer.dataset
+    invalid = rejected_rows(dataset, validated.where(F.size("_reasons") > 0), "invalid", F.col("_reasons"))
     if count:
         rows = rows.join(_small(duplicates.select(*POSITION), count), list(POSITION), "left_anti").select(*rows.columns)
         found = replace(found, latest=_latest(writer, rows), accepted=found.accepted - count)
-        again = _rejected(writer, duplicates, "duplicate", _duplicate_of(writer))
+        again = rejected_rows(dataset, duplicates, "duplicate", duplicate_of(dataset))
         rejected, reasons = invalid.unionByName(again), {**found.reasons, "duplicate": count}
         dispositions = {**found.dispositions, "duplicate": count}
     else:
@@ -195,9 +190,8 @@ def _counted(decision: _Decision, validated: DataFrame, rows: DataFrame) -> _Fou
     place, none = F.xxhash64(*POSITION), F.array().cast("array<string>")
     whole = F.xxhash64(*(name for name in rows.columns))
     # The hash of a row has all its columns computed: silver.py fails here on a record, not while its rows are written.
-    made = rows.select(
-        "_partition", none.alias("_rules"), _time(writer).alias(TIME), whole.alias("_row"), place.alias("_place")
-    )
+    time = F.unix_micros(writer.dataset.pipeline.event_time).alias(TIME)
+    made = rows.select("_partition", none.alias("_rules"), time, whole.alias("_row"), place.alias("_place"))
     rules, nothing = F.array_distinct(F.transform("_reasons", lambda reason: reason["rule"])), F.lit(None).cast("long")
     records = validated.select(
         "_partition", rules.alias("_rules"), nothing.alias(TIME), nothing.alias("_row"), place.alias("_place")
@@ -206,7 +200,7 @@ def _counted(decision: _Decision, validated: DataFrame, rows: DataFrame) -> _Fou
     sums = both.groupBy("_made", "_partition", "_rules").agg(
         F.count(F.lit(1)).alias("rows"),
         F.bit_xor("_place").alias("places"),
-        F.min(TIME).alias("low"),
+        F.min(F.coalesce(TIME, F.lit(0).cast("long"))).alias("low"),
         F.max(TIME).alias("high"),
         F.max("_row"),
     )
@@ -220,9 +214,8 @@ def _counted(decision: _Decision, validated: DataFrame, rows: DataFrame) -> _Fou
         reasons.update({rule: group["rows"] for rule in group["_rules"] if not group["_made"]})
     accepted = sum(group["rows"] for group in made_of)
     dispositions = {"invalid": rows_in - accepted} if rows_in > accepted else {}
-    latest = {str(group["_partition"]): EPOCH + group["high"] * MICROSECOND for group in made_of}
-    bounds = (min(group["low"] for group in made_of), max(group["high"] for group in made_of)) if made_of else None
-    return _Found(rows_in, accepted, dict(reasons), dispositions, latest, bounds)
+    bounds = (min(group["low"] for group in made_of), max(group["high"] or 0 for group in made_of)) if made_of else None
+    return _Found(rows_in, accepted, dict(reasons), dispositions, _latest_of(made_of), bounds)
 
 
 def _sums(groups: Sequence[Any]) -> tuple[int, int]:
@@ -261,7 +254,12 @@ def _duplicates(decision: _Decision, rows: DataFrame, found: _Found) -> DataFram
     both = fresh.withColumn("_fresh", F.lit(True)).unionByName(
         earlier.withColumn("_fresh", F.lit(False)), allowMissingColumns=True
     )
-    same = Window.partitionBy(MARK, *identity).orderBy(*RANK)
+    return copies(both, [MARK, *identity])
+
+
+def copies(both: DataFrame, identity: Sequence[str]) -> DataFrame:
+    """Return the coordinates of the rows marked `_fresh` whose identity an earlier row has, and that row's."""
+    same = Window.partitionBy(*identity).orderBy(*RANK)
     ranked = both.select(
         *COORDINATES,
         "_fresh",
@@ -291,8 +289,14 @@ def _small(rows: DataFrame, count: int) -> DataFrame:
 
 
 def _latest(writer: SilverTables, rows: DataFrame) -> dict[str, datetime]:
-    found = figures(rows.groupBy("_partition").agg(F.max(_time(writer)).alias("high")))
-    return {str(each["_partition"]): EPOCH + each["high"] * MICROSECOND for each in found}
+    time = F.unix_micros(writer.dataset.pipeline.event_time)
+    return _latest_of(figures(rows.groupBy("_partition").agg(F.max(time).alias("high"))))
+
+
+def _latest_of(groups: Sequence[Row]) -> dict[str, datetime]:
+    """Return the greatest event time of each partition that has one."""
+    known = [group for group in groups if group["high"] is not None]
+    return {str(group["_partition"]): EPOCH + group["high"] * MICROSECOND for group in known}
 
 
 def _warnings(writer: SilverTables, validated: DataFrame) -> Counts:
@@ -312,22 +316,23 @@ def _warnings(writer: SilverTables, validated: DataFrame) -> Counts:
     }
 
 
-def _duplicate_of(writer: SilverTables) -> Column:
-    identity = F.lit(", ".join(writer.dataset.pipeline.identity))
+def duplicate_of(dataset: Dataset) -> Column:
+    """Return the reasons of a duplicate of `_winner`."""
+    identity = F.lit(", ".join(dataset.pipeline.identity))
     return F.array(
         F.struct(F.lit("duplicate").alias("rule"), identity.alias("column"), F.col("_winner").alias("detail"))
     )
 
 
-def _rejected(writer: SilverTables, rows: DataFrame, disposition: str, reasons: Column) -> DataFrame:
-    month = F.greatest(F.least(F.date_format("_timestamp", "yyyy-MM"), F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
+def rejected_rows(dataset: Dataset, rows: DataFrame, disposition: str, reasons: Column) -> DataFrame:
+    """Return records as rows of rejected."""
     return rows.select(
         *("_topic", "_partition", "_offset", "_batch_id"),
         F.lit(disposition).alias("disposition"),
         reasons.cast(REASONS).alias("reasons"),
-        F.lit(writer.dataset.contract.version).alias("contract_version"),
+        F.lit(dataset.contract.version).alias("contract_version"),
         F.col("_timestamp").alias("first_seen"),
-        month.alias(MONTH),
+        Month("_timestamp", is_arrival=True).column,
     )
 
 
@@ -336,8 +341,7 @@ def _inherited(writer: SilverTables, inheritance: Inheritance, run: RefineRun) -
     if run.last >= inheritance.until:
         why = f"batches before {inheritance.until} are inherited, later ones validated: a run cannot do both"
         raise RowsUnaccounted(writer.silver.spec.name, run.batches, why)
-    month = F.date_format(writer.dataset.pipeline.event_time, "yyyy-MM")
-    arrival = F.greatest(F.least(F.date_format("first_seen", "yyyy-MM"), F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
+    month, arrival = Month(writer.dataset.pipeline.event_time), Month("first_seen", is_arrival=True)
     accepted = _rows_of_base(writer, inheritance.silver, writer.silver, month, run)
     rejected = _rows_of_base(writer, inheritance.rejected, writer.rejected, arrival, run)
     count, refused = (count_rows(table, *run.batches) for table in (inheritance.silver, inheritance.rejected))
@@ -353,13 +357,13 @@ def _inherited(writer: SilverTables, inheritance: Inheritance, run: RefineRun) -
     return SparkRun(writer, accepted, rejected, counts)
 
 
-def _rows_of_base(writer: SilverTables, source: Table, target: Table, month: Column, run: RefineRun) -> DataFrame:
+def _rows_of_base(writer: SilverTables, source: Table, target: Table, month: Month, run: RefineRun) -> DataFrame:
     rows, known = source.read_batches(writer.spark, source.batch_files(*run.batches), *run.batches), source.spec.schema
     columns = [
         F.col(each.name) if each.name in known.fieldNames() else F.lit(None).try_cast(each.dataType).alias(each.name)
         for each in target.spec.data_schema.fields
     ]
-    return rows.select(*columns, month.alias(MONTH))
+    return rows.select(*columns, month.column)
 
 
 def _counts_of(rejected: DataFrame) -> tuple[dict[str, int], dict[str, int]]:

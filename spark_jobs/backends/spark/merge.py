@@ -15,25 +15,15 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.declare.event_times import FIRST, LAST
 from include.declare.windows import MICROSECOND, Session
-from spark_jobs.backends.backend import Metadata, Transaction
-from spark_jobs.backends.spark.spark_table import STALE, SparkTable
-from spark_jobs.layers.gold_files import (
-    GoldTable,
-    Spans,
-    files_within,
-    near_sessions,
-    silver_spans,
-    silver_within,
-    window_bounds,
-)
-from spark_jobs.layers.gold_layer import failure_named
+from spark_jobs.backends.backend import Metadata, ReplacedGrains, Transaction
+from spark_jobs.backends.spark.spark_table import STALE, own
+from spark_jobs.layers.gold_files import GoldTable, Spans, files_within, touched_spans
+from spark_jobs.layers.gold_layer import late_and_open_files, merged_rows, sources_of
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.layers.gold_windows import is_before
 from spark_jobs.layers.row_provenance import rows_in_grains
-from spark_jobs.layers.session_gold import rows_outside
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
 from spark_jobs.tables.data_files import Bound, DataFile
 from spark_jobs.tables.delta_table import Table
@@ -46,56 +36,55 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class _Changed:
-    """The rows of a gold table that take the place of its `stale` ones; `on`: the columns that name the latter."""
+    """The rows of a gold table that take the place of its `stale` ones."""
 
     fresh: DataFrame
     stale: DataFrame
-    on: Sequence[str]
 
 
 def merge(
     target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: Transaction, facts: Metadata
 ) -> None:
     """Merge an update, unless it has no rows: the commit says how far the table is refreshed then."""
-    table, batch = target.table, transaction.version
-    assert isinstance(table, SparkTable), f"{table.spec.name} was opened by another backend"
+    table, batch = own(target.table), transaction.version
     named = {**facts, "table": table.spec.name, "app_id": transaction.app_id}
     if not update.parts:
         pass_step(Step.GOLD_WRITTEN, batch)
         counts = {"rows": 0, "grains": 0, "total": table.rows}
         table.append(target.spark.range(0).select(*_nulls(table)), transaction, {**named, **counts, **update.metadata})
-        pass_step(Step.GOLD_COMMITTED, batch)
-        return
-    with failure_named(facts["dataset"], table):
-        changed = _changed(target, writer.silver, update, batch)
-        # A cached source would be materialized once more by MERGE. If an executor is lost, the run fails and begins
-        # again.
-        source = _source(target, update, changed).localCheckpoint(eager=False, storageLevel=HELD)
-        _commit(target, update, changed, source, transaction, named)
+    else:
+        source = _held(_source(target, update, _changed(target, writer.silver, update, batch)))
+        added, removed, opened = _counted(target, source)
+        if update.sessions is not None:
+            update = update.with_open_sessions(opened)
+        pass_step(Step.GOLD_WRITTEN, batch)
+        counts = {"rows": added, "grains": added, "total": table.rows - removed + added}
+        metadata = {**named, **counts, **update.metadata}
+        rows = source.where(~F.col(OPEN)).drop(OPEN)
+        if removed:
+            spans = touched_spans(target.gold, update.late.files if update.late else ())
+            table.replace(rows, target.gold.row_columns, transaction, metadata, _within(target, spans))
+        else:
+            table.append(rows, transaction, metadata)
     pass_step(Step.GOLD_COMMITTED, batch)
 
 
-def _commit(
-    target: GoldTable,
-    update: GoldUpdate,
-    changed: _Changed,
-    source: DataFrame,
-    transaction: Transaction,
-    named: Metadata,
-) -> None:
-    table, batch = target.table, transaction.version
-    assert isinstance(table, SparkTable)
-    added, removed, opened = _counted(target, source)
-    if update.sessions is not None:
-        update = update.with_open_sessions(opened)
-    pass_step(Step.GOLD_WRITTEN, batch)
-    counts = {"rows": added, "grains": added, "total": table.rows - removed + added}
-    metadata = {**named, **counts, **update.metadata}
-    rows = source.where(~F.col(OPEN)).drop(OPEN)
-    if removed:
-        table.replace(rows, changed.on, transaction, metadata, _within(target, update))
-    else:
-        table.append(rows, transaction, metadata)
+def replace_grains(target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata) -> None:
+    """Replace the stale rows by the fresh ones."""
+    table = own(target.table)
+    source = _held(_source(target, GoldUpdate(), _Changed(replaced.fresh, replaced.stale)))
+    added, removed, _ = _counted(target, source)
+    stated = {**metadata, "total": table.rows - removed + added}
+    within = _within(target, _window_spans(target, replaced.files))
+    table.replace(source.drop(OPEN), target.gold.row_columns, transaction, stated, within)
+
+
+def _held(source: DataFrame) -> DataFrame:
+    """Return rows that are computed once: MERGE would materialize a cached source once more.
+
+    If an executor is lost, the run fails and begins again.
+    """
+    return source.localCheckpoint(eager=False, storageLevel=HELD)
 
 
 def _nulls(table: Table) -> list[Column]:
@@ -103,23 +92,15 @@ def _nulls(table: Table) -> list[Column]:
 
 
 def _changed(target: GoldTable, silver: Table, update: GoldUpdate, batch: int) -> _Changed:
-    gold, table, spark = target.gold, target.table, target.spark
-    old = table.read(spark, _old_files(target, update))
-    sources = [(part.rows(target, silver), part.within) for part in update.parts]
-    if update.sessions is not None and update.closed in update.parts:
-        earlier, within = sources[-1]
-        sources[-1] = rows_outside(update.sessions.session, gold.keys, earlier, old), within
-    rows = gold_rows(gold)
+    gold, table, late = target.gold, target.table, update.late.files if update.late else ()
+    touched = files_within(table, gold.grain_columns[0], touched_spans(gold, late)) if late else []
+    old = table.read(target.spark, late_and_open_files(target, update, touched))
+    sources, rows = sources_of(target, silver, update, old), gold_rows(gold)
     if gold.session is not None:
         stale = _near(gold.session, gold.keys, old, rows.of_sources(sources, batch))
     else:
         stale = rows_in_grains(old, rows.touched_by(sources, batch), rows.grain)
-
-    def whole() -> DataFrame:
-        spans = _spans(target, [file for part in update.parts for file in part.files])
-        return silver.read_batches(spark, silver_within(gold, silver, spans), 0, batch)
-
-    return _Changed(rows.merged(stale, sources, whole, batch), stale, gold.row_columns)
+    return _Changed(merged_rows(target, silver, update, stale, sources, batch), stale)
 
 
 def _near(session: Session, keys: Sequence[str], old: DataFrame, new: DataFrame) -> DataFrame:
@@ -141,7 +122,7 @@ def _source(target: GoldTable, update: GoldUpdate, changed: _Changed) -> DataFra
     if update.sessions is not None:
         is_open = ~is_before(update.sessions.closed.column, update.sessions.closed.bound)
     fresh = fresh.select(*target.table.spec.schema.fieldNames(), F.lit(False).alias(STALE), is_open.alias(OPEN))
-    stale = changed.stale.select(*changed.on, F.lit(True).alias(STALE), F.lit(False).alias(OPEN))
+    stale = changed.stale.select(*target.gold.row_columns, F.lit(True).alias(STALE), F.lit(False).alias(OPEN))
     return fresh.unionByName(stale, allowMissingColumns=True)
 
 
@@ -159,28 +140,16 @@ def _counted(target: GoldTable, source: DataFrame) -> tuple[int, int, datetime |
     return found["added"], found["removed"], since
 
 
-def _old_files(target: GoldTable, update: GoldUpdate) -> list[DataFile]:
-    """Return the table's files that may have the grains of the update's late rows; closed windows are new to it."""
-    gold, table, late = target.gold, target.table, update.late.files if update.late else ()
-    found = near_sessions(gold, late, files_within(table, gold.grain_columns[0], _spans(target, late))) if late else []
-    if update.sessions is None:
-        return found
-    open_since = update.refreshed.since if update.refreshed else None
-    recent = files_within(table, update.sessions.session.end, [(open_since or FIRST, LAST)])
-    return list({file.path: file for file in (*found, *recent)}.values())
+def _window_spans(target: GoldTable, files: Sequence[DataFile]) -> Spans:
+    """Return the spans of the window in files of the table; None unless all their rows have one."""
+    name = target.gold.window.name if target.gold.window is not None else ""
+    known = [(file.low[name], file.high[name]) for file in files if file.nulls.get(name) == 0 and name in file.low]
+    return known if len(known) == len(files) else None
 
 
-def _spans(target: GoldTable, files: Sequence[DataFile]) -> Spans:
-    """Return the spans of a table's first column of the grain in which rows of these files of silver lie."""
-    window, spans = target.gold.window, silver_spans(target.gold, files)
-    if window is None or spans is None:
-        return spans
-    return [window_bounds(window, low, high) for low, high in spans]
-
-
-def _within(target: GoldTable, update: GoldUpdate) -> str:
-    """Return a condition that holds for all rows that an update removes, by which files are left out."""
-    window, spans = target.gold.window, _spans(target, update.late.files if update.late else ())
+def _within(target: GoldTable, spans: Spans) -> str:
+    """Return a condition that holds for all rows whose window begins in the spans, by which files are left out."""
+    window = target.gold.window
     if window is None or not spans:
         return "true"
     low, high = min(low for low, _ in spans), max(high for _, high in spans)

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from spark_jobs.backends.backend import DecidedRun, Kind, Metadata, Replacement, Transaction
-from spark_jobs.backends.local.runs import NextRun
-from spark_jobs.backends.local.tables import local_tables
+from include.declare.dataset import Dataset
+from include.declare.writer_schemas import HEADER_BYTES
+from include.ground.record_coordinates import POSITION
+from include.ground.settings import Settings
+from spark_jobs.backends.backend import SPLIT_BY_DAY, DecidedRun, Metadata, ReplacedGrains, Transaction, ValidatedFiles
+from spark_jobs.backends.local.runs import NextBounds, NextRun, ValidatedRun, Validations
 from spark_jobs.backends.spark.decide import decide
 from spark_jobs.backends.spark.delta_session import require_delta
+from spark_jobs.backends.spark.figures import figures
 from spark_jobs.backends.spark.ingest import ingest
-from spark_jobs.backends.spark.merge import merge
-from spark_jobs.backends.spark.spark_table import STALE, SparkTable
-from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
+from spark_jobs.backends.spark.merge import merge, replace_grains
+from spark_jobs.backends.spark.spark_table import STALE, SparkTable, own
+from spark_jobs.backends.spark.sql import SparkSql
+from spark_jobs.backends.spark.validate import validate
+from spark_jobs.layers.bronze import SCHEMA, ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_update import GoldUpdate
-from spark_jobs.layers.silver_tables import RefineRun, SilverTables
-from spark_jobs.tables.data_files import DataFile, TableSpec
-from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables, files_at
+from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec, bounds_of
+from spark_jobs.tables.delta_table import BATCH, RowsUnaccounted, Table
+from spark_jobs.tables.spark_files import parquet_files, read_files, read_folder, write_files
+
+DAYS_OF_A_MONTH = 31
 
 
 @dataclass(frozen=True)
@@ -30,8 +42,6 @@ class SparkBackend:
     """Executors do all row work; the driver reads and commits metadata."""
 
     spark: SparkSession
-    kind: Kind = "spark"
-    validates_ahead: bool = False
 
     def __post_init__(self) -> None:
         require_delta(self.spark)
@@ -39,11 +49,6 @@ class SparkBackend:
     def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
         """Open or create a table."""
         return SparkTable(spec, version)
-
-    def claim(self, tables: Iterable[Table], epoch: int) -> None:
-        """Commit a claim to each table."""
-        for table in tables:
-            table.claim(epoch)
 
     def ingest(
         self,
@@ -53,17 +58,36 @@ class SparkBackend:
         validate_source: Callable[[], object] = lambda: None,
     ) -> Sequence[DataFile]:
         """Commit a batch of bronze."""
-        return ingest(_own(table), records, batch, validate_source)
+        return ingest(own(table), records, batch, validate_source)
+
+    def begin_opening(self, settings: Settings, dataset: Dataset) -> Callable[[SilverTables], None]:
+        """Begin nothing: each step of a run plans its own queries."""
+        return lambda _: None
 
     def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> SilverTables:
-        """Keep what a patch needs of a release; each step of a run plans its own queries."""
-        return local_tables(writer, ())
+        """Have executors read which schemas payloads were written with; keep nothing in this process."""
+        return replace(writer, payloads=replace(writer.payloads, heads=partial(_heads, self.spark)))
+
+    def run_after(
+        self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations | None
+    ) -> None:
+        """Validate no run ahead: executors are busy with the one before."""
+
+    def apart(self, writer: SilverTables, folder: Path) -> SilverTables:
+        """Return the tables with a folder of their own for unfinished work."""
+        return replace(writer, staging=folder / "_staging")
 
     def decide(
         self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
     ) -> DecidedRun:
-        """Decide a run; the next one is not validated ahead: executors are busy with this one."""
+        """Decide a run."""
         return decide(writer, run, is_committed=is_committed)
+
+    def validate(
+        self, writer: SilverTables, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
+    ) -> ValidatedFiles:
+        """Validate by executors."""
+        return validate(writer, records, batches, folder, until)
 
     def merge(
         self,
@@ -77,36 +101,67 @@ class SparkBackend:
         """Merge an update into a gold table."""
         merge(target, writer, update, transaction, facts)
 
-    def replace(self, table: Table, replacement: Replacement, transaction: Transaction, metadata: Metadata) -> None:
-        """Replace rows in one MERGE. Raises RowsUnaccounted unless as many rows are there as are expected."""
-        session, own = self.spark.newSession(), _own(table)
-        removed, on = _frame(session, replacement.removed).select(*replacement.on), list(replacement.on)
-        if replacement.expected_removed is not None:
-            there = own.read(session, own.files()).join(removed, on, "left_semi").count()
-            if there != replacement.expected_removed:
-                why = f"{replacement.expected_removed} rows were to be replaced, {there} are there"
-                raise RowsUnaccounted(own.spec.name, (-1, transaction.version), why)
-        source = removed.withColumn(STALE, F.lit(True))
-        if replacement.added is not None:
-            added = _frame(session, replacement.added).select(*own.spec.schema.fieldNames())
-            source = added.withColumn(STALE, F.lit(False)).unionByName(source, allowMissingColumns=True)
-        own.replace(source, on, transaction, metadata)
+    @contextmanager
+    def sql(self) -> Iterator[SparkSql]:
+        """Open a session of Spark's SQL."""
+        yield SparkSql(self.spark)
 
-    def expire(self, table: Table, before: int, transaction: Transaction, metadata: Metadata) -> int:
+    def replace(
+        self, table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Replace rows in one MERGE, which reads the files that may have rows of the removed ones' batches."""
+        session, target, on = self.spark.newSession(), own(table), list(POSITION)
+        schema, places = table.spec.data_schema, StructType([table.spec.data_schema[name] for name in on])
+        stale, files = read_folder(session, removed, places), parquet_files(removed)
+        there = target.read(session, files_at(table, files)).join(F.broadcast(stale), on, "left_semi").count()
+        if there != metadata["rows_removed"]:
+            why = f"{metadata['rows_removed']} rows were to be replaced, {there} are there"
+            raise RowsUnaccounted(table.spec.name, (-1, transaction.version), why)
+        fresh = read_folder(session, added, schema).select("*", month.column, F.lit(False).alias(STALE))
+        source = fresh.unionByName(stale.withColumn(STALE, F.lit(True)), allowMissingColumns=True)
+        target.replace(source, on, transaction, metadata, _batches_of(files))
+
+    def replace_grains(
+        self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Replace rows of gold in one MERGE."""
+        replace_grains(target, replaced, transaction, metadata)
+
+    def expire(
+        self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata
+    ) -> None:
         """Delete the rows of batches before `before`."""
-        rows, own = table.rows, _own(table)
-        own.delete(self.spark.newSession(), f"_batch_id < {before}", transaction, metadata)
-        return rows - own.rows
+        own(table).delete(self.spark.newSession(), f"_batch_id < {before}", transaction, metadata)
 
-    def read(self, table: Table, files: Iterable[DataFile], first: int, last: int) -> DataFrame:
-        """Return the rows of batches [first, last] in these files."""
-        return table.read_batches(self.spark, files, first, last)
+    def drop_expired(self, writer: SilverTables, ends: Mapping[int, int]) -> None:
+        """Do nothing: silver itself is read for identities."""
+
+    def rebuild_identities(self, writer: SilverTables) -> int:
+        """Do nothing: there is no index."""
+        return 0
+
+    def rewrite(
+        self, table: Table, group: Sequence[DataFile], folder: Path, order: Sequence[str], day: str, *, aside: bool
+    ) -> list[DataFile]:
+        """Have tasks write the rows sorted; `Table.compact` fences its commit by the table's version."""
+        spec, value = table.spec, group[0].partition_text
+        rows = table.read(self.spark, group).withColumn(spec.partition, F.lit(None if value == HIVE_NULL else value))
+        is_divided = day and sum(file.size for file in group) >= SPLIT_BY_DAY
+        tasks = rows.repartitionByRange(DAYS_OF_A_MONTH, F.to_date(day)) if is_divided else rows.coalesce(1)
+        ordered = tasks.sortWithinPartitions(*order) if order else tasks
+        write_files(ordered, folder, "overwrite", spec.partition, spec.writing.spark_options)
+        return table.written_files(folder)
 
 
-def _own(table: Table) -> SparkTable:
-    assert isinstance(table, SparkTable), f"{table.spec.name} was opened by another backend"
-    return table
+def _heads(spark: SparkSession, records: Sequence[Path]) -> Iterator[bytes]:
+    """Yield the different beginnings of the records' values."""
+    values = read_files(spark, StructType([SCHEMA["value"]]), records)
+    heads = values.select(F.substring("value", 1, HEADER_BYTES).alias("head")).where("head is not null").distinct()
+    return (bytes(row["head"]) for row in figures(heads))
 
 
-def _frame(session: SparkSession, rows: DataFrame | Path) -> DataFrame:
-    return session.read.parquet(str(rows)) if isinstance(rows, Path) else rows
+def _batches_of(files: Sequence[Path]) -> str:
+    """Return a condition that all rows of a table meet that have a batch of the rows in these files."""
+    bounds = [each for path in files for each in bounds_of(path, (BATCH,)) if BATCH in each[0]]
+    low, high = min((low[BATCH] for low, _ in bounds), default=0), max((high[BATCH] for _, high in bounds), default=-1)
+    return f"t.`{BATCH}` between {low} and {high}"

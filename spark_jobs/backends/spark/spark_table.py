@@ -25,8 +25,9 @@ from pyspark.sql.types import DataType, DateType, DecimalType, TimestampType
 from include.ground.app_ids import OWNER_APP_ID, owner_epoch, require_ownership
 from include.ground.delta_log import commit_content, has_commit
 from spark_jobs.backends.backend import Metadata, Transaction
-from spark_jobs.tables.data_files import Bound, DataFile, TableSpec, widened
+from spark_jobs.tables.data_files import Bound, DataFile, TableSpec, widened, written_file
 from spark_jobs.tables.delta_table import OwnershipLost, Table, validate_types
+from spark_jobs.tables.spark_files import finished_files
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable as SparkDelta
@@ -42,6 +43,11 @@ class SparkTable(Table):
     """The state of a table's log, as `Table`; its verbs take frames. It must be claimed before its first write."""
 
     needs_claim = True
+
+    def written_files(self, path: Path) -> list[DataFile]:
+        """Return the files below `path` by their footers; executors name them, so no byte of theirs is read here."""
+        found = (written_file(self.spec, file) for file in finished_files(path))
+        return [file for file in found if file.rows > 0]
 
     def append(self, rows: DataFrame, transaction: Transaction, metadata: Metadata) -> None:
         """Commit rows with the table's columns. Raises OwnershipLost."""
@@ -129,6 +135,12 @@ class SparkTable(Table):
         if self._checkpoints is not None:
             self._checkpoints.advance(self._version)
         return found
+
+
+def own(table: Table) -> SparkTable:
+    """Return a table as Spark's backend has opened it."""
+    assert isinstance(table, SparkTable), f"{table.spec.name} was opened by another backend"
+    return table
 
 
 def logged_file(spec: TableSpec, add: Mapping[str, Any]) -> DataFile:

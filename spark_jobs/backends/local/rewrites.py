@@ -1,0 +1,141 @@
+"""Files of a table written again by DuckDB: compacted, without expired batches, or with the rows of a patch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import quote
+
+from pyspark.sql import SparkSession
+
+from include.ground.durable_files import named_checksum
+from include.ground.sql_quoting import sql_identifier, sql_literal
+from spark_jobs.backends.backend import SPLIT_BY_DAY, Metadata, ReplacedGrains, Transaction
+from spark_jobs.backends.local.arrow_files import rows_in_folder
+from spark_jobs.backends.local.duckdb_session import DuckSession, background_session, duckdb_session
+from spark_jobs.backends.local.row_group_copy import copy_row_groups, have_same_columns
+from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_layer import write_gold
+from spark_jobs.layers.silver_tables import Month, files_at
+from spark_jobs.tables.batches import first_batch, last_batch
+from spark_jobs.tables.data_files import DataFile, are_of_one_day
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.spark_files import parquet_files
+
+LEAST_COPIED = 512 << 10
+"""Files that are smaller in the mean have few rows in a row group: their rows are written again, in larger ones."""
+
+
+def rewrite(
+    spark: SparkSession | None,
+    table: Table,
+    group: Sequence[DataFile],
+    folder: Path,
+    order: Sequence[str],
+    day: str,
+    *,
+    aside: bool,
+) -> list[DataFile]:
+    """Write the rows of a group into new files; with `spark`, row groups of larger files are copied as they are."""
+    part = folder / f"{table.spec.partition}={quote(group[0].partition_text, safe='')}"
+    part.mkdir(parents=True)
+    if spark is not None and _can_be_copied(table, group, day):
+        paths = [table.spec.path / file.path for file in group]
+        copy_row_groups(spark, paths, part / "part-0.parquet")
+    else:
+        with background_session() if aside else duckdb_session() as duck:
+            _write_sorted(duck, table, group, part, order, day)
+    return table.written_files(folder)
+
+
+def _can_be_copied(table: Table, group: Sequence[DataFile], day: str) -> bool:
+    """Whether the files' row groups are large enough to stay as they are, in the order of batches, and of one day."""
+    if any("_batch_id" not in file.high for file in group):
+        return False
+    if sum(file.size for file in group) < LEAST_COPIED * len(group):
+        return False
+    if any(named_checksum(file.path) is None for file in group):
+        # Reading it in full shows whether it is damaged.
+        return False
+    is_in_order = all(last_batch(file) < first_batch(following) for file, following in pairwise(group))
+    if not is_in_order or (day and not are_of_one_day(group, day)):
+        return False
+    return have_same_columns([table.spec.path / file.path for file in group])
+
+
+def _write_sorted(
+    duck: DuckSession, table: Table, group: Sequence[DataFile], part: Path, order: Sequence[str], day: str
+) -> None:
+    duck.view_table("small", table, group)
+    column = day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
+    for number, condition in enumerate(_days(duck, column)):
+        ordered = f" order by {', '.join(map(sql_identifier, order))}" if order else ""
+        duck.save_file(f"select * from small{condition}{ordered}", part / f"part-{number}.parquet")
+
+
+def _days(duck: DuckSession, column: str) -> list[str]:
+    """Return a condition for each day that the rows of `small` have; one that holds for all without a column."""
+    if not column:
+        return [""]
+    day = f"date_trunc('day', {sql_identifier(column)})"
+    days = duck.rows(f"select distinct {day}::varchar from small order by all")
+    return [f" where {day}::varchar is not distinct from {sql_literal(d) if d else 'null'}" for (d,) in days]
+
+
+def expire(table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata) -> None:
+    """Commit the table without the rows of batches before `before`."""
+    files = table.batch_files(0, before - 1)
+    kept = [file for file in files if last_batch(file) >= before]
+    attempt = table.attempt_folder(f"expired-{before}-{table.version}")
+    shutil.rmtree(attempt, ignore_errors=True)
+    with duckdb_session() as duck:
+        for number, file in enumerate(kept):
+            folder = attempt / str(number) / f"{table.spec.partition}={quote(file.partition_text, safe='')}"
+            folder.mkdir(parents=True)
+            duck.view_table(f"kept_{number}", table, [file])
+            rows = f"select * from kept_{number} where _batch_id >= {before}"
+            duck.save_file(f"{rows} order by {', '.join(map(sql_identifier, order))}", folder / "part.parquet")
+    added = table.written_files(attempt) if kept else []
+    if sum(file.rows for file in files) - sum(file.rows for file in added) != metadata["rows_removed"]:
+        raise RowsUnaccounted(table.spec.name, (0, before - 1), "files of expired batches do not add up")
+    table.commit(transaction.app_id, transaction.version, metadata, added, files)
+
+
+REPLACED = """
+select *, {month} as _month from (
+    select * from current anti join removed using (_partition, _offset) union all select * from added
+)
+"""
+
+
+def replace(
+    table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
+) -> None:
+    """Commit the files that may have the rows to remove, written again."""
+    changed = rows_in_folder(removed), rows_in_folder(added)
+    old = files_at(table, [*parquet_files(removed), *parquet_files(added)]) if any(changed) else []
+    written: list[DataFile] = []
+    if any(changed):
+        with duckdb_session() as duck:
+            duck.view_folder("removed", removed, table.spec.data_schema)
+            duck.view_folder("added", added, table.spec.data_schema)
+            duck.view_table("current", table, old)
+            folder = f"{transaction.app_id.rpartition('/')[2]}-{transaction.version}"
+            written = duck.write(REPLACED.format(month=month.in_duckdb), table, folder)
+    expected, found = sum(file.rows for file in old) - changed[0] + changed[1], sum(file.rows for file in written)
+    if found != expected:
+        why = f"{found} rows were to be written instead of {expected}: rows have changed"
+        raise RowsUnaccounted(table.spec.name, (-1, transaction.version), why)
+    table.commit(transaction.app_id, transaction.version, metadata, written, old)
+
+
+def replace_grains(target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata) -> None:
+    """Commit the files of gold that may have the grains, written again."""
+    table, old = target.table, replaced.files
+    rows = replaced.others.select(*replaced.fresh.columns).unionByName(replaced.fresh)
+    folder = f"{transaction.app_id.rpartition('/')[2]}-{transaction.version}"
+    added, _ = write_gold(target, rows, folder, old, metadata["batch"])
+    total = table.rows - sum(file.rows for file in old) + sum(file.rows for file in added)
+    table.commit(transaction.app_id, transaction.version, {**metadata, "total": total}, added, old)
