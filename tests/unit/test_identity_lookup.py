@@ -164,7 +164,8 @@ def test_owner_builds_an_index_with_wrong_entries_again_on_request(silver: Index
         path.write_bytes(bytes(path.stat().st_size))
     silver.restart()
     assert silver.candidates([1, 48]) == []
-    owner: Any = SimpleNamespace(local=SimpleNamespace(identities=silver.lookup))
+    backend = SimpleNamespace(rebuild_identities=lambda writer: writer.identities.rebuild())
+    owner: Any = SimpleNamespace(backend=backend, writer=SimpleNamespace(identities=silver.lookup))
     active: Any = Mock(all_releases=[SimpleNamespace(name="aaa", release=owner)])
     with patch("spark_jobs.stream.requests.refined_batch", lambda _: 9):
         response = execute(active, OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "aaa"))
