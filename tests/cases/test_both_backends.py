@@ -93,6 +93,7 @@ def correct(patcher: SlicePatcher) -> None:
     patch, rebuilt, _ = patcher.rebuild(slices.WINNER_ONLY, slices.lower_distance)
     assert rebuilt.closure == 2
     patcher.apply(patch)
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
 
 
 def correct_and_revert(patcher: SlicePatcher) -> None:
