@@ -158,6 +158,7 @@ def test_expiry(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
     on_both(act)
 
 
+@pytest.mark.extended
 def test_gold_of_each_kind_and_refresh(spark: SparkSession, tmp_path: Path) -> None:
     def act(backend: str) -> SmallRelease:
         release = meter_release(spark, tmp_path / backend, gold_refresh.GOLD, gold_refresh.QUERIES, backend)
@@ -174,6 +175,7 @@ def test_gold_of_each_kind_and_refresh(spark: SparkSession, tmp_path: Path) -> N
     on_both(act)
 
 
+@pytest.mark.extended
 def test_sessions(spark: SparkSession, tmp_path: Path) -> None:
     def act(backend: str) -> SmallRelease:
         release = meter_release(spark, tmp_path / backend, sessions.GOLD, backend=backend)

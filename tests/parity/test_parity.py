@@ -63,7 +63,8 @@ def other(request: pytest.FixtureRequest, case: Case, spark: SparkSession, tmp_p
     return small_release(spark, Settings(state=tmp_path / "a state", backend=backend), case.name)
 
 
-on_each_backend = pytest.mark.parametrize("other", ["local", "spark"], indirect=True)
+BACKENDS = ["local", pytest.param("spark", marks=pytest.mark.extended)]
+on_each_backend = pytest.mark.parametrize("other", BACKENDS, indirect=True)
 
 
 def refined_in_runs(release: SmallRelease, batches: list[Batch], runs: int, rng: np.random.Generator) -> None:
