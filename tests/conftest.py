@@ -18,7 +18,8 @@ from spark_jobs.backends.spark_session import open_session
 # Tests that need the console start it themselves.
 os.environ.setdefault("HEADRACE_CONSOLE", "off")
 # Many small and different queries: the optimising compiler costs more than it saves.
-QUICK_JVM = "-XX:TieredStopAtLevel=1"
+# Without the optimising compiler the code cache has 48 MB, which delta-spark fills: what comes later is interpreted.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 SIZES = "HEADRACE_TEST_"
 """Variables of tests begin so: seeds and counts. Test modules read them when they are imported."""
 
