@@ -35,7 +35,7 @@ from include.state.run_files import RunFile, bootstrap_servers, write_run_file
 
 TEMPLATE = Path(__file__).parent / "datasets" / "meter"
 # Drivers of these tests run for seconds: the optimising compiler costs more than it gains.
-FAST_START_JVM = "-XX:TieredStopAtLevel=1"
+FAST_START_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 TIMEOUT = 300.0
 
 
