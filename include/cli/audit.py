@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -11,6 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -23,7 +22,7 @@ from include.audit.run import record_outcomes, requested_audits
 from include.audit.verified_history import REQUESTED
 from include.change.jobs import JobFailed, recompute_derived, run_job
 from include.cli.main import FAILED
-from include.cli.terminal import AsJson, wide_console
+from include.cli.terminal import AsJson, print_json, table_of, wide_console
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings, load_settings
 from include.observe.processes import standing_sentence
@@ -69,8 +68,7 @@ def audit(
             audits = [_deep(settings, each, shown.update) for each in audits]
     record_outcomes(settings, audits, datetime.now(UTC))
     if as_json:
-        json.dump(_values(audits), sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        print_json({"balanced": all(each.balanced for each in audits), "datasets": [*map(_dataset_values, audits)]})
     else:
         print_audits(audits)
     if any(each.findings for each in audits):
@@ -112,11 +110,6 @@ def _bootstrap(settings: Settings) -> str:
     if run is None:
         raise AuditUnavailable("no broker is running for this state folder")
     return str(run.extra["bootstrap"])
-
-
-def _values(audits: list[DatasetAudit]) -> dict[str, Any]:
-    datasets = [_dataset_values(each) for each in audits]
-    return {"balanced": all(each.balanced for each in audits), "datasets": datasets}
 
 
 def _dataset_values(audit: DatasetAudit) -> dict[str, Any]:
@@ -185,7 +178,7 @@ def _print_result(console: Console, audits: list[DatasetAudit]) -> None:
     first = next((finding for each in audits for finding in each.findings), None)
     if first is not None:
         finding = escape(first.sentence())
-        console.print(f"[bold red]not balanced[/]; first finding: {finding}", highlight=False, soft_wrap=True)
+        console.print(f"[bold red]not balanced[/]; first finding: {finding}", soft_wrap=True)
         for repair in [each.deep.repair for each in audits if each.deep and each.deep.repair]:
             console.print(f"next: {repair}   (recomputes these batches, shows the difference)", soft_wrap=True)
     elif all(each.batch is None for each in audits):
@@ -196,7 +189,7 @@ def _print_result(console: Console, audits: list[DatasetAudit]) -> None:
         console.print("[bold green]balanced[/]")
     for each in audits:
         if each.standing:
-            console.print(f"[bold yellow]not complete[/]: {escape(each.standing)}", highlight=False, soft_wrap=True)
+            console.print(f"[bold yellow]not complete[/]: {escape(each.standing)}", soft_wrap=True)
             console.print("  → headrace status", highlight=False)
 
 
@@ -232,10 +225,9 @@ def _balance_table(audit: DatasetAudit) -> Table:
     published = "no publication yet" if audit.batch is None else f"release {audit.release}, batch {audit.batch}"
     expired, removed = (any(getattr(each, name) for each in audit.partitions) for name in ("expired", "removed"))
     columns = ["partition", "end offset", "Kafka", "bronze", "silver", "rejected", "not yet published"]
-    table = Table(title=f"{audit.dataset}: {published}", title_justify="left", header_style="bold")
-    for name in columns + ["deleted in Kafka, in bronze"] * expired + ["expired from bronze"] * removed:
-        table.add_column(name, justify="right")
+    columns += ["deleted in Kafka, in bronze"] * expired + ["expired from bronze"] * removed
+    rows = []
     for p in audit.partitions:
         numbers = [p.partition, p.published_end, p.kafka, p.bronze, p.silver, p.rejected, p.later]
-        table.add_row(*(f"{number:,}" for number in numbers + [p.expired] * expired + [p.removed] * removed))
-    return table
+        rows.append(numbers + [p.expired] * expired + [p.removed] * removed)
+    return table_of(columns, rows, title=f"{audit.dataset}: {published}", title_justify="left", box=HEAVY_HEAD)

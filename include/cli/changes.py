@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from include.change import stages as plan_stages
 from include.change.kind import PlanKind
-from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
+from include.change.plan_parameters import BackfillParameters, Parameters, ReleaseParameters, ReplayParameters
 from include.change.recompute import BackfillPlan, ReplayPlan, recomputes_everything
 from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
 from include.change.release import ReleasePlan
@@ -29,11 +32,62 @@ from include.cli.plan import (
 )
 from include.cli.rejected import Column, Reason, Since, Status, Until
 from include.cli.rejected import app as rejected_app
-from include.cli.terminal import AsJson, Offset, Offsets, Partition, given, with_options
+from include.cli.terminal import AsJson, Offset, Offsets, Partition, parser_of
 from include.ground.settings import Settings, load_settings
 from include.plans.journal import plan_lock
 from include.plans.plan import PlanRecord
 from include.read.rejected_records import RejectedFilter
+
+Model = TypeVar("Model", bound=Parameters)
+
+
+def with_options(model: type[Parameters]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of a parameter model, in place of its `**options`."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        first, *others, _ = inspect.signature(command, eval_str=True).parameters.values()
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (first, *others)]
+        signature = inspect.Signature([own[0], *_options(model), *own[1:]])
+
+        @wraps(command)
+        def called(**values: Any) -> None:
+            command(**values)
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        return called
+
+    return decorated
+
+
+def _options(model: type[Parameters]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each field of a model that a command takes."""
+    types = get_type_hints(model)
+    for name in model.names():
+        field = model.model_fields[name]
+        option = model.option(name)
+        if option.hidden:
+            continue
+        parse = None if option.parser is None else parser_of(option.parser)
+        kind = list[str] | None if field.annotation == Sequence[str] else types[name]
+        info = typer.Option(option.name, parser=parse, metavar=option.metavar, help=option.help or field.description)
+        default = inspect.Parameter.empty if field.is_required() else None if kind != types[name] else field.default
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def given(model: type[Model], options: Mapping[str, Any]) -> Model:
+    """Return a command's options as its parameter model. Raises typer.BadParameter with the first wrong option."""
+    try:
+        return model.of_options(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = first["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(
+            f"{model.option(str(first['loc'][0])).name}: {why}" if first["loc"] else why
+        ) from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
 
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 WHOLE_HISTORY = typer.Option(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,13 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from include.change.contract_check import ContractCheck, check_contracts
 from include.change.jobs import JobFailed, run_job
 from include.cli.main import FAILED
-from include.cli.terminal import AsJson, sample_file, wide_console
+from include.cli.terminal import AsJson, line_console, print_json, sample_file, table_of, wide_console
 from include.declare.dataset import (
     case_files,
     case_text,
@@ -36,7 +32,7 @@ from include.declare.reference_tables import current_versions, load_reference, r
 from include.declare.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
 from include.declare.sample_records import RecordSample, file_sample, topic_sample
 from include.declare.scaffold import WrittenFolder, refuse_name, write_folder
-from include.ground.errors import Terminal
+from include.ground.errors import Refused
 from include.ground.settings import CLONE, Settings, load_settings
 from include.read.plain_values import text_value
 from include.read.publication import find_publication
@@ -67,7 +63,7 @@ def new(
     records = _sample(settings, sample, topic)
     found = inferred_dataset(dataset, topic or dataset, records, datetime.now(UTC))
     written = write_folder(settings, found, records)
-    _show_folder(Console(soft_wrap=True), settings, found, written, sample)
+    _show_folder(settings, found, written, sample)
     validate_datasets(settings, [dataset])
 
 
@@ -75,11 +71,8 @@ def _sample(settings: Settings, file: Path | None, topic: str | None) -> RecordS
     return file_sample(file) if file is not None else topic_sample(bootstrap_servers(settings), str(topic))
 
 
-def _show_folder(
-    console: Console, settings: Settings, dataset: InferredDataset, written: WrittenFolder, sample: Path | None
-) -> None:
-    def line(text: str) -> None:
-        console.print(text, highlight=False, markup=False)
+def _show_folder(settings: Settings, dataset: InferredDataset, written: WrittenFolder, sample: Path | None) -> None:
+    line = line_console().print
 
     line(f"{_relative(written.folder)}: inferred from {dataset.records:,} records of {dataset.origin}")
     for field in dataset.fields:
@@ -111,14 +104,6 @@ SHOWN_REJECTED = 20
 Tried = Mapping[str, Any]
 
 
-class NothingToTry(Terminal):
-    """No sample was given, and the dataset's folder has no case."""
-
-    def __init__(self, dataset: str, folder: Path) -> None:
-        super().__init__(f"{dataset}: there is no case in {folder / 'cases'}", f"headrace try {dataset} SAMPLE.jsonl")
-        self.dataset = dataset
-
-
 def try_sample(
     dataset: Annotated[str, typer.Argument(help="The dataset, by its folder as it is now.")],
     sample: Annotated[
@@ -140,11 +125,12 @@ def try_sample(
     folder = checked_dataset(settings, dataset).folder
     files = [sample] if sample is not None else case_files(folder)
     if not files:
-        raise NothingToTry(dataset, folder)
+        what = f"{dataset}: there is no case in {folder / 'cases'}"
+        raise Refused(what, f"headrace try {dataset} SAMPLE.jsonl", code="nothing-to-try")
     console, failed = wide_console(), False
     for file, tried in zip(files, _tried(settings, dataset, files), strict=True):
         if as_json:
-            sys.stdout.write(json.dumps({"sample": str(file), **tried}, ensure_ascii=False) + "\n")
+            print_json({"sample": str(file), **tried}, indent=None)
         else:
             _show_tried(console, dataset, file, tried)
         if sample is None:
@@ -188,14 +174,14 @@ def _is_expected(console: Console, case: Path, tried: Tried, *, accept: bool, qu
 def _show_tried(console: Console, dataset: str, file: Path, tried: Tried) -> None:
     rejected = tried["records"] - tried["accepted"]
     counts = f"{tried['records']:,} records, {tried['accepted']:,} accepted, {rejected:,} rejected"
-    console.print(f"[bold]{dataset}[/] from {file.name}: {counts}", highlight=False)
+    console.print(f"[bold]{dataset}[/] from {file.name}: {counts}")
     for each in tried["rejected"][:SHOWN_REJECTED]:
         reasons = "; ".join(_reason(reason) for reason in each["reasons"])
-        console.print(f"  line {each['line']}: {reasons}", style="red", markup=False, highlight=False, soft_wrap=True)
-        console.print(f"    {each['record']}", style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"  line {each['line']}: {reasons}", style="red", markup=False, soft_wrap=True)
+        console.print(f"    {each['record']}", style="dim", markup=False, soft_wrap=True)
     if rejected > SHOWN_REJECTED:
         by_reason = ", ".join(f"{name} {count:,}" for name, count in tried["reasons"].items())
-        console.print(f"  and {rejected - SHOWN_REJECTED:,} more; by reason: {by_reason}", highlight=False)
+        console.print(f"  and {rejected - SHOWN_REJECTED:,} more; by reason: {by_reason}")
     _rows(console, f"silver.{dataset}", tried["accepted"], tried["silver"][:5])
     for name, table in tried["gold"].items():
         _rows(console, name, table["rows"], table["first"])
@@ -210,13 +196,9 @@ def _reason(reason: Mapping[str, Any]) -> str:
 
 
 def _rows(console: Console, name: str, count: int, rows: Sequence[Mapping[str, Any]]) -> None:
-    shown = Table(header_style="bold", box=None)
-    for column in rows[0] if rows else ():
-        shown.add_column(Text(column), overflow="fold")
-    for row in rows:
-        shown.add_row(*(Text(text_value(value)) for value in row.values()))
+    shown = table_of(tuple(rows[0]) if rows else (), ([text_value(value) for value in row.values()] for row in rows))
     first = f", the first {len(rows)}" if len(rows) < count else ""
-    console.print(f"[bold]{name}[/]: {count:,} rows{first}", highlight=False)
+    console.print(f"[bold]{name}[/]: {count:,} rows{first}")
     if rows:
         console.print(shown)
 
@@ -242,10 +224,10 @@ def check(
         Console(stderr=True).print("there are no datasets: include/datasets/README.md shows how to add one")
     if as_json:
         found = ({"valid": each.is_valid, "is_version_enough": each.is_version_enough} for each in checks)
-        typer.echo(json.dumps([asdict(each) | more for each, more in zip(checks, found, strict=True)], indent=1))
+        print_json([asdict(each) | more for each, more in zip(checks, found, strict=True)])
     else:
         for each in checks:
-            _show_check(Console(soft_wrap=True), each)
+            _show_check(line_console(markup=True), each)
     if not all(each.is_valid for each in checks):
         raise typer.Exit(FAILED)
 
@@ -256,7 +238,7 @@ def rules(
 ) -> None:
     """List the rules of contracts, what each validates and its action; then all known expectations."""
 
-    settings, console = load_settings(), Console(soft_wrap=True)
+    settings, console = load_settings(), line_console(markup=True)
     for name in all_dataset_names(settings) if dataset is None else [dataset]:
         contract = declared_contract(settings, name)
         for table, found in {f"silver.{name}": contract.rules, **contract.gold}.items():
@@ -265,7 +247,7 @@ def rules(
                 about = ", ".join(rule.columns) or "rows"
                 line = f"{name}: {rule.name}: {rule.action}, {where}: {rule.expectation} of {about}"
                 console.print(line, highlight=False, markup=False)
-    console.print("\neach record (reject, warn):", *sorted(ROW_EXPECTATIONS), sep="\n  ", highlight=False)
+    console.print("\neach record (reject, warn):", *sorted(ROW_EXPECTATIONS), sep="\n  ")
     console.print(
         "tables as a whole (warn, hold, fail): these and", *sorted(TABLE_EXPECTATIONS), sep="\n  ", highlight=False
     )
@@ -277,17 +259,17 @@ def rules(
 def _show_check(console: Console, each: ContractCheck) -> None:
     mark = "[green]valid[/]" if each.is_valid else "[red]not valid[/]"
     version = f" {each.version}" if each.version else ""
-    console.print(f"[bold]{escape(each.dataset)}[/]{version}: {mark}", highlight=False)
+    console.print(f"[bold]{escape(each.dataset)}[/]{version}: {mark}")
     for line in filter(None, [*each.problems, each.not_checked, each.registry]):
         console.print(f"  {line}", highlight=False, markup=False)
     for change in each.changes:
         colour = COLOURS[change.kind]
-        console.print(f"  [{colour}]{change.kind}[/]  {escape(change.part)}: {escape(change.why)}", highlight=False)
+        console.print(f"  [{colour}]{change.kind}[/]  {escape(change.part)}: {escape(change.why)}")
     if each.base is not None and not each.changes:
-        console.print(f"  the contract is that of release {each.base}", highlight=False)
+        console.print(f"  the contract is that of release {each.base}")
     if each.version_problem:
-        console.print(f"  {each.version_problem}", highlight=False)
-        console.print(f"  → version: {each.required_version} in {each.dataset}/contract.yaml", highlight=False)
+        console.print(f"  {each.version_problem}")
+        console.print(f"  → version: {each.required_version} in {each.dataset}/contract.yaml")
     elif each.changes:
         console.print(
             f"  → headrace release plan --dataset {each.dataset}   (takes effect with a release)", highlight=False
@@ -311,13 +293,10 @@ def list_tables(as_json: AsJson = False) -> None:
             keys = ", ".join(table.keys)
             found.append({"dataset": name, "table": table.name, "keys": keys, "version": version, "rows": rows})
     if as_json:
-        json.dump(found, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        print_json(found)
         return
-    shown = Table("dataset", "table", "keys", "version", "rows")
-    for row in found:
-        shown.add_row(*("" if value is None else str(value) for value in row.values()))
-    wide_console().print(shown)
+    columns = ("dataset", "table", "keys", "version", "rows")
+    wide_console().print(table_of(columns, ([row[name] for name in columns] for row in found)))
 
 
 @reference_app.command("load")
@@ -334,9 +313,9 @@ def load(
     declared = released_dataset(settings, dataset, published.release) if published else folder
     done = load_reference(settings, declared, table, file)
     what = f"version {done.version}" if done.is_new else f"already has these rows, as version {done.version}"
-    Console(soft_wrap=True).print(f"{dataset}, {table}: {what}, {done.rows:,} rows", highlight=False)
+    line_console(markup=True).print(f"{dataset}, {table}: {what}, {done.rows:,} rows")
     if done.is_new:
-        Console(soft_wrap=True).print(
+        line_console(markup=True).print(
             f"older batches are unchanged; headrace backfill run --dataset {dataset} --from … --to … "
             "--reference today recomputes them",
             highlight=False,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from include.audit.origin import OpenRows, open_rows
 from include.change.grains import GrainState, GrainStates, GrainWindow, grain_states, row_states
-from include.cli.terminal import AsJson, wide_console
+from include.cli.terminal import AsJson, Cell, print_json, table_of, wide_console
 from include.declare.dataset import released_dataset
 from include.declare.event_times import utc_text
 from include.ground.errors import HeadraceError
@@ -100,21 +98,15 @@ def grains(
         raise typer.BadParameter(f"{table!r} is not one of {', '.join(known)}", param_hint="--table")
     chosen = [w for w in found.windows if table in (None, w.table) and state in (None, w.state)]
     if json_:
-        values: dict[str, Any] = {
-            "dataset": dataset,
-            "watermark": found.watermark,
-            "windows": [asdict(w) for w in chosen],
-        }
-        values["waiting"] = {name: asdict(each) for name, each in waiting.items()}
-        typer.echo(json.dumps(values, default=lambda value: value.isoformat()))
+        print_json({"dataset": dataset, "watermark": found.watermark, "windows": chosen, "waiting": waiting})
         return
     console = wide_console()
-    console.print(f"{dataset}: complete up to {_moment(found.watermark)}", highlight=False)
+    console.print(f"{dataset}: complete up to {_moment(found.watermark)}")
     console.print(_listed(chosen, limit) if table else _counted(found, state))
     if table and len(chosen) > limit:
-        console.print(f"{len(chosen) - limit:,} windows more: --limit", highlight=False)
+        console.print(f"{len(chosen) - limit:,} windows more: --limit")
     for line in sentences:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, markup=False)
 
 
 def _print_rows(dataset: str, table: str | None, state: str | None, limit: int) -> None:
@@ -129,7 +121,7 @@ def _print_rows(dataset: str, table: str | None, state: str | None, limit: int) 
                 return
             limit -= 1
             shown = {name: value for name, value in row.items() if not name.startswith("_") or name in SHOWN}
-            typer.echo(json.dumps(shown, default=str))
+            print_json(shown, indent=None)
 
 
 def _counted(found: GrainStates, state: str | None) -> Table:
@@ -138,19 +130,13 @@ def _counted(found: GrainStates, state: str | None) -> Table:
     for window in found.windows:
         counts.setdefault(window.table, Counter())[window.state] += window.grains
     shown = [name for name in STATES if state in (None, name)]
-    table = Table("gold table", *(f"{name} grains" for name in shown), box=None, header_style="bold")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, counted in counts.items():
-        table.add_row(name, *(f"{counted[one]:,}" for one in shown))
-    return table
+    rows: list[list[Cell]] = [[name, *(counted[one] for one in shown)] for name, counted in counts.items()]
+    return table_of(("gold table", *(f"{name} grains" for name in shown)), rows)
 
 
 def _listed(windows: list[GrainWindow], limit: int) -> Table:
-    table = Table("window from (UTC)", "state", "grains", "last batch", box=None, header_style="bold")
-    for window in windows[:limit]:
-        table.add_row(_moment(window.start), window.state, f"{window.grains:,}", str(window.batch))
-    return table
+    rows = ((_moment(each.start), str(each.state), each.grains, str(each.batch)) for each in windows[:limit])
+    return table_of(("window from (UTC)", "state", "grains", "last batch"), rows)
 
 
 def _moment(at: datetime | None) -> str:

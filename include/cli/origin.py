@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from include.audit.origin import DerivedOrigin, RecordRange, RowOrigin, origin_of
-from include.cli.terminal import AsJson, wide_console
+from include.cli.terminal import AsJson, print_json, table_of, wide_console
 from include.declare.column_lineage import TableColumns, declared_columns, described_columns
 from include.declare.dataset import dataset_names, declared_dataset
 from include.declare.derived_dataset import (
@@ -56,7 +55,7 @@ def explain(
     keys, settings, reading = dict(map(parsed_key, key or ())), load_settings(), pinned()
     found = origin_of(settings, reading, table, keys, records)
     if json_:
-        typer.echo(json.dumps(_values(found), ensure_ascii=False))
+        print_json(_values(found), indent=None)
     else:
         _print(wide_console(), found, "")
 
@@ -76,7 +75,7 @@ def lineage(
     edges = [edge for name in dataset_names(settings) for edge in lineage_edges(declared_dataset(settings, name))]
     edges += [edge for name in derived_names(settings) for edge in derived_edges(declared_derived(settings, name))]
     if json_:
-        typer.echo(json.dumps([asdict(edge) for edge in edges]))
+        print_json(edges)
         return
     targets = {edge.target for edge in edges}
     for root in dict.fromkeys(edge.source for edge in edges if edge.source not in targets):
@@ -89,13 +88,10 @@ def _print_columns(name: str, known: Mapping[str, TableColumns], json_: bool) ->
         remedy = f"declared are: {', '.join(sorted(known)) or 'none'}"
         raise Refused(f"no folder declares a table {name!r}", remedy, code="table-not-declared")
     if json_:
-        columns = {column: [asdict(each) for each in origins] for column, origins in known[name].columns.items()}
-        typer.echo(json.dumps({"table": name, "columns": columns, "rows": [asdict(e) for e in known[name].rows]}))
+        print_json({"table": name, "columns": known[name].columns, "rows": known[name].rows})
         return
-    shown = Table("column", "computed from", "fields of the record", box=None, header_style="bold")
-    for column, (made_of, fields) in described_columns(known, name).items():
-        shown.add_row(column, Text(made_of), Text(fields))
-    wide_console().print(shown)
+    rows = ((column, made_of, fields) for column, (made_of, fields) in described_columns(known, name).items())
+    wide_console().print(table_of(("column", "computed from", "fields of the record"), rows))
 
 
 def _tree(name: str, edges: Sequence[LineageEdge], by: str = "") -> Tree:
@@ -142,9 +138,9 @@ def _print(console: Console, found: RowOrigin | DerivedOrigin, indent: str) -> N
 
 
 def _print_derived(console: Console, made: DerivedOrigin, indent: str) -> None:
-    console.print(f"{indent}{made.table.name} of release {made.table.release}, derived from:", highlight=False)
+    console.print(f"{indent}{made.table.name} of release {made.table.release}, derived from:")
     for source in made.sources:
-        console.print(f"{indent}{source.table}: {source.count:,} rows", highlight=False)
+        console.print(f"{indent}{source.table}: {source.count:,} rows")
         if source.ranges:
             console.print(Padding(_ranges_table(source.ranges), (0, 0, 0, len(indent)), expand=False))
         if not source.below:
@@ -162,16 +158,14 @@ def _print_rows(console: Console, rows: Sequence[Mapping[str, Any]], indent: str
 
 
 def _ranges_table(ranges: Sequence[RecordRange]) -> Table:
-    table = Table("batch", "partition", "first offset", "last offset", "records", box=None, header_style="bold")
-    for each in ranges:
-        table.add_row(*(f"{n:,}" for n in (each.batch, each.partition, each.first, each.last, each.records)))
-    return table
+    rows = ((each.batch, each.partition, each.first, each.last, each.records) for each in ranges)
+    return table_of(("batch", "partition", "first offset", "last offset", "records"), rows)
 
 
 def _print_origin(console: Console, found: RowOrigin, indent: str) -> None:
     total = sum(each.records for each in found.ranges)
     source = f"{found.table.name} of release {found.table.release} ← silver.{found.table.dataset} ← topic {found.topic}"
-    console.print(f"{indent}{source}: {total:,} records", highlight=False)
+    console.print(f"{indent}{source}: {total:,} records")
     console.print(Padding(_ranges_table(found.ranges), (0, 0, 0, len(indent)), expand=False))
     schemas = known_schemas(load_settings(), found.table.dataset) if found.records else {}
     for record in found.records:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from include.change.stages import (
     stage_lines,
 )
 from include.cli.main import FAILED, INTERRUPTED
-from include.cli.terminal import AsJson, show_comparison, wide_console
+from include.cli.terminal import AsJson, line_console, print_json, show_comparison, table_of, wide_console
 from include.ground.settings import Settings, load_settings
 from include.plans.journal import (
     PlanUnreadable,
@@ -69,9 +68,9 @@ def list_(
 
     found = newest_plans(load_settings(), None if every else limit)
     for damaged in found.unreadable:
-        Console(stderr=True, soft_wrap=True).print(str(PlanUnreadable(damaged)), highlight=False, markup=False)
+        line_console(stderr=True).print(str(PlanUnreadable(damaged)))
     if json_:
-        typer.echo(json.dumps([record_json(record) for record in found.plans], indent=1))
+        print_json([record_json(record) for record in found.plans])
     else:
         wide_console().print(_plan_table(found.plans) if found.plans else NO_PLANS)
     if not every and found.total > limit:
@@ -90,7 +89,7 @@ def show(plan: Annotated[str, ID], json_: AsJson = False, details: Annotated[boo
     if json_:
         values = None if comparison is None else comparison.to_json()
         failure = last_failure(settings, plan) or None
-        typer.echo(json.dumps(record_json(record) | {"comparison": values, "failure": failure}, indent=1))
+        print_json(record_json(record) | {"comparison": values, "failure": failure})
         return
     console = Console()
     show_plan(console, record)
@@ -109,7 +108,7 @@ def explain(plan: Annotated[str, ID], json_: AsJson = False) -> None:
 
     record = load_plan(load_settings(), plan)
     if json_:
-        typer.echo(json.dumps(record_json(record), indent=1))
+        print_json(record_json(record))
         return
     show_plan(Console(), record)
 
@@ -175,7 +174,7 @@ def plan_only(planned: Planner, json_: bool) -> None:
 
     record = planned(load_settings())
     if json_:
-        typer.echo(json.dumps(record_json(record), indent=1))
+        print_json(record_json(record))
         return
     console = Console()
     show_plan(console, record)
@@ -195,7 +194,7 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool, refuse: Refusal = lam
     with plan_lock(settings, record.plan.id):
         record = run_through(console, settings, record, approver(yes))
     if json_:
-        typer.echo(json.dumps(record_json(record), indent=1))
+        print_json(record_json(record))
 
 
 def run_through(console: Console, settings: Settings, record: PlanRecord, approve: Confirm) -> PlanRecord:
@@ -293,19 +292,13 @@ def approver(yes: bool) -> Confirm:
 
 
 def _plan_table(records: Sequence[PlanRecord]) -> Table:
-    table = Table("plan", "stage", "about", "planned (UTC)", "by", "verdict", box=None, header_style="bold")
-    for column in table.columns:
-        column.no_wrap = True
+    rows = []
     for r in records:
-        p = r.plan
-        verdict = str(_verdict(r))
-        table.add_row(p.id, r.stage, p.requested or p.about, f"{p.planned_at:%Y-%m-%d %H:%M}", p.planned_by, verdict)
-    return table
-
-
-def _verdict(record: PlanRecord) -> str:
-    compared = record.find(Compared)
-    return "" if compared is None else compared.verdict
+        p, compared = r.plan, r.find(Compared)
+        verdict = "" if compared is None else compared.verdict
+        at = f"{p.planned_at:%Y-%m-%d %H:%M}"
+        rows.append((p.id, str(r.stage), p.requested or p.about, at, p.planned_by, verdict))
+    return table_of(("plan", "stage", "about", "planned (UTC)", "by", "verdict"), rows)
 
 
 @contextmanager

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from include.change.analysis import run_analysis
 from include.change.quality import QualityReport, drift_warnings, quality_report, report_page, validate_published
 from include.cli.main import FAILED
-from include.cli.terminal import AsJson, checks_table, output_file, utc_time, wide_console
+from include.cli.terminal import (
+    AsJson,
+    checks_table,
+    line_console,
+    output_file,
+    print_json,
+    table_of,
+    utc_time,
+    wide_console,
+)
 from include.declare.analyses import declared_analyses, declared_analysis
 from include.declare.dataset import dataset_names, declared_dataset, released_dataset
 from include.declare.payloads import known_schemas
@@ -64,29 +70,24 @@ def report(
     if page is not None:
         page.write_text(report_page(found), "utf-8")
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=1))
+        print_json(found.to_json())
         return
     console = wide_console()
-    console.print(report_table(found))
-    console.print(f"{found.records:,} records in {len(found.runs):,} runs of release {validated_by}", highlight=False)
+    console.print(_report_table(found))
+    console.print(f"{found.records:,} records in {len(found.runs):,} runs of release {validated_by}")
     if page is not None:
-        console.print(f"page: {page}", highlight=False, markup=False, soft_wrap=True)
+        line_console().print(f"page: {page}")
 
 
-def report_table(found: QualityReport) -> Table:
-    """Return a report as a table, one rule per row."""
-    table = Table(
-        *("rule", "effect", "records", "violations", "share", "limit", "first violation"), header_style="bold", box=None
-    )
+def _report_table(found: QualityReport) -> Table:
+    rows = []
     for line in found.lines:
         limit = "" if line.mostly is None else f"≤ {100 * (1 - line.mostly):.4g} %"
         first = "" if line.first is None else f"partition {line.first[0]} offset {line.first[1]}"
-        cells = (line.rule, line.kind, f"{line.validated:,}", f"{line.violations:,}")
-        colour = "" if line.passed is None else "green" if line.passed else "red"
-        table.add_row(*map(Text, cells), Text(f"{line.share:.4%}", colour), Text(limit), Text(first))
-    for column in table.columns[2:5]:
-        column.justify = "right"
-    return table
+        share = Text(f"{line.share:.4%}", "" if line.passed is None else "green" if line.passed else "red")
+        rows.append((line.rule, line.kind, line.validated, line.violations, share, limit, first))
+    columns = ("rule", "effect", "records", "violations", "share", "limit", "first violation")
+    return table_of(columns, rows, ("share",))
 
 
 @app.command()
@@ -100,12 +101,12 @@ def run(
     names = list(publications(settings)) if dataset is None else [dataset]
     found = [validate_published(settings, name, datetime.now(UTC)) for name in names]
     if as_json:
-        typer.echo(json.dumps([each.to_json() for each in found], indent=1))
+        print_json([each.to_json() for each in found])
     else:
         for each in found:
-            Console().print(f"{each.dataset}, release {each.release}, batch {each.batch}", highlight=False)
+            line_console().print(f"{each.dataset}, release {each.release}, batch {each.batch}")
             wide_console().print(checks_table(each.checks))
-            Console(soft_wrap=True).print(f"docs: {docs_page(settings, each.dataset)}", highlight=False, markup=False)
+            line_console().print(f"docs: {docs_page(settings, each.dataset)}")
     if any(each.blocks for each in found):
         raise typer.Exit(FAILED)
 
@@ -116,9 +117,9 @@ def docs(dataset: Dataset) -> None:
 
     page = docs_page(load_settings(), dataset)
     if not page.is_file():
-        Console().print(f"no results yet: headrace quality run --dataset {dataset}", highlight=False)
+        line_console().print(f"no results yet: headrace quality run --dataset {dataset}")
         raise typer.Exit(FAILED)
-    Console(soft_wrap=True).print(str(page), highlight=False, markup=False)
+    line_console().print(str(page))
 
 
 @app.command()
@@ -135,14 +136,15 @@ def drift(
     reading, schemas = PinnedTables(tables_of(settings, publication)), known_schemas(settings, dataset)
     found = drift_warnings(reading, contract, since_batch, schemas)
     if as_json:
-        typer.echo(json.dumps([asdict(warning) for warning in found], indent=1))
+        print_json(found)
         return
-    table = Table("column", "measure", "before", "now", "first (batch/partition/offset)", header_style="bold", box=None)
+    rows = []
     for warning in found:
         at = warning.first
         position = "" if at is None else f"{at.batch}/{at.partition}/{at.offset}"
-        table.add_row(*map(Text, (warning.column, warning.measure, warning.before, warning.now, position)))
-    wide_console().print(table if found else f"{dataset}: no drift since batch {since_batch}")
+        rows.append((warning.column, warning.measure, warning.before, warning.now, position))
+    shown = table_of(("column", "measure", "before", "now", "first (batch/partition/offset)"), rows)
+    wide_console().print(shown if found else f"{dataset}: no drift since batch {since_batch}")
 
 
 analysis_app = typer.Typer(no_args_is_help=True, help="Analyses: iterative and learning jobs over published tables.")
@@ -156,15 +158,15 @@ def start_analysis(
 ) -> None:
     """Run an analysis over the published tables, or continue a killed run, and publish its result."""
 
-    settings, console = load_settings(), Console(stderr=True, soft_wrap=True)
+    settings, console = load_settings(), line_console(stderr=True, markup=True)
     declared_dataset(settings, dataset)
     analysis = declared_analysis(settings, dataset, name)
-    done = run_analysis(settings, analysis, lambda line: console.print(line, highlight=False))
+    done = run_analysis(settings, analysis, lambda line: console.print(line))
     if json_:
-        typer.echo(json.dumps(asdict(done)))
+        print_json(done)
         return
-    wide_console().print(f"analysis.{name}: run {done.run} published, {_figures(done)}", highlight=False)
-    wide_console().print(f'headrace query "select * from analysis.{name} limit 10"', highlight=False)
+    wide_console().print(f"analysis.{name}: run {done.run} published, {_figures(done)}")
+    wide_console().print(f'headrace query "select * from analysis.{name} limit 10"')
 
 
 @analysis_app.command("list")
@@ -178,14 +180,14 @@ def list_analyses(json_: AsJson = False) -> None:
         for each in declared_analyses(settings, name).values()
     ]
     if json_:
-        values = [{"dataset": d, "name": a.name, "published": p and asdict(p)} for d, a, p in rows]
-        typer.echo(json.dumps(values))
+        print_json([{"dataset": d, "name": a.name, "published": p} for d, a, p in rows])
         return
-    table = Table("dataset", "analysis", "algorithm", "run", "figures", "sources", header_style="bold")
-    for dataset, each, last in rows:
-        known = (str(last.run), _figures(last), _sources(last)) if last else ("never", "", "")
-        table.add_row(dataset, each.name, each.declared.algorithm, *known)
-    wide_console().print(table)
+    never = ("never", "", "")
+    cells = (
+        (dataset, each.name, each.declared.algorithm, *((str(p.run), _figures(p), _sources(p)) if p else never))
+        for dataset, each, p in rows
+    )
+    wide_console().print(table_of(("dataset", "analysis", "algorithm", "run", "figures", "sources"), cells))
 
 
 def _figures(done: PublishedAnalysis) -> str:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
+from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from include.cli.main import INTERRUPTED
-from include.cli.terminal import AsJson, output_file, wide_console
+from include.cli.terminal import AsJson, output_file, print_json, table_of, wide_console
 from include.ground.settings import load_settings
 from include.read.plain_values import is_numeric, json_value, text_value
 from include.read.published_sql import QueryResult, run_query, write_catalog
@@ -69,8 +70,7 @@ def _watch(sql: str, format: Format, limit: int | None) -> None:
         most = SHOWN_ROWS if limit is None and format is Format.table else limit
         for change in watched_changes(load_settings(), sql, most):
             if format is Format.json:
-                sys.stdout.write(json.dumps(_change_values(change), ensure_ascii=False) + "\n")
-                sys.stdout.flush()
+                print_json(_change_values(change), indent=None)
             else:
                 _print_change(change)
     except KeyboardInterrupt:
@@ -87,17 +87,15 @@ def _change_values(change: ResultChange) -> dict[str, Any]:
 def _print_change(change: ResultChange) -> None:
     console, batches = wide_console(), ", ".join(f"{name} batch {batch}" for name, batch in change.batches.items())
     counts = f"{change.new:,} new, {change.gone:,} gone, {change.total:,} in all"
-    console.print(f"\n[bold]{batches or 'no table'}[/]: {counts}", highlight=False)
-    table = Table("", box=None, header_style="bold")
-    for name, kind in zip(change.columns, change.types, strict=True):
-        table.add_column(Text(name), justify="right" if is_numeric(kind) else "left", overflow="fold")
-    for sign, *row in change.rows:
-        style = "green" if sign > 0 else "red"
-        table.add_row("+" if sign > 0 else "-", *(Text(text_value(value)) for value in row), style=style)
+    console.print(f"\n[bold]{batches or 'no table'}[/]: {counts}")
     if change.rows:
-        console.print(table)
+        marks = {1: Text("+", "green"), -1: Text("-", "red")}
+        rows = (
+            (marks[sign], *(Text(text_value(value), marks[sign].style) for value in row)) for sign, *row in change.rows
+        )
+        console.print(table_of(("", *change.columns), rows, _numeric(change.columns, change.types)))
     if len(change.rows) < change.new + change.gone:
-        console.print(f"the first {len(change.rows):,} rows; more with --limit", highlight=False)
+        console.print(f"the first {len(change.rows):,} rows; more with --limit")
 
 
 def tables(
@@ -121,8 +119,7 @@ def tables(
         return
     facts = [reading.facts(name) for name in sorted(reading.tables, key=layer_order)]
     if as_json:
-        json.dump([_fact_values(fact) for fact in facts], sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        print_json([_fact_values(fact) for fact in facts])
     elif not facts:
         Console().print("nothing is published yet; start with: headrace up")
     else:
@@ -132,16 +129,16 @@ def tables(
 def print_table(found: QueryResult, limit: int) -> None:
     """Print up to `limit` rows as a table with right-aligned numbers, and the row count."""
 
-    table = Table(header_style="bold")
-    for name, kind in zip(found.columns, found.types, strict=True):
-        table.add_column(Text(name), justify="right" if is_numeric(kind) else "left", overflow="fold")
     rows = list(islice(found.rows, limit + 1))
-    for row in rows[:limit]:
-        table.add_row(*(Text(text_value(value)) for value in row))
+    shown = (map(text_value, row) for row in rows[:limit])
     console = wide_console()
-    console.print(table)
+    console.print(table_of(found.columns, map(tuple, shown), _numeric(found.columns, found.types), box=HEAVY_HEAD))
     more = len(rows) > limit
     console.print(f"the first {limit} rows; more with --limit" if more else f"{_counted(len(rows), 'row')}")
+
+
+def _numeric(columns: Sequence[str], types: Sequence[str]) -> set[str]:
+    return {name for name, kind in zip(columns, types, strict=True) if is_numeric(kind)}
 
 
 def write_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: TextIO) -> None:
@@ -190,16 +187,15 @@ def _fact_values(fact: TableStats) -> dict[str, Any]:
 
 
 def _facts_table(facts: list[TableStats]) -> Table:
-    shown = Table(header_style="bold")
-    shown.add_column("table", no_wrap=True)
-    for name in ("rows", "MB", "files", "version", "batch"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("path", overflow="fold")
-    for fact in facts:
-        table, rows = fact.table, "unknown" if fact.rows is None else f"{fact.rows:,}"
-        size, files = f"{fact.size / 1e6:,.1f}", f"{fact.files:,}"
-        shown.add_row(table.name, rows, size, files, str(table.version), str(table.batch), Text(str(table.path)))
-    return shown
+    rows = (
+        (
+            *(each.table.name, "unknown" if each.rows is None else each.rows, f"{each.size / 1e6:,.1f}", each.files),
+            *(str(each.table.version), str(each.table.batch), str(each.table.path)),
+        )
+        for each in facts
+    )
+    numbers = ("rows", "MB", "files", "version", "batch")
+    return table_of(("table", *numbers, "path"), rows, numbers)
 
 
 def _counted(number: int, noun: str) -> str:

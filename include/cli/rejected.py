@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.box import HEAVY_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from include.change.kind import refuse_unknown_dataset
 from include.cli.main import FAILED
-from include.cli.terminal import AsJson, Offset, Offsets, Partition, utc_time, wide_console
+from include.cli.terminal import AsJson, Offset, Offsets, Partition, print_json, table_of, utc_time, wide_console
 from include.declare.payloads import known_schemas, shown_payload
 from include.ground.settings import load_settings
 from include.read.plain_values import excerpt, iso_time, json_value, text_of
@@ -72,8 +71,7 @@ def list_rejected(
         for record in rejected_records(reading, name, selection, decided_records(settings, name), limit)
     ]
     if as_json:
-        json.dump([_values(record) for record in found], sys.stdout, indent=1, ensure_ascii=False)
-        sys.stdout.write("\n")
+        print_json([_values(record) for record in found])
         return
     wide_console().print(_records_table(_shown(found)) if found else "no rejected record matches")
 
@@ -98,7 +96,7 @@ def show_rejected(
     decisions = () if decided_record is None else decided_record.decisions
     if as_json:
         values = _values(found[0]) if found else {"status": REINSTATED, "decisions": _decisions(decisions)}
-        typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
+        print_json(values)
         return
     for line in _record_lines(_shown(found)[0]) if found else [f"{REINSTATED}: it is in silver.{dataset}"]:
         wide_console().print(Text(_printable(line)), soft_wrap=True)
@@ -118,10 +116,11 @@ def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None
         for row in reason_counts(reading, name).iter_rows(named=True)
     ]
     if as_json:
-        json.dump(counts, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        print_json(counts)
         return
-    wide_console().print(_counts_table(counts) if counts else "nothing was rejected")
+    names = ("dataset", "disposition", "rule", "column")
+    rows = ((*(str(row[name] or "") for name in names), row["records"]) for row in counts)
+    wide_console().print(table_of((*names, "records"), rows) if counts else "nothing was rejected")
 
 
 def _datasets(reading: PinnedTables, only: str | None) -> list[str]:
@@ -133,16 +132,12 @@ def _datasets(reading: PinnedTables, only: str | None) -> list[str]:
 
 
 def _values(record: RejectedRecord) -> dict[str, Any]:
-    from dataclasses import asdict
-
     values: dict[str, Any] = json_value(asdict(replace(record, reasons=(), decisions=())))
     reasons = [asdict(reason) for reason in record.reasons]
     return values | {"reasons": reasons, "decisions": _decisions(record.decisions)}
 
 
 def _decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
-    from dataclasses import asdict
-
     return [{name: json_value(value) for name, value in asdict(decision).items()} for decision in decisions]
 
 
@@ -156,15 +151,13 @@ def _record_lines(record: RejectedRecord) -> list[str]:
 
 
 def _records_table(records: list[RejectedRecord]) -> Table:
-    table = Table(header_style="bold")
-    for name in ("topic/partition/offset", "status", "reasons", "Kafka timestamp", "payload"):
-        table.add_column(name, overflow="fold")
+    rows = []
     for record in records:
         reasons = "\n".join(" ".join(filter(None, (r.rule, r.column, r.detail))) for r in record.reasons)
         position = f"{record.topic}/{record.partition}/{record.offset}"
-        cells = (position, record.status, _printable(reasons), iso_time(record.first_seen))
-        table.add_row(*map(Text, cells), Text(excerpt(record.payload, PAYLOAD_WIDTH)))
-    return table
+        seen, payload = iso_time(record.first_seen), excerpt(record.payload, PAYLOAD_WIDTH)
+        rows.append((position, record.status, _printable(reasons), seen, payload))
+    return table_of(("topic/partition/offset", "status", "reasons", "Kafka timestamp", "payload"), rows, box=HEAVY_HEAD)
 
 
 def _shown(records: Sequence[RejectedRecord]) -> list[RejectedRecord]:
@@ -176,14 +169,3 @@ def _shown(records: Sequence[RejectedRecord]) -> list[RejectedRecord]:
 def _printable(text: str) -> str:
     """Escape control characters: details quote payloads, which must not control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def _counts_table(counts: list[dict[str, Any]]) -> Table:
-    table = Table(header_style="bold")
-    for name in ("dataset", "disposition", "rule", "column"):
-        table.add_column(name)
-    table.add_column("records", justify="right")
-    for row in counts:
-        names = (str(row[name] or "") for name in ("dataset", "disposition", "rule", "column"))
-        table.add_row(*map(Text, names), f"{row['records']:,}")
-    return table

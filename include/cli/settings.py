@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.terminal import AsJson, wide_console
-from include.ground.settings import PREFIX, InvalidSetting, SettingInfo, list_settings, load_settings
-from include.ground.settings_profiles import KNOBS, PURPOSES
+from include.cli.terminal import AsJson, print_json, table_of, wide_console
+from include.ground.settings import PREFIX, InvalidSetting, list_settings, load_settings
+from include.ground.settings_profiles import KNOBS, PURPOSES, Knob
 
 
 def settings(
@@ -26,7 +24,7 @@ def settings(
     A variable wins over the profile (HEADRACE_PROFILE), the profile over the default.
     """
     if profiles:
-        wide_console().print(profiles_table())
+        wide_console().print(_profiles_table())
         return
     invalid: InvalidSetting | None = None
     try:
@@ -35,44 +33,23 @@ def settings(
         invalid = error
     infos = list_settings()
     if as_json:
-        typer.echo(json.dumps([as_record(info) for info in infos], indent=1))
+        names = ("name", "value", "default", "origin", "meaning")
+        print_json([{name: getattr(info, name) for name in names} for info in infos])
     else:
-        wide_console().print(as_table(infos))
+        rows = ((i.name, Text(i.value, "" if i.is_default else "bold"), i.origin, i.default, i.meaning) for i in infos)
+        wide_console().print(table_of(("setting", "value", "from", "default", "meaning"), rows))
     if invalid is not None:
         raise invalid
 
 
-def as_record(info: SettingInfo) -> dict[str, str]:
-    """Return a setting as JSON; `origin`: environment, profile NAME or default."""
-    return {
-        "name": info.name,
-        "value": info.value,
-        "default": info.default,
-        "origin": info.origin,
-        "meaning": info.meaning,
-    }
-
-
-def as_table(infos: list[SettingInfo]) -> Table:
-    """Return the settings as a table, those that are not at their default in bold, without markup."""
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("setting", no_wrap=True)
-    for name in ("value", "from", "default", "meaning"):
-        table.add_column(name, overflow="fold")
-    for info in infos:
-        value = Text(info.value, "" if info.is_default else "bold")
-        table.add_row(Text(info.name), value, info.origin, Text(info.default), Text(info.meaning))
-    return table
-
-
-def profiles_table() -> Table:
+def _profiles_table() -> Table:
     """Return what each profile sets, and why."""
     defaults = {info.name: info.default for info in list_settings({})}
-    table = Table(box=SIMPLE_HEAD, caption="\n".join(f"{name}: {purpose}" for name, purpose in PURPOSES.items()))
-    for name in ("setting", *PURPOSES, "reason", "measured"):
-        table.add_column(name, no_wrap=name == "setting", overflow="fold")
-    for knob in KNOBS:
+
+    def values(knob: Knob) -> tuple[str, ...]:
         setting = f"{PREFIX}{knob.setting.upper()}"
-        values = (defaults[setting] if value is None else str(value) for value in (None, knob.throughput, knob.small))
-        table.add_row(setting, *values, knob.reason, knob.measured)
-    return table
+        chosen = (defaults[setting] if value is None else str(value) for value in (None, knob.throughput, knob.small))
+        return (setting, *chosen, knob.reason, knob.measured)
+
+    purposes = "\n".join(f"{name}: {purpose}" for name, purpose in PURPOSES.items())
+    return table_of(("setting", *PURPOSES, "reason", "measured"), map(values, KNOBS), caption=purposes)

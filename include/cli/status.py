@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -17,10 +16,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from include.cli.grains import open_sentences
 from include.cli.main import FAILED
-from include.cli.terminal import AsJson
+from include.cli.terminal import AsJson, line_console, print_json, table_of
 from include.declare.dataset import dataset_names
 from include.declare.event_times import utc_text
 from include.ground.settings import Settings, load_settings
@@ -56,7 +56,7 @@ def status(
     if watch:
         watch_status(lambda: observe_progress(settings, ledger), as_json)
     elif as_json:
-        typer.echo(json.dumps(progress_json(progress)))
+        print_json(progress_json(progress), indent=None)
     else:
         Console().print(progress_table(progress))
     if check and any(process.state.label != "running" for process in progress.processes):
@@ -69,7 +69,7 @@ def watch_status(observe: Callable[[], Progress], as_json: bool) -> None:
         while True:
             progress = observe()
             if as_json:
-                typer.echo(json.dumps(progress_json(progress)))
+                print_json(progress_json(progress), indent=None)
             live.update(progress_table(progress), refresh=True)
             time.sleep(POLL_SECONDS)
 
@@ -162,15 +162,15 @@ def progress_table(progress: Progress) -> Group:
     """
     progress, idle = without_idle(progress)
     notes = [f"[yellow]not known:[/] {escape(note)}" for note in progress.notes]
-    rows = Columns([rows_table(progress), rejected_table(progress)], padding=(0, 4))
+    rows = Columns([_rows_table(progress), _rejected_table(progress)], padding=(0, 4))
     events = [f"[yellow]{d.dataset}:[/] {escape(d.reported.event)}" for d in progress.datasets if d.reported.event]
-    derived = [derived_table(progress)] if progress.derived else []
-    datasets = [dataset_table(progress), *derived, rows] if progress.datasets or progress.derived else derived
+    derived = [_derived_table(progress)] if progress.derived else []
+    datasets = [_dataset_table(progress), *derived, rows] if progress.datasets or progress.derived else derived
     waiting = waiting_lines(progress)
     hint = [f"never started: {', '.join(idle)}   (headrace up {idle[0]})"] if idle else []
-    leases = [lease_lines(progress)] if progress.leases else []
+    leases = [_lease_table(progress)] if progress.leases else []
     return Group(
-        process_table(progress), *leases, *datasets, *changed_lines(progress), *waiting, *events, *notes, *hint
+        _process_table(progress), *leases, *datasets, *changed_lines(progress), *waiting, *events, *notes, *hint
     )
 
 
@@ -202,24 +202,21 @@ def changed_lines(progress: Progress) -> list[str]:
     return lines
 
 
-def process_table(progress: Progress) -> Table:
-    """Return the processes, each with its state in colour."""
-    table = Table("process", "state", "pid", "restarts", "", box=SIMPLE_HEAD)
+def _process_table(progress: Progress) -> Table:
+    rows = []
     for process in progress.processes:
-        state = process.state.label
-        shown = f"[{COLOURS.get(state, 'yellow')}]{state}[/]"
+        state = Text(process.state.label, COLOURS.get(process.state.label, "yellow"))
         pid, restarts = str(process.pid or "-"), str(process.restarts or "-")
-        table.add_row(process.name, shown, pid, restarts, escape(detail_text(process)))
-    return table
+        rows.append((process.name, state, pid, restarts, detail_text(process)))
+    return table_of(("process", "state", "pid", "restarts", ""), rows, box=SIMPLE_HEAD)
 
 
-def lease_lines(progress: Progress) -> Table:
-    """Return who holds which lease, on which host."""
-    table = Table("lease", "held by", "epoch", "expires", box=SIMPLE_HEAD)
+def _lease_table(progress: Progress) -> Table:
+    rows = []
     for lease in progress.leases:
         expires = "not renewed any more" if lease.is_revoked else f"in {lease.seconds_left:.0f} s unless renewed"
-        table.add_row(lease.name, f"{lease.role}, pid {lease.pid} on {lease.host}", str(lease.epoch), expires)
-    return table
+        rows.append((lease.name, f"{lease.role}, pid {lease.pid} on {lease.host}", str(lease.epoch), expires))
+    return table_of(("lease", "held by", "epoch", "expires"), rows, box=SIMPLE_HEAD)
 
 
 def detail_text(process: ProcessStatus) -> str:
@@ -229,18 +226,14 @@ def detail_text(process: ProcessStatus) -> str:
     return f"{detail}; before: {before}" if before and before not in detail else detail
 
 
-def dataset_table(progress: Progress) -> Table:
+def _dataset_table(progress: Progress) -> Table:
     """Return one column per dataset: release, last batches, rates and lag."""
-    table = Table("", box=SIMPLE_HEAD)
-    for dataset in progress.datasets:
-        table.add_column(dataset.dataset, justify="right")
     columns = [dataset_cells(dataset) for dataset in progress.datasets]
-    for name in columns[0] if columns else []:
-        table.add_row(name, *(cells[name] for cells in columns))
-    return table
+    names, rows = [dataset.dataset for dataset in progress.datasets], columns[0] if columns else {}
+    return table_of(("", *names), ((row, *(cells[row] for cells in columns)) for row in rows), names, box=SIMPLE_HEAD)
 
 
-def dataset_cells(dataset: DatasetProgress) -> dict[str, str]:
+def dataset_cells(dataset: DatasetProgress) -> dict[str, str | Text]:
     """Return the cells of one dataset, by row name."""
     b, lag = dataset.batches, dataset.lag
     return {
@@ -282,50 +275,43 @@ def waiting_lines(progress: Progress) -> list[str]:
     return lines
 
 
-def derived_table(progress: Progress) -> Table:
+def _derived_table(progress: Progress) -> Table:
     """Return one row per derived dataset: release, last run, and the published batches that it has not used."""
-    table = Table("derived dataset", "release", box=SIMPLE_HEAD)
-    for name in ("run", "seconds behind"):
-        table.add_column(name, justify="right")
-    table.add_column("batches behind its sources")
+    rows = []
     for each in progress.derived:
         behind = ", ".join(f"{source}: {number(count, 'all')}" for source, count in each.behind.items()) or "0"
         since = UNKNOWN if each.seconds is None else f"{each.seconds:,.1f}"
-        table.add_row(each.dataset, release_text(each), number(each.run, "-"), since, behind)
-    return table
+        rows.append((each.dataset, release_text(each), number(each.run, "-"), since, behind))
+    columns = ("derived dataset", "release", "run", "seconds behind", "batches behind its sources")
+    return table_of(columns, rows, ("run", "seconds behind"), box=SIMPLE_HEAD)
 
 
-def release_text(dataset: DatasetProgress | DerivedProgress) -> str:
+def release_text(dataset: DatasetProgress | DerivedProgress) -> Text:
     """Return the release, and whether the dataset's folder differs from it."""
-    if dataset.release is None:
-        return "-"
-    return f"{dataset.release} [yellow](folder differs)[/]" if dataset.folder_differs else dataset.release
+    differs = (" (folder differs)", "yellow") if dataset.folder_differs else ""
+    return Text("-") if dataset.release is None else Text.assemble(dataset.release, differs)
 
 
-def rows_table(progress: Progress) -> Table:
+def _rows_table(progress: Progress) -> Table:
     """Return rows per layer, from Kafka (offsets) to gold."""
-    table = Table("table", box=SIMPLE_HEAD)
-    table.add_column("rows", justify="right")
-    for dataset in progress.datasets:
-        for layer, count in dataset.rows.items():
-            name = layer if layer.startswith("gold.") else f"{layer}.{dataset.dataset}"
-            table.add_row(name, number(count))
-    for derived in progress.derived:
-        for name, count in derived.rows.items():
-            table.add_row(name, number(count))
-    return table
+    rows = [
+        (layer if layer.startswith("gold.") else f"{layer}.{dataset.dataset}", number(count))
+        for dataset in progress.datasets
+        for layer, count in dataset.rows.items()
+    ]
+    rows += [(name, number(count)) for derived in progress.derived for name, count in derived.rows.items()]
+    return table_of(("table", "rows"), rows, ("rows",), box=SIMPLE_HEAD)
 
 
-def rejected_table(progress: Progress) -> Table:
+def _rejected_table(progress: Progress) -> Table:
     """Return rejected records by reason, the most frequent first, each under all of its reasons; then warnings."""
-    table = Table("rejected", "reason", box=SIMPLE_HEAD)
-    table.add_column("rows", justify="right")
+    rows: list[tuple[str, Text, str]] = []
     for dataset in progress.datasets:
         for reason, count in sorted(dataset.rejected.items(), key=lambda item: (-item[1], item[0])):
-            table.add_row(dataset.dataset, escape(reason), number(count))
+            rows.append((dataset.dataset, Text(reason), number(count)))
         for rule, count in sorted(dataset.warned.items()):
-            table.add_row(dataset.dataset, f"{escape(rule)} [yellow](warned)[/]", number(count))
-    return table
+            rows.append((dataset.dataset, Text.assemble(rule, (" (warned)", "yellow")), number(count)))
+    return table_of(("rejected", "reason", "rows"), rows, ("rows",), box=SIMPLE_HEAD)
 
 
 def number(value: float | None, unknown: str = UNKNOWN) -> str:
@@ -353,12 +339,12 @@ def wait(
 
     if not caught_up:
         raise typer.BadParameter("give --caught-up: headrace wait --caught-up")
-    console = Console(stderr=True, soft_wrap=True)
+    console = line_console(stderr=True, markup=True)
     settings = load_settings()
-    console.print(await_caught_up(settings, dataset or [], timeout), highlight=False)
+    console.print(await_caught_up(settings, dataset or [], timeout))
     for name in dataset or dataset_names(settings):
         for line in open_sentences(settings, name):
-            console.print(f"  {line}", highlight=False, markup=False)
+            console.print(f"  {line}", markup=False)
 
 
 def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> str:
@@ -380,22 +366,22 @@ def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> 
 
 def fail(observed: CatchUpProgress, what: str, remedy: str) -> None:
     """Print the reason, the backlog and the remedy; exit 1."""
-    console = Console(stderr=True, soft_wrap=True)
-    console.print(f"[bold red]headrace:[/] {escape(what)}", highlight=False)
+    console = line_console(stderr=True, markup=True)
+    console.print(f"[bold red]headrace:[/] {escape(what)}")
     for dataset, partitions in observed.behind.items():
         parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(partitions.items()))
-        console.print(f"  {dataset}: {sum(partitions.values()):,} offsets behind ({parts})", highlight=False)
+        console.print(f"  {dataset}: {sum(partitions.values()):,} offsets behind ({parts})")
     for dataset, uncommitted in observed.uncommitted.items():
         parts = ", ".join(f"partition {part}: {count:,}" for part, count in sorted(uncommitted.items()))
         why = "Kafka aborts it after its producer's transaction.timeout.ms"
         console.print(f"  {dataset}: {sum(uncommitted.values()):,} offsets in an open transaction ({parts}); {why}")
     for derived, sources in observed.unfollowed.items():
         parts = ", ".join(f"{source}: {number(count, 'all')}" for source, count in sources.items())
-        console.print(f"  {derived}: batches of its sources not used yet: {parts}", highlight=False)
+        console.print(f"  {derived}: batches of its sources not used yet: {parts}")
     for dataset, tables in observed.unrefreshed.items():
         parts = ", ".join(f"{table} has batch {batch:,}" for table, batch in tables.items())
-        console.print(f"  {dataset}: not refreshed yet: {parts}", highlight=False)
+        console.print(f"  {dataset}: not refreshed yet: {parts}")
     for note in observed.unknown:
-        console.print(f"  not known: {escape(note)}", highlight=False)
-    console.print(f"  → {remedy}", highlight=False)
+        console.print(f"  not known: {escape(note)}")
+    console.print(f"  → {remedy}")
     raise typer.Exit(FAILED)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+import json
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from include.change.plan_parameters import Parameters
 from include.ground import strict_values
 from include.ground.strict_values import MAX_OFFSET, MAX_PARTITION
 
 Value = TypeVar("Value")
-Model = TypeVar("Model", bound=Parameters)
 
 
 def parser_of(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
@@ -53,61 +51,49 @@ Partition = Annotated[int, typer.Argument(min=0, max=MAX_PARTITION)]
 Offset = Annotated[int, typer.Argument(min=0, max=MAX_OFFSET)]
 
 
-def with_options(model: type[Parameters]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of a parameter model, in place of its `**options`."""
-
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        first, *others, _ = inspect.signature(command, eval_str=True).parameters.values()
-        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (first, *others)]
-        signature = inspect.Signature([own[0], *_options(model), *own[1:]])
-
-        @wraps(command)
-        def called(**values: Any) -> None:
-            command(**values)
-
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
-        return called
-
-    return decorated
-
-
-def _options(model: type[Parameters]) -> Iterator[inspect.Parameter]:
-    """Yield a parameter for each field of a model that a command takes."""
-    types = get_type_hints(model)
-    for name in model.names():
-        field = model.model_fields[name]
-        option = model.option(name)
-        if option.hidden:
-            continue
-        parse = None if option.parser is None else parser_of(option.parser)
-        kind = list[str] | None if field.annotation == Sequence[str] else types[name]
-        info = typer.Option(option.name, parser=parse, metavar=option.metavar, help=option.help or field.description)
-        default = inspect.Parameter.empty if field.is_required() else None if kind != types[name] else field.default
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
-
-
-def given(model: type[Model], options: Mapping[str, Any]) -> Model:
-    """Return a command's options as its parameter model. Raises typer.BadParameter with the first wrong option."""
-    try:
-        return model.of_options(options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        why = first["msg"].removeprefix("Value error, ")
-        raise typer.BadParameter(
-            f"{model.option(str(first['loc'][0])).name}: {why}" if first["loc"] else why
-        ) from error
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
 WIDE = 4_000
+Cell = Text | str | float | None
 
 
 def wide_console() -> Console:
     """Return a console as wide as the terminal, or so wide that no cell is cut when the output is a file."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDE)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=WIDE, highlight=False)
+
+
+def line_console(*, stderr: bool = False, markup: bool = False) -> Console:
+    """Return a console for lines: nothing is cut or highlighted, and without markup all is shown as it is."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=markup)
+
+
+def print_json(values: Any, indent: int | None = 1) -> None:
+    """Print values as JSON: records as objects, times in ISO 8601. Without indentation it is one line."""
+    typer.echo(json.dumps(values, indent=indent, ensure_ascii=False, default=_json_value))
+
+
+def _json_value(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[Cell]], right: Container[str] = (), **style: Any) -> Table:
+    """Return a table. Numbers have separators and stand right, as do the columns `right`; None is empty."""
+    cells = [tuple(row) for row in rows]
+    shown = Table(**{"header_style": "bold", "box": None, **style})
+    for place, name in enumerate(columns):
+        values = [row[place] for row in cells]
+        is_number = any(isinstance(v, int | float) for v in values) and not any(isinstance(v, str) for v in values)
+        shown.add_column(Text(name), justify="right" if is_number or name in right else "left", overflow="fold")
+    for row in cells:
+        shown.add_row(*map(_shown, row))
+    return shown
+
+
+def _shown(cell: Cell) -> Text:
+    if isinstance(cell, Text):
+        return cell
+    return Text("" if cell is None else cell if isinstance(cell, str) else f"{cell:,}")
 
 
 if TYPE_CHECKING:
@@ -116,14 +102,12 @@ if TYPE_CHECKING:
 
 def checks_table(checks: Sequence[RuleResult]) -> Table:
     """Return the results as a table, one rule per row."""
-    table = Table(header_style="bold", box=None, collapse_padding=True, pad_edge=False)
-    for name in ("table", "rule", "action", "result", "observed"):
-        table.add_column(name, overflow="fold")
+    columns = ("table", "rule", "action", "result", "observed")
+    rows = []
     for check in checks:
         colour = "green" if check.passed else "red" if check.blocks else "yellow"
-        cells = map(Text, (check.table, check.rule, check.action))
-        table.add_row(*cells, Text(check.outcome, colour), Text(check.observed))
-    return table
+        rows.append((check.table, check.rule, check.action, Text(check.outcome, colour), check.observed))
+    return table_of(columns, rows, collapse_padding=True, pad_edge=False)
 
 
 if TYPE_CHECKING:
@@ -141,15 +125,11 @@ def show_comparison(console: Console, comparison: Comparison, *, details: bool =
     view = comparison_view(comparison)
     console.print(f"[bold]{view.verdict}[/], {view.summary}", highlight=False)
     counts = ("rows before", "rows after", "added", "missing", "changed")
-    table = Table(box=None, header_style="bold", collapse_padding=True, pad_edge=False)
-    table.add_column("table", no_wrap=True)
-    table.add_column("difference", overflow="fold")
-    for count in counts:
-        table.add_column(count, justify="right", no_wrap=True)
+    rows = []
     for t in view.tables:
-        numbers = (f"{number:,}" for number in (t.old_rows, t.new_rows, t.added, t.missing, t.changed))
-        table.add_row(Text(t.name), Text(t.difference, "green" if t.is_equal else ""), *numbers)
-    console.print(table)
+        difference = Text(t.difference, "green" if t.is_equal else "")
+        rows.append((t.name, difference, t.old_rows, t.new_rows, t.added, t.missing, t.changed))
+    console.print(table_of(("table", "difference", *counts), rows, counts, collapse_padding=True, pad_edge=True))
     _show_differences(console, view.tables, details=details)
     if view.checks:
         console.print(checks_table(comparison.checks))

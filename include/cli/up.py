@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from functools import partial
@@ -11,15 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from include.cli.main import FAILED
-from include.cli.terminal import AsJson, wide_console
+from include.cli.terminal import AsJson, print_json, table_of, wide_console
 from include.declare.derived_dataset import all_dataset_names
-from include.ground.errors import Terminal
+from include.ground.errors import Refused
 from include.ground.settings import CLONE, Settings, load_settings
-from include.observe.doctor import CheckResult, Verdict, run_checks
+from include.observe.doctor import Verdict, run_checks
 from include.observe.processes import observe_jobs, observe_process
 from include.run.airflow_parts import airflow as airflow_argv
 from include.run.airflow_process import (
@@ -117,13 +115,6 @@ def down(
         console.print("nothing was running", highlight=False)
 
 
-class AirflowNeverStarted(Terminal):
-    """Airflow has no keys and no database in this state folder."""
-
-    def __init__(self) -> None:
-        super().__init__("Airflow was never started in this state folder; nothing was run", "headrace up --airflow")
-
-
 def airflow(
     words: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS…", help="Arguments of `airflow`.")] = None,
 ) -> None:
@@ -132,7 +123,8 @@ def airflow(
     require_airflow()
     keys = keys_file(settings).read()
     if keys is None:
-        raise AirflowNeverStarted
+        what = "Airflow was never started in this state folder; nothing was run"
+        raise Refused(what, "headrace up --airflow", code="airflow-never-started")
     command = airflow_argv(*(words or ()))
     sys.stdout.flush()
     os.chdir(CLONE)
@@ -148,26 +140,9 @@ def doctor(as_json: AsJson = False) -> None:
     findings = run_checks()
     passed = all(finding.verdict is not Verdict.FAIL for finding in findings)
     if as_json:
-        typer.echo(json.dumps({"ok": passed, "checks": [as_record(finding) for finding in findings]}, indent=1))
+        names = ("check", "verdict", "found", "remedy")
+        print_json({"ok": passed, "checks": [{name: getattr(each, name) for name in names} for each in findings]})
     else:
-        wide_console().print(as_table(findings))
+        rows = ((f.check, Text(f.verdict.value, COLOURS[f.verdict.value]), f.found, f.remedy) for f in findings)
+        wide_console().print(table_of(("check", "", "found", "remedy"), rows))
     raise typer.Exit(0 if passed else FAILED)
-
-
-def as_record(finding: CheckResult) -> dict[str, str]:
-    """Return a finding as JSON."""
-    return {
-        "check": finding.check,
-        "verdict": finding.verdict.value,
-        "found": finding.found,
-        "remedy": finding.remedy,
-    }
-
-
-def as_table(findings: list[CheckResult]) -> Table:
-    """Return the findings as a table, without markup."""
-    table = Table("check", "", "found", "remedy")
-    for finding in findings:
-        verdict = finding.verdict.value
-        table.add_row(finding.check, Text(verdict, COLOURS[verdict]), Text(finding.found), Text(finding.remedy))
-    return table

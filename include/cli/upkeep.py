@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
 from include.change.jobs import TableMaintenance, maintain_tables, request_owner
 from include.cli.main import FAILED
-from include.cli.terminal import AsJson, wide_console
+from include.cli.terminal import AsJson, line_console, print_json, table_of, wide_console
 from include.declare.dataset import declared_dataset
 from include.declare.derived_dataset import require_declared
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.settings import Settings, load_settings
-from include.observe.ended_plans import EndedData, PartUse, disk_use, remove_ended
-from include.observe.ledger_reader import Batch, OffsetRange, open_reader
+from include.observe.ended_plans import EndedData, disk_use, remove_ended
+from include.observe.ledger_reader import OffsetRange, open_reader
 from include.observe.ledger_writer import RebuildResult
 from include.observe.ledger_writer import rebuild as rebuild_ledger
 from include.read.publication import publications, read_publication
@@ -62,28 +60,19 @@ def maintain(
         why = {name: error.what for name, error in skipped.items()}
         removed = [{"policy": each.policy, "path": each.path, "bytes": each.bytes} for each in ended]
         found = {"tables": [asdict(each) for each in done], "removed": removed, "logs": asdict(logs)}
-        typer.echo(json.dumps({**found, "left_alone": why}))
+        print_json({**found, "left_alone": why})
     else:
         console = wide_console()
-        console.print(maintained_table(done))
+        columns = ("table", "files", "now", "deleted", "left for the next run")
+        console.print(table_of(columns, ((each.table, each.files, each.now, each.removed, each.left) for each in done)))
         for each in ended:
             line = f"removed {escape(each.path)}: ended {each.ended:%Y-%m-%d %H:%M} UTC, {each.bytes:,} bytes"
-            console.print(f"{line} (retention.{each.policy})", highlight=False, soft_wrap=True)
-        console.print(f"logs: {logs.trimmed} trimmed, {logs.removed} removed", highlight=False)
+            console.print(f"{line} (retention.{each.policy})", soft_wrap=True)
+        console.print(f"logs: {logs.trimmed} trimmed, {logs.removed} removed")
         for refused in skipped.values():
-            console.print(f"[yellow]skipped[/]: {escape(str(refused))}", highlight=False, soft_wrap=True)
+            console.print(f"[yellow]skipped[/]: {escape(str(refused))}", soft_wrap=True)
     if skipped:
         raise typer.Exit(FAILED)
-
-
-def maintained_table(done: Sequence[TableMaintenance]) -> Table:
-    """Return the result, one row per table."""
-    shown = Table("table", "files", "now", "deleted", "left for the next run", header_style="bold", box=None)
-    for each in done:
-        shown.add_row(escape(each.table), *(f"{n:,}" for n in (each.files, each.now, each.removed, each.left)))
-    for column in shown.columns[1:]:
-        column.justify = "right"
-    return shown
 
 
 COUNTS = ("current", "replaced", "log", "deletable")
@@ -103,25 +92,14 @@ def storage(
         rows = [asdict(use.part) | {name: getattr(use, name) for name in COUNTS} for use in parts]
         for row in rows:
             row.pop("table")
-        typer.echo(json.dumps({"parts": rows, "total": sum(use.total for use in parts)}))
+        print_json({"parts": rows, "total": sum(use.total for use in parts)})
         return
-    wide_console().print(storage_table(parts))
-
-
-def storage_table(parts: Sequence[PartUse]) -> Table:
-    """Return the parts as a table, with a line of totals."""
-    shown = Table(header_style="bold", box=None, pad_edge=False, collapse_padding=True)
-    for name in ("dataset", "release", "part"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("current", "replaced", "log", "next"):
-        shown.add_column(name, justify="right", no_wrap=True, min_width=8)
-    for use in parts:
-        names = (escape(text) for text in (use.part.dataset or "–", use.part.release, use.part.name))
-        shown.add_row(*names, *(_size(getattr(use, name)) for name in COUNTS))
+    names = ((use.part.dataset or "–", use.part.release, use.part.name) for use in parts)
+    lines = [(*name, *(_size(getattr(use, each)) for each in COUNTS)) for name, use in zip(names, parts, strict=True)]
     totals = (sum(getattr(use, name) for use in parts) for name in COUNTS)
-    shown.add_section()
-    shown.add_row("all", "", "", *map(_size, totals), style="bold")
-    return shown
+    lines.append(("all", "", "", *map(_size, totals)))
+    sizes = ("current", "replaced", "log", "next")
+    wide_console().print(table_of(("dataset", "release", "part", *sizes), lines, sizes, pad_edge=False))
 
 
 def _size(count: int) -> str:
@@ -158,9 +136,14 @@ def repair(
         return
     answer = "dry-run" if dry_run else "yes" if yes else "ask"
     # Checkpoints are checked by the data plane, which the control plane must not import: run it as a process.
-    module = ["spark_jobs.jobs.repair_job", dataset, answer, *["accept-loss"] * accept_loss]
-    name = f"repair-{dataset}"
+    _ask_in_job(settings, dataset, "repair", answer, *["accept-loss"] * accept_loss)
+
+
+def _ask_in_job(settings: Settings, dataset: str, job: str, *arguments: str) -> NoReturn:
+    """Run a job that may ask in this terminal; exit with its code."""
+    name = f"{job}-{dataset}"
     refuse_running(settings, name)
+    module = [f"spark_jobs.jobs.{job}_job", dataset, *arguments]
     process = start_job(settings, name, module, dataset, stdin=None, stderr=None)
     try:
         raise typer.Exit(process.wait())
@@ -189,15 +172,8 @@ def restore(
 
     settings = load_settings()
     require_declared(settings, dataset)
-    name = f"restore-{dataset}"
-    refuse_running(settings, name)
     # Leases and checkpoints are the data plane's, which the control plane must not import: run it as a process.
-    module = ["spark_jobs.jobs.restore_job", dataset, "yes" if yes else "ask"]
-    process = start_job(settings, name, module, dataset, stdin=None, stderr=None)
-    try:
-        raise typer.Exit(process.wait())
-    finally:
-        finish_job(settings, name, process)
+    _ask_in_job(settings, dataset, "restore", "yes" if yes else "ask")
 
 
 ledger_app = typer.Typer(no_args_is_help=True, help="The ledger: an index of the Delta commits, batch by batch.")
@@ -216,42 +192,36 @@ def show(
         declared_dataset(settings, dataset)
     batches = open_reader(settings).last_batches(dataset, last)
     if as_json:
-        typer.echo(json.dumps([asdict(batch) for batch in batches]))
-    else:
-        wide_console().print(batch_table(batches))
+        print_json(batches)
+        return
+    rows = (
+        (
+            *(each.dataset, str(each.batch), str(each.epoch), each.rows, "\n".join(map(_offsets, each.ranges))),
+            *(utc_text(each.committed_at_ms), _versions(each.reference)),
+        )
+        for each in batches
+    )
+    columns = ("batch", "epoch", "rows", "offsets [start, end) and rows", "committed (UTC)", "reference")
+    wide_console().print(table_of(("dataset", *columns), rows, ("batch", "epoch")))
 
 
 @ledger_app.command()
 def rebuild() -> None:
     """Rebuild the ledger from the Delta logs and compare it with the old one."""
 
-    console = Console(soft_wrap=True)
+    console = line_console(markup=True)
     with console.status("reading every commit of every table"):
         rebuilt = rebuild_ledger(load_settings())
     console.print(rebuilt_table(rebuilt))
     for line in verdict(rebuilt):
-        console.print(line, highlight=False)
+        console.print(line)
 
 
-def batch_table(batches: list[Batch]) -> Table:
-    """Return batches as a table; offset ranges are half-open."""
-    names = ("batch", "epoch", "rows", "offsets [start, end) and rows", "committed (UTC)", "reference")
-    table = Table("dataset", *names)
-    for batch in batches:
-        cells = [str(batch.batch), str(batch.epoch), f"{batch.rows:,}", "\n".join(map(offsets_text, batch.ranges))]
-        table.add_row(batch.dataset, *cells, utc_text(batch.committed_at_ms), versions_text(batch.reference))
-    for column in table.columns[1:4]:
-        column.justify = "right"
-    return table
+def _offsets(part: OffsetRange) -> str:
+    return f"{part.partition}: [{part.start}, {part.end}) {part.rows:,}"
 
 
-def offsets_text(part: OffsetRange) -> str:
-    """Return one offset range as text."""
-    return f"{part.partition}: [{part.start}, {part.end}) {part.rows:,}".replace("[", r"\[")
-
-
-def versions_text(reference: str) -> str:
-    """Return the versions of reference tables as text."""
+def _versions(reference: str) -> str:
     return "\n".join(f"{name} {version}" for name, version in sorted(json.loads(reference).items()))
 
 
@@ -262,14 +232,11 @@ def utc_text(ms: int) -> str:
 
 def rebuilt_table(rebuilt: RebuildResult) -> Table:
     """Return rows per table of the ledger, and the differences of the old one."""
-    table = Table("table", "rows", "missing", "surplus", "different")
-    for name, rows in rebuilt.rows.items():
+    rows = []
+    for name, count in rebuilt.rows.items():
         found = rebuilt.differences.get(name)
-        cells = (found.missing, found.surplus, found.changed) if found else (0, 0, 0)
-        table.add_row(name, f"{rows:,}", *(f"{cell:,}" for cell in cells))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
+        rows.append((name, count, *((found.missing, found.surplus, found.changed) if found else (0, 0, 0))))
+    return table_of(("table", "rows", "missing", "surplus", "different"), rows)
 
 
 def verdict(rebuilt: RebuildResult) -> list[str]:

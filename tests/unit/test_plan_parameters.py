@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from include.change.kind import PlanKind
 from include.change.plan_parameters import Option, PlanParameters, ReplayParameters, form
 from include.change.stages import KINDS
-from include.cli.terminal import given, with_options
+from include.cli.changes import given, with_options
 
 
 class CarefulParameters(PlanParameters):
