@@ -67,7 +67,7 @@ class PatternPart(NamedTuple):
 
     `alive`: the ways that have read the same characters and are inside of it. `ends`: the ways that have ended, at any
     place, and can continue; `ends_here`: those that ended at one place. `longest`: the characters that it reads.
-    `lead`: the single characters that it begins with.
+    `lead`: the single characters that it begins with. `looks`: it looks ahead, where another part reads as well.
     """
 
     first: Chars
@@ -77,6 +77,7 @@ class PatternPart(NamedTuple):
     ends_here: float
     longest: float
     lead: tuple[Chars, ...] = ()
+    looks: bool = False
 
     @property
     def at_once(self) -> float:
@@ -135,21 +136,22 @@ def _sequence(items: Sequence[Any], follow: Chars, length: float) -> PatternPart
     whole = EMPTY
     for kind, value in reversed(items):
         part = _part(kind, value, whole.first | follow if whole.is_empty else whole.first, length)
-        whole = _then(part, whole, is_seen_twice=kind in LOOKS)
+        whole = _then(part, whole)
     return whole
 
 
-def _then(one: PatternPart, other: PatternPart, *, is_seen_twice: bool) -> PatternPart:
-    reading = min(one.ends, other.at_once * one.ends_here)
-    is_decided = one.ends <= 1 and not is_seen_twice
+def _then(one: PatternPart, other: PatternPart) -> PatternPart:
+    reading = min(one.ends, _times(other.at_once, one.ends_here))
+    is_decided = one.ends <= 1 and not one.looks
     return PatternPart(
         one.first | other.first if one.is_empty else one.first,
         one.is_empty and other.is_empty,
         max(one.alive, other.alive) if is_decided else one.alive + _times(reading, other.alive),
-        one.ends * other.ends,
-        one.ends * other.ends_here,
+        _times(one.ends, other.ends),
+        _times(one.ends, other.ends_here),
         one.longest + other.longest,
         one.lead + other.lead if one.longest == len(one.lead) and one.alive <= 1 else one.lead,
+        one.looks or other.looks,
     )
 
 
@@ -166,7 +168,8 @@ def _part(kind: Any, value: Any, follow: Chars, length: float) -> PatternPart:
     if kind is op.BRANCH:
         return _branch([_sequence(each, follow, length) for each in value[1]], follow)
     if kind in LOOKS:
-        return EMPTY._replace(alive=_sequence(value[1], NOTHING, length).alive)
+        found = _sequence(value[1], NOTHING, length)
+        return EMPTY._replace(first=found.first, alive=found.alive, longest=found.longest, looks=True)
     return PatternPart(EVERYTHING, True, inf, inf, inf, inf)
 
 
@@ -185,6 +188,7 @@ def _branch(parts: Sequence[PatternPart], follow: Chars) -> PatternPart:
         most([part.ends for part in each] for each in possible),
         most([part.ends_here for part in each] for each in possible),
         max(part.longest for part in parts),
+        looks=any(part.looks for part in parts),
     )
 
 
@@ -197,11 +201,13 @@ def _repeat(kind: Any, value: Any, follow: Chars, length: float) -> PatternPart:
     is_ended = not alone.first & follow or least == most
     if part.ends <= 1 and not (part.is_empty and times > 1):
         ends = 1 if is_ended else times - min(least, times) + 1
-        found = PatternPart(part.first, least == 0 or part.is_empty, part.alive, ends, 1, times * part.longest)
+        found = PatternPart(part.first, least == 0 or part.is_empty, part.alive, ends, 1, _times(times, part.longest))
     else:
         ends = _powers(part.ends, times) + (least == 0)
         alive = _times(_powers(part.ends, times - 1) + 1, part.alive)
-        found = PatternPart(part.first, least == 0 or part.is_empty, alive, ends, ends, times * part.longest)
+        found = PatternPart(part.first, least == 0 or part.is_empty, alive, ends, ends, _times(times, part.longest))
+    if part.looks:
+        found = found._replace(alive=_times(times, found.alive), looks=True)
     if kind is op.POSSESSIVE_REPEAT:
         # Each repetition begins once, and none is tried again.
         found = found._replace(alive=min(found.alive, _times(times, alone.alive)), ends=1, ends_here=1)
@@ -211,7 +217,7 @@ def _repeat(kind: Any, value: Any, follow: Chars, length: float) -> PatternPart:
 def _powers(base: float, times: float) -> float:
     """Return the sum of the first powers, infinity where it is too large to matter."""
     if base <= 1 or times < 1:
-        return base * times
+        return _times(base, times)
     if base * times > MOST_STEPS or times * log2(base) > 64:
         return inf
     return sum(base**n for n in range(1, int(times) + 1))

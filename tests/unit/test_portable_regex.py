@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from re import _parser  # type: ignore[attr-defined]
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from include.declare.portable_regex import pattern_fault, time_fault
+from include.declare.portable_regex import most_steps, pattern_fault, time_fault
 from include.declare.yaml_declarations import shown
 
 SLOW = "[^b]*[^b]*[^b]*x"
@@ -75,3 +76,13 @@ def test_slow_group_is_named_whatever_classes_are_around_it(pattern: str, part: 
     found = time_fault(pattern)
     assert found is not None
     assert found.startswith(f"{shown(part)} in ")
+
+
+@pytest.mark.parametrize("pattern", ["^([ab](?=[^a]*))*$", "(?=[^a]{0,3}(?![a-c]+))$", "(?=[a-c]+)$"])
+def test_look_ahead_reads_the_rest_at_each_place(pattern: str) -> None:
+    assert most_steps(_parser.parse(pattern), 1_000) >= 1_000**2 / 2
+
+
+@pytest.mark.parametrize("pattern", ["(a{0}b*)*x", "(a*){0}x", "(?:(?:a*){0,9}){0}x*"])
+def test_bound_is_a_number_whatever_is_repeated(pattern: str) -> None:
+    assert most_steps(_parser.parse(pattern), 1_000) >= 1_000
