@@ -64,7 +64,6 @@ class BoundedConnection(H11Protocol):
         self._await_client()
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request."""
         super().data_received(data)
         self._await_client()
 
@@ -86,7 +85,6 @@ class BoundedConnection(H11Protocol):
         self._await_client()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
         super().connection_lost(exc)
         self._close_in(None)
 

@@ -97,7 +97,6 @@ class Jar:
         return f"{artifact}-{version}.jar"
 
     def path_in(self, jars: Path) -> Path:
-        """Return the jar's path below the folder of all jars."""
         return jars / self.folder / self.file_name
 
 

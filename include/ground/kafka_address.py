@@ -25,7 +25,6 @@ class KafkaSecurity:
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether clients name a user."""
         return self.protocol.startswith("SASL")
 
 
@@ -37,7 +36,6 @@ class KafkaAddress(str):
     __slots__ = ("security",)
 
     def __new__(cls, servers: str, security: KafkaSecurity) -> KafkaAddress:
-        """Return the address of a cluster."""
         address = super().__new__(cls, servers)
         address.security = security
         return address

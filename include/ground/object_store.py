@@ -60,7 +60,6 @@ class ObjectStore:
     """What delta-rs needs to open a table of this store at `url`/key."""
 
     def read(self, key: str) -> StoredObject | None:
-        """Return an object, or None."""
         import obstore
 
         with self._errors():

@@ -240,7 +240,6 @@ class Settings(ProfiledSettings):
 
     @property
     def starts_console(self) -> bool:
-        """Whether the runner starts the console."""
         return self.console != "off" and not self.console_url
 
     @property
@@ -260,12 +259,10 @@ class Settings(ProfiledSettings):
 
     @property
     def executor_cores(self) -> int:
-        """The cores of an executor."""
         return int(self.spark_conf.get("spark.executor.cores", 1))
 
     @property
     def executor_memory(self) -> str:
-        """The heap of an executor."""
         return self.spark_conf.get("spark.executor.memory", "1g")
 
     @property
@@ -433,7 +430,6 @@ class SettingInfo:
 
     @property
     def is_default(self) -> bool:
-        """Whether neither the environment nor a profile sets it."""
         return self.origin == BY_DEFAULT
 
 

@@ -52,7 +52,6 @@ class AlertCondition:
         return f"{self.metric} {self.operator} {self.bound:g}"
 
     def holds(self, value: float) -> bool:
-        """Return whether a value crosses the bound."""
         return value < self.bound if self.operator == "<" else value > self.bound
 
 
@@ -161,7 +160,6 @@ class AlertChange:
     remedy: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the change as JSON values."""
         return {**vars(self), "since": self.since.isoformat()}
 
 
@@ -267,7 +265,6 @@ class Webhook:
             raise Terminal(f"{self.url[:200]!r} {why}", "headrace alerts --help", code="receiver-invalid")
 
     def __call__(self, change: AlertChange) -> None:
-        """Deliver a change. Raises NotDelivered."""
         body = json.dumps(change.to_json()).encode()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
         place = urlsplit(self.url).hostname or ""

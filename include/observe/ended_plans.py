@@ -306,7 +306,6 @@ class PartUse:
 
     @property
     def total(self) -> int:
-        """All bytes of the part."""
         return self.current + self.replaced + self.log
 
 

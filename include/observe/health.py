@@ -62,7 +62,6 @@ class HealthObserver(ABC):
         self.settings, self.dataset = settings, dataset
 
     def observe(self) -> StreamHealth:
-        """Return the stream's current health."""
         notes = list[str]()
         desired = value_or_note(notes, lambda: desired_stream(self.settings, self.dataset))
         process = observe_stream(self.settings, self.dataset)

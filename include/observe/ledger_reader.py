@@ -92,7 +92,6 @@ class RecordedRun:
 
     @property
     def rejected(self) -> int:
-        """Records in rejected, by both dispositions."""
         return self.invalid + self.duplicate
 
 
@@ -145,7 +144,6 @@ class ReleaseTotals:
 
     @property
     def rejected(self) -> int:
-        """Records in rejected, by both dispositions."""
         return self.invalid + self.duplicate
 
 
@@ -245,7 +243,6 @@ class LedgerReader:
         return None if found is None else int(found)
 
     def batches_after(self, dataset: str, batch: int, count: int) -> list[BatchTimes]:
-        """Return at most `count` bronze batches after `batch`, ascending."""
         c = batches.c
         columns = (c.batch, c.rows, c.committed_at_ms, c.first_timestamp_ms, c.last_timestamp_ms, c.reference)
         query = select(*columns).where(c.dataset == dataset, c.batch > batch).order_by(c.batch).limit(count)
@@ -283,7 +280,6 @@ class LedgerReader:
         return [(str(table), int(version), int(rows or 0)) for table, version, rows in found]
 
     def close(self) -> None:
-        """Close the connections; a later question opens new ones."""
         self._engine.dispose()
 
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:

@@ -156,7 +156,6 @@ class LedgerWriter:
             return entered
 
     def close(self) -> None:
-        """Close the connections; a later call opens new ones."""
         self._engine.dispose()
 
     @contextmanager
@@ -333,7 +332,6 @@ class RebuildResult:
 
     @property
     def identical(self) -> bool:
-        """Whether the ledger had the same rows before."""
         return self.compared and not self.differences
 
 

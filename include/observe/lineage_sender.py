@@ -84,7 +84,6 @@ class HttpReceiver:
     name: str
 
     def __call__(self, event: Event) -> None:
-        """Deliver an event. Raises ReceiverUnavailable, EventRefused."""
         try:
             self.transport.emit(event)
         except HTTPError as error:

@@ -49,7 +49,6 @@ class WatermarkFigures:
     arrived_at: datetime
 
     def observe(self, batch: int, status: WatermarkStatus, now: datetime) -> None:
-        """Note the watermark as of a published batch."""
         if batch > self.batch:
             self.batch, self.arrived_at = batch, now
         if status.watermark != self.watermark or not status.is_held:
@@ -220,7 +219,6 @@ class HeadraceCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric family with its current figures."""
         scrape = _Scrape(self.settings, self.moving, self.clock())
         yield from scrape.families()
         self.notes = scrape.notes
@@ -321,7 +319,6 @@ class OneAtATime(HeadraceCollector):
         self.lock = threading.Lock()
 
     def collect(self) -> list[Metric]:  # type: ignore[override]
-        """Return every metric family with its current figures."""
         with self.lock:
             return list(super().collect())
 

@@ -56,7 +56,6 @@ class PlanFeed:
     """Plans that had an entry, but no file yet, at the last poll."""
 
     def __call__(self, known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
-        """Yield the stages of plans that were not sent."""
         yield from self._new_plans(known, cursors)
         for key in [key for key in cursors if key.startswith("plan ")]:
             yield from separately(known.show, _plan_events(known, key, cursors[key]))
@@ -113,7 +112,6 @@ def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[
 
 
 def _is_over(record: PlanRecord, now: datetime) -> bool:
-    """Return whether no stage of a plan is awaited any more."""
     if record.stage in ENDED or (record.plan.kind not in RELEASES and record.stage is Stage.ROLLED_BACK):
         return True
     return record.stage is Stage.APPLIED and now - record.events[-1].at > FOLLOWED

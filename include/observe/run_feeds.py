@@ -179,7 +179,6 @@ class StreamSpan:
 
     @property
     def bounds(self) -> str:
-        """The batches that it covers."""
         return f"{self.runs[0].first_batch}-{self.runs[-1].last_batch}"
 
     @property

@@ -47,7 +47,6 @@ class Minute:
     warned: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Minute) -> None:
-        """Add a later minute's figures."""
         self.ingested += other.ingested
         self.published += other.published
         self.runs += other.runs

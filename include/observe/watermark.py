@@ -52,7 +52,6 @@ class PartitionTime:
 
     @property
     def sentence(self) -> str:
-        """The partition as what holds the watermark."""
         since = f" and came at {utc_text(self.since)}" if self.since else ""
         state = "" if self.state is PartitionState.UNKNOWN else f" ({self.state})"
         latest = (
@@ -73,7 +72,6 @@ class TableWait:
 
     @property
     def sentence(self) -> str:
-        """What it waits for, in words."""
         if self.closes is None:
             return f"{self.table} gets a row when the watermark has passed it"
         return f"{self.table}: the next window closes when the watermark reaches {utc_text(self.closes)}"

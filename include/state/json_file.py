@@ -88,7 +88,6 @@ class JsonFile(Generic[T]):
         write_atomically(self.path, text, durable=self.durable)
 
     def remove(self) -> None:
-        """Remove the file, if there is one."""
         self.path.unlink(missing_ok=True)
 
     def _upgraded(self, content: Any) -> Any:

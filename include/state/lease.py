@@ -133,7 +133,6 @@ class FileLease:
 
     @property
     def location(self) -> str:
-        """The lease's file."""
         return str(self.path)
 
     def is_held(self) -> bool:
@@ -141,7 +140,6 @@ class FileLease:
         return _is_at(self.path, self.descriptor)
 
     def release(self) -> None:
-        """Release the lease."""
         os.close(self.descriptor)
 
     def with_minimum_epoch(self, least: int) -> FileLease:

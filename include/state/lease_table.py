@@ -106,7 +106,6 @@ class LeaseRow:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Who holds it since when."""
         return {"pid": self.pid, "host": self.host, "since": f"{self.since:%FT%TZ}", "epoch": self.epoch}
 
 
@@ -155,7 +154,6 @@ class LeaseTable:
         self._change(elsewhere, is_revoked=True)
 
     def rows(self) -> list[LeaseRow]:
-        """Return the leases that are held now, by name."""
         c = leases.c
         columns = (c.name, c.epoch, c.role, c.pid, c.identity, c.place, c.host, c.since, c.is_revoked)
         left = extract("epoch", c.expires_at - NOW).cast(Double)
@@ -163,7 +161,6 @@ class LeaseTable:
         return [LeaseRow(*row) for row in self._rows(query)]
 
     def close(self) -> None:
-        """Close the connection; a later request opens another."""
         self._engine.dispose()
 
     @property
@@ -242,7 +239,6 @@ class DatabaseLease:
         return not self._ended.is_set()
 
     def require(self) -> None:
-        """Raise LeaseLost unless the lease is held."""
         if not self.is_held():
             raise LeaseLost(self._owned, self.location, "could not be renewed in time, or another host took over")
 

@@ -62,7 +62,6 @@ class OwnerRequest:
 
     @property
     def requester(self) -> str:
-        """Name of the requester in messages."""
         command = "repair --identities" if self.kind is RequestKind.REBUILD_IDENTITIES else "maintain"
         return f"plan {self.plan}" if self.plan else f"headrace {command}"
 
@@ -83,7 +82,6 @@ class OwnerResponse:
     done: Mapping[str, Any] = field(default_factory=dict)
 
     def answers(self, request: OwnerRequest) -> bool:
-        """Whether this is the response to `request`."""
         return (self.plan, self.kind, self.release) == (request.plan, request.kind, request.release)
 
 
