@@ -120,11 +120,11 @@ class AirflowRest:
             time.sleep(0.5)
 
     def story(self, dag: str, run: str) -> str:
-        """Return a run's states and task logs, for a failure message."""
+        """Return a run's states and the logs of every try of its tasks, for a failure message."""
         parts = [f"{dag} {run}: {self.states(dag, run)}"]
         for name, task in self.tasks(dag, run).items():
-            if task["try_number"]:
-                parts.append(f"--- {name}\n{self.log(dag, run, name, task['try_number'])[-3000:]}")
+            for attempt in range(1, task["try_number"] + 1):
+                parts.append(f"--- {name}, try {attempt}\n{self.log(dag, run, name, attempt)[-3000:]}")
         return "\n".join(parts)
 
 
