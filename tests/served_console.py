@@ -19,7 +19,7 @@ ANSWERS_WITHIN = 90.0
 def served_console(environment: Mapping[str, str]) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run a console with these variables; yield its address and its process once it answers."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "include.serve.console_server", "127.0.0.1", str(port)]
+    command = [sys.executable, "-m", "include.serve.console", "127.0.0.1", str(port)]
     server = subprocess.Popen(command, cwd=CLONE, env=environment)
     try:
         _await_answer(f"http://127.0.0.1:{port}/")

@@ -33,7 +33,7 @@ def console(
     if add_user is not None:
         _add_user(settings, add_user)
         return
-    from include.serve.console_server import refuse_exposed, serve
+    from include.serve.console import refuse_exposed, serve
 
     refuse_unusable_host(host, "console")
     refuse_exposed(settings, host)

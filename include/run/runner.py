@@ -104,7 +104,7 @@ class ConsolePort:
 
 
 OPTIONAL = {
-    CONSOLE: "include.serve.console_server",
+    CONSOLE: "include.serve.console",
     METRICS: "include.observe.metrics",
     OPENLINEAGE: "include.observe.lineage_sender",
 }

@@ -49,9 +49,9 @@ from include.serve.charts import (
     percent,
     short,
 )
-from include.serve.live_observer import LiveObserver, LiveSnapshot, TimeRange
+from include.serve.observer import LiveObserver, LiveSnapshot, TimeRange
 from include.serve.overview import AnyProgress, derived_card, interval_labels, stream_card
-from include.serve.page_response import Chosen, Shared, events, page, part, refuse_many
+from include.serve.pages import Chosen, Shared, events, page, part, refuse_many
 
 DATASETS = "Overview"
 BatchNumber = Annotated[int | None, Query(ge=-1, le=2**62)]

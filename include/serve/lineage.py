@@ -21,7 +21,7 @@ from include.declare.derived_dataset import (
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 from include.read.published_tables import pinned
-from include.serve.page_response import Shared, page
+from include.serve.pages import Shared, page
 
 NODE_WIDTH, NODE_HEIGHT = 168, 36
 COLUMN, ROW, MARGIN = 232, 52, 16

@@ -29,8 +29,8 @@ from include.serve.charts import (
     short,
     whole,
 )
-from include.serve.live_observer import LiveObserver, LiveSnapshot, TimeRange
-from include.serve.page_response import Chosen, Shared, events, page, part, refuse_many
+from include.serve.observer import LiveObserver, LiveSnapshot, TimeRange
+from include.serve.pages import Chosen, Shared, events, page, part, refuse_many
 from include.state.process_states import ProcessState, ProcessStatus
 
 TONES = {

@@ -30,7 +30,7 @@ from include.read.publication import PublishedTable
 from include.read.published_tables import PinnedTables, PublishedVersionGone, TableStats, layer_order, pinned
 from include.serve.charts import BarChart, bar_chart, moment, short
 from include.serve.datasets import release_of
-from include.serve.page_response import Console, Shared, asker, page
+from include.serve.pages import Console, Shared, asker, page
 
 PREVIEW_ROWS = 50
 KEPT = 64

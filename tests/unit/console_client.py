@@ -14,7 +14,7 @@ from small_warehouse import SmallWarehouse, bronze_row, rejected_row, silver_row
 
 from include.ground.settings import Settings
 from include.observe.ledger_writer import open_writer, project_dataset
-from include.serve.console_app import console_app
+from include.serve.console import console_app
 from include.serve.log_in import add_user
 
 USER, PASSWORD = "ann", "correct horse"

@@ -21,8 +21,8 @@ from include.plans.journal import load_plan, planning_lock
 from include.plans.plan import Stage
 from include.run.airflow_process import own_api_token
 from include.serve.action_log import last_actions
-from include.serve.console_server import refuse_exposed
-from include.serve.remote_work import RemoteWork, WorkState
+from include.serve.console import refuse_exposed
+from include.serve.work import RemoteWork, WorkState
 from include.state.streams import desired_stream, request_stream
 
 TOKEN = "a token of more than twenty characters"

@@ -18,9 +18,9 @@ from include.ground.errors import Refused
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
 from include.plans.plan import Stage
-from include.serve import plan_decisions
+from include.serve import plans
 from include.serve.action_log import last_actions
-from include.serve.console_server import serve
+from include.serve.console import serve
 from include.serve.log_in import Access, PasswordFileUnusable, add_user, read_passwords
 
 PLAN = "release-flights-1"
@@ -78,8 +78,8 @@ def test_no_second_decision_is_offered_while_one_is_executed(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, goes_on = logged_in(client), threading.Event()
-    waiting = replace(plan_decisions.DECISIONS["approve"], decide=lambda *_: goes_on.wait(30))
-    monkeypatch.setattr(plan_decisions, "DECISIONS", {**plan_decisions.DECISIONS, "approve": waiting})
+    waiting = replace(plans.DECISIONS["approve"], decide=lambda *_: goes_on.wait(30))
+    monkeypatch.setattr(plans, "DECISIONS", {**plans.DECISIONS, "approve": waiting})
     assert "<button>Approve</button>" in client.get(f"/plans/{PLAN}").text
     client.post(f"/plans/{PLAN}/approve", data={"csrf": token})
     text = client.get(f"/plans/{PLAN}").text

@@ -129,8 +129,8 @@ def test_markup_in_data_is_text(client: TestClient, path: str, monkeypatch: pyte
         ("/live/datasets/nope", 404, "is unknown"),
         ("/sql?q=drop+table+x", 400, "was refused"),
         ("/sql?q=select+*+from+nope", 400, "does not exist"),
-        ("/static/../console_app.py", 404, "page does not exist"),
-        ("/static/%2e%2e/console_app.py", 404, "page does not exist"),
+        ("/static/../console.py", 404, "page does not exist"),
+        ("/static/%2e%2e/console.py", 404, "page does not exist"),
     ],
 )
 def test_wrong_address_is_explained(client: TestClient, path: str, status: int, word: str) -> None:
@@ -196,8 +196,8 @@ def test_table_shows_what_each_column_is_computed_from(settings: Settings, monke
 
 def test_live_part_is_sent_as_an_event(client: TestClient) -> None:
     from include.serve.datasets import dataset_part, progress_of
-    from include.serve.live_observer import RANGES
-    from include.serve.page_response import part
+    from include.serve.observer import RANGES
+    from include.serve.pages import part
 
     observer = client.app.state.console.observer  # type: ignore[attr-defined]
     template, shown = dataset_part(observer, progress_of(observer.snapshot(), "flights"), RANGES["hour"])

@@ -12,8 +12,8 @@ from include.declare.dataset import declared_dataset
 from include.declare.event_times import FIRST, LAST, after, before, utc_text, watermarks
 from include.declare.windows import Window, parsed_size
 from include.ground.settings import Settings
-from include.serve.airflow_work import complete_days
 from include.serve.charts import moment
+from include.serve.work import complete_days
 from spark_jobs.backends.local.identities import _may_share
 from spark_jobs.tables.data_files import DataFile, _stats
 

@@ -29,8 +29,8 @@ from include.ground.http_server import source_network
 from include.ground.ports import free_ports
 from include.ground.settings import CLONE, Settings
 from include.serve import log_in
+from include.serve.console import MOST_BODY_BYTES
 from include.serve.log_in import BY_SOURCE, BY_USER, Access, TooManyAttempts, add_user
-from include.serve.request_guard import MOST_BODY_BYTES
 
 TOKEN = "a token of more than twenty characters"
 OTHER_USER, OTHER_PASSWORD = "eve", "battery staple"
@@ -295,7 +295,7 @@ UNFINISHED = (
 )
 
 
-@pytest.mark.parametrize("module", ["include.serve.console_server", "include.observe.metrics"])
+@pytest.mark.parametrize("module", ["include.serve.console", "include.observe.metrics"])
 def test_unfinished_requests_keep_no_other_from_its_answer(tmp_path: Path, module: str) -> None:
     with served(module, tmp_path, 256) as (port, _), ExitStack() as held:
         for number in range(300):
@@ -356,7 +356,7 @@ def seconds_until_closed(port: int, text: bytes) -> float:
 
 
 def test_body_without_a_token_takes_no_memory(tmp_path: Path) -> None:
-    with served("include.serve.console_server", tmp_path, 256) as (port, process):
+    with served("include.serve.console", tmp_path, 256) as (port, process):
         before, most = process.memory_info().rss, 0
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
             head = "POST /api/v1/audits HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000000\r\n\r\n"

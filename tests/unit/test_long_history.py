@@ -26,8 +26,8 @@ from include.plans.journal import SUGGESTED, PlanUnknown, load_plan, record_resu
 from include.plans.lookup import next_plan_id, open_plans
 from include.plans.plan import BACKFILL, REPLAY, Stage
 from include.read.publication import publish
-from include.serve.airflow_work import last_plan
-from include.serve.plan_decisions import PAGE, plans_part
+from include.serve.plans import PAGE, plans_part
+from include.serve.work import last_plan
 from spark_jobs.stream.upkeep import AutomaticRemoval
 
 COPIES = 250

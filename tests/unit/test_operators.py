@@ -45,8 +45,8 @@ from include.plans.comparison import Comparison, Sample, TableComparison
 from include.plans.journal import load_plan, save_comparison
 from include.plans.lookup import find_plan, newest_plans
 from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction, Stage
-from include.serve import airflow_api, airflow_work
-from include.serve.airflow_work import complete_days, progress_line
+from include.serve import api, work
+from include.serve.work import complete_days, progress_line
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ORIGIN = "replay__flights/manual__1"
@@ -99,7 +99,7 @@ def test_terminal_errors_fail_the_task_and_transient_errors_are_retried(
     def fail(*_: object) -> Any:
         raise kind("what happened", "what to do")
 
-    monkeypatch.setattr(airflow_work, "run_plan", fail)
+    monkeypatch.setattr(work, "run_plan", fail)
     monkeypatch.setattr(ReplayPlan, "plan", staticmethod(fail))
     record = planned(own_settings)
     for operator in (BuildPlan(task_id="task", dataset="flights"), PlanReplay(task_id="plan", dataset="flights")):
@@ -111,7 +111,7 @@ def test_terminal_errors_fail_the_task_and_transient_errors_are_retried(
 
 def test_task_failure_is_logged_in_the_state_folder(own_settings: Settings) -> None:
     report_failure(context())
-    (line,) = log_path(own_settings, airflow_api.FAILURES).read_text().splitlines()
+    (line,) = log_path(own_settings, api.FAILURES).read_text().splitlines()
     result = json.loads(line)
     assert (result["run"], result["task"], result["error"]) == (ORIGIN, "task", "why")
 
@@ -180,7 +180,7 @@ def test_backfill_with_a_partition_triggers_quality_by_an_event_without_one(
 ) -> None:
     """An event with a partition reaches only DAGs with partitions: quality was not triggered after backfilled days."""
     record = planned(own_settings, *WAY, kind=BACKFILL)
-    monkeypatch.setattr(airflow_work, "confirmed", lambda *_: {"result": "patched"})
+    monkeypatch.setattr(work, "confirmed", lambda *_: {"result": "patched"})
     tables, plans = asset("flights", "silver.flights"), asset("flights", "plans.flights")
     events = {tables: Mock(), plans: Mock()}
     run = context_of(record, partition_key="2013-01-02") | {"outlet_events": events}
@@ -222,7 +222,7 @@ def test_partition_key_gives_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RangeEmpty(dataset, "events", "no published event lies there", "-")
 
     monkeypatch.setattr(BackfillPlan, "plan", staticmethod(planning))
-    monkeypatch.setattr(airflow_api, "published_windows", lambda *_: [])
+    monkeypatch.setattr(api, "published_windows", lambda *_: [])
     operator, midnight = PlanBackfill(task_id="plan", dataset="flights"), datetime(2013, 1, 2, tzinfo=UTC)
     for run in ({"partition_key": "2013-01-02"}, {"partition_key": "x", "partition_date": midnight}):
         with pytest.raises(AirflowSkipException):
@@ -250,7 +250,7 @@ def test_complete_days_are_reported_once_and_again_only_by_a_retry() -> None:
 
 def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     watermark = datetime(2013, 1, 4, 1, tzinfo=UTC)
-    monkeypatch.setattr(airflow_api, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=watermark))
+    monkeypatch.setattr(api, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=watermark))
     tables = [asset("flights", name) for name in ("bronze.flights", "gold.carrier_hours")]
     operator = ReportCompleteDays(task_id="days", dataset="flights", outlets=tables)
     memory: dict[str, Any] = {"told": {"run": "audit/6", "before": "", "upto": "2013-01-01"}}
@@ -271,7 +271,7 @@ def test_complete_days_are_reported_for_every_table_and_remembered(monkeypatch: 
     assert operator.execute(audit_context("7")) == days, "a retry reports them again"
     with pytest.raises(AirflowSkipException, match="no day has become complete"):
         operator.execute(audit_context("8"))
-    monkeypatch.setattr(airflow_api, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=None))
+    monkeypatch.setattr(api, "stream_health", lambda settings, dataset: SimpleNamespace(watermark=None))
     with pytest.raises(AirflowSkipException, match="nothing is complete"):
         operator.execute(audit_context("9"))
     audited.clear()
@@ -311,7 +311,7 @@ def test_apply_fails_unless_the_tables_confirm_it(own_settings: Settings, monkey
     def not_there(settings: Settings, record: PlanRecord) -> dict[str, Any]:
         raise not_confirmed(record, "silver has no commit of it")
 
-    monkeypatch.setattr(airflow_work, "confirm", not_there)
+    monkeypatch.setattr(work, "confirm", not_there)
     with pytest.raises(AirflowFailException, match="silver has no commit of it"):
         executed(ApplyPlan(task_id="apply", dataset="flights"), context_of(record))
     assert load_plan(own_settings, record.plan.id).stage is Stage.APPLIED
@@ -375,9 +375,9 @@ def test_last_applied_plan_is_rolled_back_and_a_retry_rolls_back_no_other(
     def roll_back(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
         return advanced(settings, record, Stage.ROLLED_BACK, by=by)
 
-    monkeypatch.setattr(airflow_work, "roll_back", roll_back)
+    monkeypatch.setattr(work, "roll_back", roll_back)
     facts = ("rolled_back", "aaa", 3, "rolled back")
-    monkeypatch.setattr(airflow_work, "confirm", lambda _, record: Confirmation(record.plan.id, *facts))
+    monkeypatch.setattr(work, "confirm", lambda _, record: Confirmation(record.plan.id, *facts))
     operator = RollBack(task_id="roll_back", dataset="flights")
     for _ in range(2):
         assert executed(operator, context({"plan": ""}))["plan"] == last.plan.id
@@ -406,7 +406,7 @@ def answered(own_settings: Settings, *actions: str) -> PublishedChecks:
 def test_blocking_rule_fails_the_task(
     own_settings: Settings, monkeypatch: pytest.MonkeyPatch, action: str, fails: bool
 ) -> None:
-    monkeypatch.setattr(airflow_work, "validate_published", lambda *args: answered(own_settings, action))
+    monkeypatch.setattr(work, "validate_published", lambda *args: answered(own_settings, action))
     asking = ValidateTables(task_id="validate", dataset="flights")
     if not fails:
         result = executed(asking, context())

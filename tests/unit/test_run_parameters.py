@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from include.change.plan_parameters import Form, Parameters, ReleaseParameters, ReplayParameters
 from include.serve import forms
-from include.serve.airflow_api import wrong_body
+from include.serve.api import wrong_body
 from include.serve.forms import AuditParameters, BackfillRun, RollbackParameters, StreamParameters
 
 Model = TypeVar("Model", bound=Parameters)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from include.observe.watermark import PartitionState, PartitionTime, TableWait, WatermarkStatus, watermark_json
-from include.serve.page_response import PAGES
+from include.serve.pages import PAGES
 from include.serve.tables import table_waits
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from include.declare.time_zones import installed_zone
 from include.declare.windows import Window, day_range, parsed_size
-from include.serve.airflow_work import complete_days
+from include.serve.work import complete_days
 
 
 def local_day(zone: str, hours: int = 0, size: str = "1 day") -> Window:

@@ -33,7 +33,7 @@ from include.plans.plan import TRANSITIONS, Compared, Event, Plan, PlanRecord, P
 from include.serve.action_log import UNEXPECTED, error_line, last_actions, log_action
 from include.serve.charts import BAD, GOOD, IDLE, WARNING, Badge, duration
 from include.serve.log_in import UserSession
-from include.serve.page_response import (
+from include.serve.pages import (
     Checked,
     Console,
     Shared,

@@ -23,8 +23,8 @@ from include.ground.render_template import html_templates
 from include.ground.settings import Settings
 from include.serve.action_log import log_action
 from include.serve.charts import FILTERS
-from include.serve.live_observer import RANGES, LiveObserver, TimeRange
 from include.serve.log_in import SESSION_SECONDS, Access, PasswordFileUnusable, TooManyAttempts, UserSession
+from include.serve.observer import RANGES, LiveObserver, TimeRange
 
 STATIC = Path(__file__).parent / "static"
 LINKS = (

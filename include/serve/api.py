@@ -34,17 +34,6 @@ from include.plans.journal import comparison_path, load_comparison, load_plan
 from include.plans.lookup import find_plan, plan_of_ended_run
 from include.plans.plan import PlanRecord, Stage
 from include.serve.action_log import logged_action
-from include.serve.airflow_work import (
-    approve_within_threshold,
-    complete_days,
-    maintain,
-    roll_back_plan,
-    run_audit,
-    run_declared_analysis,
-    run_stages,
-    trim,
-    validate,
-)
 from include.serve.forms import (
     AnalysisBody,
     AuditBody,
@@ -60,9 +49,21 @@ from include.serve.forms import (
     StreamBody,
     declarations,
 )
-from include.serve.page_response import console_of
-from include.serve.plan_decisions import DECISIONS
-from include.serve.remote_work import RemoteWork, Report
+from include.serve.pages import console_of
+from include.serve.plans import DECISIONS
+from include.serve.work import (
+    RemoteWork,
+    Report,
+    approve_within_threshold,
+    complete_days,
+    maintain,
+    roll_back_plan,
+    run_audit,
+    run_declared_analysis,
+    run_stages,
+    trim,
+    validate,
+)
 from include.state.streams import desired_stream, release_of_run, release_stream, request_stream
 
 PREFIX = "/api/v1"
