@@ -36,7 +36,7 @@ from spark_jobs.layers.gold_layer import GoldTable
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables
 from spark_jobs.stream.compaction import compactable_tables
 from spark_jobs.stream.progress import lag_seconds
-from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import publication_of
 from spark_jobs.stream.upkeep import AutomaticCompaction, AutomaticHistory
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table

@@ -29,8 +29,7 @@ from spark_jobs.backends.release import Release, open_bronze, open_release, refi
 from spark_jobs.jobs.sample_job import SOURCE
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, IdleSet, KafkaRecords, commit_quiet_batch
 from spark_jobs.layers.gold_files import PiecePolicy
-from spark_jobs.stream.publication import publication_of
-from spark_jobs.stream.refine import RunReport, refine, refresh_due
+from spark_jobs.stream.refine import RunReport, publication_of, refine, refresh_due
 
 # Ten seconds before a month ends: bronze gets two dates, and rejected two months, in any case of some length.
 ARRIVED = datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC)

@@ -148,7 +148,7 @@ def _reported(process: subprocess.Popen[bytes]) -> Iterator[Mapping[str, Any]]:
 def recompute_derived(
     settings: Settings, name: str, progress: Callable[[str], object]
 ) -> tuple[Mapping[str, Mapping[str, Any]], str]:
-    """Return what the job found by table (`spark_jobs/jobs/derived_audit_job.py`), and why it found nothing, else "".
+    """Return what the job found by table (`spark_jobs/jobs/audit_job.py`), and why it found nothing, else "".
 
     `progress` gets a line for each table. Raises Transient while it runs.
     """
@@ -161,7 +161,7 @@ def recompute_derived(
 
     again = f"headrace audit --dataset {name}"
     try:
-        output = run_job(settings, job, name, ("spark_jobs.jobs.derived_audit_job", name), report, again)
+        output = run_job(settings, job, name, ("spark_jobs.jobs.audit_job", name), report, again)
     except HeadraceError as error:
         return {}, error.what
     return output.get("recomputed", {}), str(output.get("failed", ""))

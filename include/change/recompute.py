@@ -170,7 +170,7 @@ class DerivedBackfillPlan(BackfillPlan):
         return [warehouse(settings) / each.path for each in read_publication(settings, plan.dataset).tables.values()]
 
     def build_job(self, plan: Plan) -> tuple[str, ...]:
-        return "spark_jobs.jobs.derived_slice_job", plan.dataset, plan.id
+        return "spark_jobs.jobs.slice_job", plan.dataset, plan.id
 
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
         return slice_sides(

@@ -84,6 +84,10 @@ class ReleaseKind(PlanKind[Given]):
 
     builds_whole_tables = True
 
+    def build_job(self, plan: Plan) -> tuple[str, ...]:
+        members = json.dumps({"members": [member.dataset for member in plan.members]})
+        return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release, members
+
     def explain_apply(self, plan: Plan) -> str:
         own = f"publish release {plan.release} in place of {plan.base}, all tables in one publication"
         return own + "".join(f", then {m.dataset} {m.release} in place of {m.base}" for m in plan.members)
@@ -282,9 +286,6 @@ class ReleasePlan(ReleaseKind[ReleaseParameters]):
     def explain_build(self, plan: Plan) -> str:
         return f"build release {plan.release} from bronze in tables of its own"
 
-    def build_job(self, plan: Plan) -> tuple[str, ...]:
-        return "spark_jobs.jobs.shadow_job", plan.dataset, plan.release, *(member.dataset for member in plan.members)
-
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
         found = record.last(ReleaseBuilt).of(record.plan.dataset)
         return release_sides(settings, found.published, found.built)
@@ -340,10 +341,6 @@ class DerivedReleasePlan(ReleaseKind[ReleaseParameters]):
 
     def explain_build(self, plan: Plan) -> str:
         return f"compute release {plan.release} from its sources in tables of its own"
-
-    def build_job(self, plan: Plan) -> tuple[str, ...]:
-        members = json.dumps({"members": [member.dataset for member in plan.members]})
-        return "spark_jobs.jobs.derived_build_job", plan.dataset, plan.release, members
 
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
         found = record.last(ReleaseBuilt).of(record.plan.dataset)

@@ -140,10 +140,10 @@ def repair(
 
 
 def _ask_in_job(settings: Settings, dataset: str, job: str, *arguments: str) -> NoReturn:
-    """Run a job that may ask in this terminal; exit with its code."""
+    """Run the repair job under the name `job`; it may ask in this terminal. Exit with its code."""
     name = f"{job}-{dataset}"
     refuse_running(settings, name)
-    module = [f"spark_jobs.jobs.{job}_job", dataset, *arguments]
+    module = ["spark_jobs.jobs.repair_job", dataset, *arguments]
     process = start_job(settings, name, module, dataset, stdin=None, stderr=None)
     try:
         raise typer.Exit(process.wait())
@@ -173,7 +173,7 @@ def restore(
     settings = load_settings()
     require_declared(settings, dataset)
     # Leases and checkpoints are the data plane's, which the control plane must not import: run it as a process.
-    _ask_in_job(settings, dataset, "restore", "yes" if yes else "ask")
+    _ask_in_job(settings, dataset, "restore", "yes" if yes else "ask", "restore")
 
 
 ledger_app = typer.Typer(no_args_is_help=True, help="The ledger: an index of the Delta commits, batch by batch.")

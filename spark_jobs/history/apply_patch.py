@@ -32,8 +32,7 @@ from spark_jobs.history.rebuild_gold import refuse_expired_grains, replaced_grai
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.bronze import fill_gaps
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
-from spark_jobs.layers.gold_update import GoldUpdate, refresh_state
+from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, GoldUpdate, refresh_state
 from spark_jobs.layers.run_inputs import ReferenceVersions
 from spark_jobs.layers.silver_tables import POSITIONS, Month, SilverTables, files_at, first_unexpired_batch
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table

@@ -1,15 +1,13 @@
-"""Rebuild of a derived gold table, or of a range of it, from its sources, for a backfill and for the audit.
+"""A derived gold table, or a range of it, rebuilt from its sources for a backfill and the audit; the patch of a plan.
 
-Reads: the published rows, and the sources at the versions that the publication names.
-Writes: rows before and after, and the grains to correct, into the plan's folder (`PlanFolder`).
-Guarantee: after is what the table's query gives; rows that differ in the last digits of a double stay as they are
-(`row_differences.py`).
-After a crash: repeated from the start; production was not touched.
+A rebuild writes rows before and after, and the grains to correct, into the plan's folder (`PlanFolder`). Rows after are
+what the table's query gives over the published versions of the sources; rows that differ in the last digits of a double
+stay as they are (`row_differences.py`). The tables' owner commits the patch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +19,35 @@ from pyspark.sql.types import StructType
 
 from include.declare.derived_dataset import DerivedDataset, DerivedGold
 from include.declare.grain_range import GrainRange, Shift
+from include.ground.app_ids import plan_app_id
 from include.ground.settings import Settings
 from include.ground.sql_quoting import same_sql, sql_identifier
 from include.read.publication import Publication
+from include.state.release_files import PatchDirection, PatchInProgress
 from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.contract.literals import literal
+from spark_jobs.history.apply_patch import PatchOutdated
 from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.history.row_differences import find_differing_rows
-from spark_jobs.layers.derived import Sources, SourcesGone, SourceTable, known_shifts, open_sources, query_over
-from spark_jobs.tables.spark_files import write_folder
+from spark_jobs.layers.derived import (
+    DerivedInput,
+    DerivedTable,
+    Sources,
+    SourcesGone,
+    SourceTable,
+    known_shifts,
+    open_sources,
+    query_over,
+    rows_of_grains,
+)
+from spark_jobs.layers.gold_files import grains_in, touched_files
+from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
+from spark_jobs.layers.row_provenance import rows_in_grains, with_grains_replaced
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder
 
 
 @dataclass(frozen=True)
@@ -118,3 +134,101 @@ def examine_derived(spark: SparkSession, slice_: DerivedSlice, sources: Sources)
 
 def _names(grain: tuple[str, ...]) -> str:
     return ", ".join(map(sql_identifier, grain))
+
+
+@dataclass(frozen=True)
+class DerivedPatch:
+    """A plan's patch of a derived release at its run `number`, applied or reverted.
+
+    `facts` go into each commit, which is idempotent by the plan's app id.
+    """
+
+    recorded: PatchInProgress
+    folder: PlanFolder
+    tables: Sequence[DerivedTable]
+    number: int
+    facts: Mapping[str, Any]
+
+    @property
+    def app_id(self) -> str:
+        """The app id of its commits."""
+        return plan_app_id(self.facts["dataset"], self.facts["release"], self.recorded.plan)
+
+    @property
+    def states(self) -> tuple[str, str]:
+        """The state that it takes away, and the one that it puts in place."""
+        is_applied = self.recorded.direction is PatchDirection.APPLY
+        return ("before", "after") if is_applied else ("after", "before")
+
+    def refuse_outdated(self, published: Callable[[], DerivedInput]) -> None:
+        """Raise PatchOutdated unless the tables have the rows to take away, and a run would compute the others.
+
+        `published` returns the published run. Raises SourcesGone.
+        """
+        for table in self.tables:
+            self._refuse_outdated(table, published)
+
+    def commit(self) -> None:
+        """Put the patch's rows in place, once in each table."""
+        for table in self.tables:
+            self._commit(table)
+            pass_step(Step.PATCH_GOLD_COMMITTED, self.number)
+
+    def _rows(self, table: DerivedTable, state: str) -> Path:
+        """Return the folder of a table's rows in a state, or of its grains to correct."""
+        return self.folder.rows(state, table.target.table.spec.name)
+
+    def _refuse_outdated(self, table: DerivedTable, published: Callable[[], DerivedInput]) -> None:
+        place, name = self._rows(table, "grains"), table.target.table.spec.name
+        if not rows_in_folder(place):
+            return
+        old = touched_files(table.target, grains_in(table.target.gold, parquet_files(place)))
+        taken, put = self.states
+        if self._differ(table, taken, lambda duck: duck.view_table("found", table.target.table, old)):
+            raise PatchOutdated(name, self.recorded.plan, "rows have changed")
+        if self.recorded.direction is PatchDirection.REVERT:
+            return
+        schema, again = visible(table.target.table.spec.data_schema), self.folder.staging(name)
+        with failure_named(self.facts["dataset"], table.target.table):
+            rows = rows_of_grains(table, published(), parquet_files(place))
+            write_folder(rows.select(*schema.fieldNames()), again)
+        if self._differ(table, put, lambda duck: duck.view_folder("found", again, schema)):
+            raise PatchOutdated(name, self.recorded.plan, "rows of its sources have changed")
+
+    def _differ(self, table: DerivedTable, state: str, view: Callable[[DuckSession], None]) -> bool:
+        """Return whether the patch's grains have other rows in a state than in the view `found`; `view` creates it."""
+        schema, grain = visible(table.target.table.spec.data_schema), table.grain
+        names = ", ".join(f'"{name}"' for name in schema.fieldNames())
+        with duckdb_session() as duck:
+            duck.view_folder("patched", self._rows(table, "grains"), table.grains_schema)
+            duck.view_folder("stored", self._rows(table, state), schema)
+            view(duck)
+            for one in ("found", "stored"):
+                rows = f"{one} semi join patched on {same_sql(grain, one, 'patched')}"
+                duck.view_query(f"{one}_rows", f"select {names} from {rows}")
+            find_differing_rows(duck, "found_rows", "stored_rows", grain)
+            return bool(duck.count("select 1 from differing"))
+
+    def _commit(self, table: DerivedTable) -> None:
+        """Commit to one table; one without any of the rows gets a commit too, so that all tables confirm it."""
+        target, number, recorded = table.target, self.number, self.recorded
+        if target.table.committed(self.app_id) >= recorded.direction:
+            return
+        place = self._rows(table, "grains")
+        grains, old, added = rows_in_folder(place), list[DataFile](), list[DataFile]()
+        if grains:
+            old = touched_files(target, grains_in(target.gold, parquet_files(place)))
+            added, _ = write_gold(
+                target, self._patched(table, old), f"{recorded.plan}-{recorded.direction}", old, number
+            )
+        facts = {**self.facts, "batch": number, "plan": recorded.plan, "direction": recorded.direction}
+        metadata = gold_metadata(target, added, old, grains, facts) | {"app_id": self.app_id}
+        target.table.commit(self.app_id, recorded.direction, metadata, added, old)
+
+    def _patched(self, table: DerivedTable, old: list[DataFile]) -> DataFrame:
+        """Return the rows of the files `old` with the patch's grains replaced."""
+        spark, schema = table.target.spark, visible(table.target.table.spec.data_schema)
+        grains = read_folder(spark, self._rows(table, "grains"), table.grains_schema)
+        put = read_folder(spark, self._rows(table, self.states[1]), schema)
+        fresh = rows_in_grains(put, grains, table.grain)
+        return with_grains_replaced(table.grain, table.target.table.read(spark, old), fresh, grains, self.number)

@@ -25,10 +25,10 @@ from spark_jobs.backends.backend import Backend, ReplacedGrains, Sql
 from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
+from spark_jobs.layers.gold_layer import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
+from spark_jobs.layers.gold_windows import FROM, UNTIL, adjacent_to_reach, in_reach, reach_of
 from spark_jobs.layers.row_provenance import rows_in_grains, rows_of_other_grains, with_grains_replaced
-from spark_jobs.layers.session_gold import FROM, UNTIL, adjacent_to_reach, in_reach, reach_of
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder

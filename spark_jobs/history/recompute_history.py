@@ -29,8 +29,8 @@ from spark_jobs.history.rebuild_gold import visible
 from spark_jobs.history.rebuild_slice import ORIGINALS, PlanFolder, save_differences
 from spark_jobs.history.row_differences import Differences, row_differences
 from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_layer import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.gold_update import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.run_inputs import RecordDecisions
 from spark_jobs.layers.silver_tables import (
     POSITIONS,

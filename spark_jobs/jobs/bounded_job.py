@@ -6,23 +6,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from include.declare.history_slice import Slice
-from include.ground.errors import HeadraceError, Terminal
+from include.ground.errors import HeadraceError
 from include.ground.java import find_java
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings, load_settings
-from include.read.publication import Publication, find_publication
+from include.read.publication import find_publication
 from include.state.lease import shared_lock
-from include.state.release_files import PlanBuild, planned_slice_file
-from spark_jobs.backends.spark_session import open_session
 from spark_jobs.tables.log_lines import error_reason, log_line
 
 
@@ -80,39 +74,3 @@ def files_kept(settings: Settings, dataset: str) -> Iterator[None]:
         for name in sorted({dataset, *(Path(source.path).parts[0] for source in sources)}):
             held.enter_context(shared_lock(reading_lock_path(settings, name)))
         yield
-
-
-Rebuild = Callable[[Settings, SparkSession, str, str], PlanBuild]
-"""Recomputes the slice of a dataset's plan."""
-
-
-class OtherRelease(Terminal):
-    """The plan is about a release that is not published any more."""
-
-    def __init__(self, plan: str, planned: str, published: str) -> None:
-        super().__init__(
-            f"plan {plan} is about release {planned}, and release {published} is published now; nothing was built",
-            f"headrace plan cancel {plan}, then plan it again",
-        )
-        self.plan, self.published = plan, published
-
-
-def planned_slice(settings: Settings, plan: str, published: Publication) -> Slice:
-    """Return the slice of a plan. Raises OtherRelease, and Terminal without the plan's file."""
-    planned = planned_slice_file(settings, plan).read()
-    if planned is None:
-        raise Terminal(f"plan {plan} has no plan.json; nothing was built", "headrace plan list")
-    if published.release != planned.release:
-        raise OtherRelease(plan, planned.release, published.release)
-    return planned.slice
-
-
-def run_slice_job(arguments: Sequence[str], rebuild: Rebuild) -> int:
-    """Run a slice job for a dataset and a plan; return its exit code (`bounded_job.py`)."""
-    dataset, plan = arguments
-
-    def work(settings: Settings) -> bool:
-        report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
-        return True
-
-    return run_reading_job("slice", dataset, work)

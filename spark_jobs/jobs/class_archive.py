@@ -1,10 +1,8 @@
 """Creates the archive of loaded classes that halves a driver's start (`make setup` runs it).
 
-Reads: a file of `flights` events, one per line. Writes: the archive; the JVM does so when it ends.
-Guarantee: none needed: a JVM ignores an archive that is missing or of another Java.
-After a crash: drivers start without the archive; the next `make setup` creates it.
+The JVM writes the archive when it ends. Without one, drivers start slowly; a JVM ignores an archive of another Java.
 
-Usage: python -m spark_jobs.jobs.class_archive EVENTS ARCHIVE
+Usage: python -m spark_jobs.jobs.class_archive EVENTS ARCHIVE. EVENTS: a file of `flights` events, one per line.
 """
 
 from __future__ import annotations

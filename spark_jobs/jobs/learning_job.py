@@ -1,8 +1,8 @@
 """Learning job: fits a model of MLlib to the rows of an analysis.
 
-Reads: `rows.parquet` and `declared.json` of the run's folder. Writes: `result/` there. Guarantee: the same rows and
-seed give the same result. After a crash: k-means continues after its last iteration, ALS (MLlib cannot start from
-factors) from the start; the result is replaced whole. Does not: publish.
+It reads `rows.parquet` and `declared.json` of the run's folder, and writes `result/` there. The same rows and seed give
+the same result. After a crash k-means continues after its last iteration, ALS from the start, since MLlib cannot start
+from factors.
 
 Usage: python -m spark_jobs.jobs.learning_job FOLDER. Prints one JSON object: the model's figures.
 """

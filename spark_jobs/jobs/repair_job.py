@@ -1,17 +1,15 @@
-"""Repair job: rolls back tables that lost commits, and replaces an unusable checkpoint. `headrace repair` runs it.
+"""Repair job: what `headrace repair` and `headrace restore` run, without Spark and under the dataset's leases.
 
-Reads: what preflight reads, the ends of the tables' logs, and Kafka's first offsets.
-Writes, each after confirmation: log files that it moves out of tables, with the ledger; `generation.json`.
-Guarantee: tables go back to the last batch that all of them have, and the new generation starts where bronze ends, so
-that no record is skipped or duplicated. What is replaced is kept.
+Repair rolls tables back to the last batch that all of them have, and replaces an unusable checkpoint by a generation
+that starts where bronze ends, so that no record is skipped or doubled; each after confirmation, and what is replaced is
+kept. Restore fetches the published tables from the object store; the ledger and the checkpoint follow them.
 After a crash: run it again.
-Does not: start Spark, change a data file, or run together with a driver: it holds the leases.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +21,7 @@ from include.ground.errors import HeadraceError
 from include.ground.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
 from include.ground.settings import Settings, load_settings
 from include.observe.ledger_writer import rebuild
+from include.read.fetch_dataset import RestoredDataset, fetch_dataset, store_of
 from include.read.publication import find_publication
 from include.state.lease import take_lease
 from include.state.process_states import stream_name
@@ -192,19 +191,60 @@ def is_confirmed(question: str) -> bool:
         return False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """`<dataset> ask|yes|dry-run [accept-loss]`: return REPAIRED (or nothing to repair), DECLINED, or REFUSED."""
-    name, answer, *more = arguments
-    confirm = {"ask": lambda: is_confirmed("repair it so?"), "yes": lambda: True, "dry-run": lambda: False}[answer]
+def restore(settings: Settings, name: str, now: datetime, print_line: Callable[[str], None]) -> None:
+    """Restore a dataset, and make a stream ready to continue. Raises LeaseHeld and what `fetch_dataset` raises."""
+    lease = take_lease(settings, lease_path(settings, name), name, now)
     try:
-        well = repair(
-            load_settings(),
-            name,
-            now=datetime.now(UTC),
-            confirm=confirm,
-            print_line=print,
-            accept_loss=more == ["accept-loss"],
+        done = fetch_dataset(settings, name, now)
+        for line in sentences(name, done):
+            print_line(line)
+        rebuild(settings)
+    finally:
+        lease.release()
+    if done.batch < 0 or name in derived_names(settings):
+        print_line(f"{name}: next: headrace up {name}")
+        return
+    repair(settings, name, now=now, confirm=lambda: True, print_line=print_line)
+
+
+def sentences(name: str, done: RestoredDataset) -> list[str]:
+    """Return what was restored as lines for the terminal."""
+    if done.batch < 0:
+        lines = [f"{name}: nothing of it was published; this state folder owns it now, and its tables are unchanged"]
+    else:
+        lines = [f"{name}: batch {done.batch} of release {done.release}: {done.files:,} files, {done.bytes:,} bytes"]
+    lines += [f"{name}:   {table} at version {version}" for table, version in sorted(done.versions.items())]
+    if done.removed:
+        lines.append(
+            f"{name}: {len(done.removed)} objects of commits that were never published were removed from the store"
         )
+    if done.moved_to:
+        lines.append(f"{name}: what was here is in {done.moved_to}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`<dataset> ask|yes|dry-run [accept-loss|restore]`: return REPAIRED (or nothing to do), DECLINED, or REFUSED."""
+    name, answer, *more = arguments
+    question = "repair it so?"
+    if more == ["restore"]:
+        question = f"take {name} over from the object store? Tables here are moved away; another owner is refused then"
+    answers: Mapping[str, Callable[[], bool]] = {
+        "ask": lambda: is_confirmed(question),
+        "yes": lambda: True,
+        "dry-run": lambda: False,
+    }
+    confirm = answers[answer]
+    try:
+        settings, now = load_settings(), datetime.now(UTC)
+        if more == ["restore"]:
+            store_of(settings, name)
+            well = confirm()
+            if well:
+                restore(settings, name, now, print)
+        else:
+            accept_loss = more == ["accept-loss"]
+            well = repair(settings, name, now=now, confirm=confirm, print_line=print, accept_loss=accept_loss)
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return REFUSED

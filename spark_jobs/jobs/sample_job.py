@@ -1,10 +1,7 @@
 """Sample job: runs a dataset's folder over some records, with the modules of the streams.
 
-Reads: the folder as it is now; files of records, one a line; the first versions of its reference tables.
-Writes: tables of its own in a temporary state folder, removed at the end.
-Guarantee: no table, topic or publication of the real state folder is read or written.
-After a crash: the next process that opens DuckDB removes the temporary files.
-Does not: compare with duplicates outside the sample, or evaluate rules of whole tables.
+Its tables are in a temporary state folder; nothing of the real one is read or written. It compares with no duplicates
+outside the sample, and evaluates no rules of whole tables.
 
 Usage: python -m spark_jobs.jobs.sample_job DATASET FILE…. Prints one JSON object per line: `tried` for each file.
 """

@@ -1,9 +1,7 @@
 """Slice job: recomputes a slice of history with the published release (docs/architecture.md §6).
 
-Reads: bronze, and Kafka where the plan requires it; the published tables. Writes: the plan's folder of rows only.
-Guarantee: published and recomputed rows of the same records, at the same batch.
-After a crash: the next start begins again; no table was changed.
-Does not: decide on the difference, or change a table.
+Records come from bronze, and from Kafka where the plan requires it; a range of a derived dataset from its sources at
+the published versions. It writes the plan's folder of rows only. After a crash the next start begins again.
 
 Usage: python -m spark_jobs.jobs.slice_job DATASET PLAN. Prints one JSON object per line: progress, then `built`.
 """
@@ -17,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,23 +25,28 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.declare.dataset import released_dataset
+from include.declare.derived_dataset import released_derived
+from include.declare.grain_range import grain_range
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
-from include.ground.errors import Terminal
+from include.ground.errors import Refused, Terminal
 from include.ground.paths import patch_path
 from include.ground.record_coordinates import CONTENT
 from include.ground.settings import Settings
-from include.read.publication import Publication, read_publication
-from include.read.published_tables import BatchOffsets, batch_offsets
-from include.state.release_files import PlanBuild, plan_build_file
+from include.read.publication import Publication, read_publication, tables_of
+from include.read.published_tables import BatchOffsets, batch_offsets, open_dataset
+from include.state.release_files import PlanBuild, plan_build_file, planned_slice_file
 from include.state.run_files import bootstrap_servers
 from spark_jobs.backends.backend import Sql
 from spark_jobs.backends.local.arrow_files import read_arrow, rows_in_folder
 from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.backends.release import Release, pinned_release
+from spark_jobs.backends.spark_session import open_session
+from spark_jobs.history.rebuild_derived import DerivedSlice, published_sources, rebuild_derived
 from spark_jobs.history.rebuild_gold import rebuild_gold
 from spark_jobs.history.rebuild_slice import PlanFolder, in_spans, rebuild_slice, span_files
-from spark_jobs.jobs.bounded_job import planned_slice, report, run_slice_job
+from spark_jobs.jobs.bounded_job import report, run_reading_job
 from spark_jobs.layers.bronze import RENAMED, complete_source_options
+from spark_jobs.layers.derived import open_source
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.silver_tables import first_unexpired_batch
 from spark_jobs.stream.pacing import BatchLimit, newest_files, size_in_bronze
@@ -59,29 +63,53 @@ order by all limit 1
 """
 
 
-class BronzeDiffers(Terminal):
-    """Bronze and Kafka have different records at one offset; a plan never overwrites bronze."""
-
-    def __init__(self, table: str, partition: int, offset: int) -> None:
-        super().__init__(
-            f"{table}: partition {partition} offset {offset} differs from the record in Kafka; nothing was built",
-            "headrace audit",
+def planned_slice(settings: Settings, plan: str, published: Publication) -> Slice:
+    """Return the slice of a plan. Raises Refused for another release, and Terminal without the plan's file."""
+    planned = planned_slice_file(settings, plan).read()
+    if planned is None:
+        raise Terminal(f"plan {plan} has no plan.json; nothing was built", "headrace plan list")
+    if published.release != planned.release:
+        raise Refused(
+            f"plan {plan} is about release {planned.release}, and release {published.release} is published now;"
+            " nothing was built",
+            f"headrace plan cancel {plan}, then plan it again",
+            code="other-release",
+            plan=plan,
+            published=published.release,
         )
-        self.table, self.partition, self.offset = table, partition, offset
+    return planned.slice
 
 
 def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) -> PlanBuild:
     """Recompute the plan's slice; return the content of `built.json`, which is written last.
 
-    Raises OtherRelease, BronzeDiffers.
+    Raises SourcesGone, Refused for another release, and Terminal where bronze and Kafka differ.
     """
     read_at_ms, began = int(time.time() * 1000), time.monotonic()
     published = read_publication(settings, dataset)
     requested = planned_slice(settings, plan, published)
     folder = PlanFolder(patch_path(settings, dataset, published.release, plan))
     shutil.rmtree(folder.path, ignore_errors=True)
+    read = PlanBuild(uuid4().hex, published.batch, 0, read_at_ms, published.release, reference=requested.reference)
+    rebuilt = rebuilt_derived if published.is_derived else rebuilt_records
+    built = rebuilt(settings, spark, published, requested, folder, read)
+    built = replace(built, seconds=round(time.monotonic() - began, 1))
+    shutil.rmtree(folder.path / "_staging", ignore_errors=True)
+    plan_build_file(settings, dataset, published.release, plan).write(built)
+    return built
+
+
+def rebuilt_records(
+    settings: Settings,
+    spark: SparkSession,
+    published: Publication,
+    requested: Slice,
+    folder: PlanFolder,
+    read: PlanBuild,
+) -> PlanBuild:
+    """Recompute a slice of records, and the gold that it touches. Raises Terminal where bronze and Kafka differ."""
     versions = {name: table.version for name, table in published.tables.items()}
-    declared = released_dataset(settings, dataset, published.release)
+    declared = released_dataset(settings, published.dataset, published.release)
     release = pinned_release(spark, settings, declared, versions, requested.reference)
     records = slice_records(settings, release, requested, published, folder)
     steps = 1 + len(release.gold)
@@ -96,22 +124,39 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
         for number, (target, count) in enumerate(zip(release.gold, counted, strict=True), start=1):
             differing[target.table.spec.name] = count
             report(at=target.table.spec.name, done=number, of=steps)
-    built = PlanBuild(
-        attempt=uuid4().hex,
-        read_at_ms=read_at_ms,
-        release=published.release,
-        batch=published.batch,
+    filled = rows_in_folder(folder.rows("added", release.writer.bronze.spec.name))
+    return replace(
+        read,
         records=done.core,
         closure=done.closure,
-        filled=rows_in_folder(folder.rows("added", release.writer.bronze.spec.name)),
+        filled=filled,
         differing=differing,
         decided_until=done.decided_until,
-        seconds=round(time.monotonic() - began, 1),
-        reference=requested.reference,
     )
-    shutil.rmtree(folder.path / "_staging", ignore_errors=True)
-    plan_build_file(settings, dataset, published.release, plan).write(built)
-    return built
+
+
+def rebuilt_derived(
+    settings: Settings,
+    spark: SparkSession,
+    published: Publication,
+    requested: Slice,
+    folder: PlanFolder,
+    read: PlanBuild,
+) -> PlanBuild:
+    """Recompute a range of a derived dataset over the sources that its publication names. Raises SourcesGone."""
+    derived = released_derived(settings, published.dataset, published.release)
+    sources = published_sources(settings, derived, published)
+    differing, rows, tables = dict[str, int](), 0, tables_of(settings, published)
+    for done, gold in enumerate(derived.pipeline.gold):
+        table = tables[f"gold.{gold.name}"]
+        report(at=table.name, done=done, of=len(tables))
+        inside = None
+        if requested.since is not None and requested.until is not None:
+            inside = grain_range(gold.grain, open_dataset(table).schema, requested.since, requested.until)
+        differing[table.name] = rebuild_derived(spark, DerivedSlice(gold, open_source(table), inside, folder), sources)
+        rows += rows_in_folder(folder.rows("after", table.name))
+        pass_step(Step.SLICE_REBUILT)
+    return replace(read, records=rows, differing=differing)
 
 
 def slice_records(
@@ -152,10 +197,18 @@ def _view_bronze(sql: Sql, name: str, bronze: Table, requested: Slice, batch: in
 
 
 def _refuse_other_records(sql: Sql, table: str) -> None:
-    """Raise BronzeDiffers for the first record of view `known` that differs in view `kafka`."""
+    """Raise Terminal for the first record of view `known` that differs in view `kafka`."""
     differing_record = sql.rows(DIFFERING)
     if differing_record:
-        raise BronzeDiffers(table, *differing_record[0])
+        partition, offset = differing_record[0]
+        raise Terminal(
+            f"{table}: partition {partition} offset {offset} differs from the record in Kafka; nothing was built",
+            "headrace audit",
+            code="bronze-differs",
+            table=table,
+            partition=partition,
+            offset=offset,
+        )
 
 
 def write_kafka_records(
@@ -206,5 +259,16 @@ def _overlap(offsets: BatchOffsets, span: Span) -> bool:
     return offsets.partition == span.partition and offsets.start < span.end and span.start < offsets.end
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run the job; return its exit code (`bounded_job.py`)."""
+    dataset, plan = arguments
+
+    def work(settings: Settings) -> bool:
+        report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
+        return True
+
+    return run_reading_job("slice", dataset, work)
+
+
 if __name__ == "__main__":
-    sys.exit(run_slice_job(sys.argv[1:], rebuild))
+    sys.exit(main(sys.argv[1:]))

@@ -1,12 +1,7 @@
-"""Stream job: the driver of one dataset, from Kafka to the publication.
+"""Stream job: the driver of one dataset, from its source to the publication. Under its lease: `drive_stream.py`.
 
-Reads: the dataset's topic. Writes: bronze, silver, rejected, gold, the publication, the ledger.
-Guarantee: every record of the topic is in bronze once, and in silver or rejected once (docs/architecture.md §4).
-After a crash: the next start completes what was begun and continues; no record is lost or duplicated.
-
-Two threads of work (stream/adr-0001): Spark's commits bronze (`ingest.py`), the main thread refines (`driver_loop.py`).
-SIGTERM drains both at a batch boundary. A derived dataset has no topic: its driver follows the publications of its
-sources (`derived_loop.py`). What it does under its lease: `drive_stream.py`.
+A crash loses no record and doubles none: the next start completes what was begun (docs/architecture.md §4). SIGTERM
+drains the driver at a batch boundary.
 
 Usage: python -m spark_jobs.jobs.stream_job DATASET
 """

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from spark_jobs.layers.gold_measures import gold_measures
-from spark_jobs.layers.gold_windows import windowed
+from spark_jobs.layers.gold_windows import NUMBER, numbered_sessions, windowed
 from spark_jobs.layers.row_provenance import (
     PROVENANCE,
     first_provenance,
@@ -32,7 +32,6 @@ from spark_jobs.layers.row_provenance import (
     rows_in_grains,
     with_grains_replaced,
 )
-from spark_jobs.layers.session_gold import NUMBER, numbered_sessions
 
 Within = Callable[[DataFrame], DataFrame]
 """Which rows with their windows count."""

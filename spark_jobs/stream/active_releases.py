@@ -1,30 +1,30 @@
 """Active releases of a dataset: the published one, and shadow releases that advance with bronze, unpublished.
 
-Reads: bronze. Writes: the tables of each active release, the publication, `active_releases.json`.
-Guarantee: readers see one release whole, at the same batch as before or a later one. A shadow release stays current
-until it is retired, so a rollback takes one run at most.
-After a crash: the publication names the published release, `active_releases.json` the shadow releases.
-Does not: build a release from its start (`shadow_job.py`).
+Readers see one release whole, at the same batch as before or a later one. A shadow release stays current until it is
+retired, so a rollback takes one run at most. After a crash the publication names the published release, and
+`active_releases.json` the shadow releases. A release is built from its start by `shadow_job.py`.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from include.declare.dataset import Dataset, released_dataset
-from include.ground.errors import HeadraceError, Terminal
+from include.ground.errors import Refused, Terminal
 from include.ground.paths import release_lease_path
 from include.ground.settings import Settings
 from include.read.publication import publish
+from include.read.rejected_records import decision_log_size
 from include.state.json_file import StateFileUnreadable
 from include.state.lease import Lease, take_lease
-from include.state.release_files import active_releases_file
+from include.state.release_files import PatchInProgress, PlanBuild, active_releases_file
 from spark_jobs.backends.local.runs import NextRun, ValidatedRun, Validations
 from spark_jobs.backends.release import (
     BronzeEnd,
@@ -38,10 +38,15 @@ from spark_jobs.backends.release import (
     refined_batch,
     release_paths,
     tables_of,
+    unfinished_run,
 )
+from spark_jobs.history.apply_patch import Patch, apply_patch, is_started
+from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.silver_tables import first_complete_batch
-from spark_jobs.stream.publication import finish_patch, has_patch_in_progress, publication_of
-from spark_jobs.stream.refine import RunReport, refine, refresh_due, refresh_up_to
+from spark_jobs.stream.compaction import COMPACTION_SECONDS, CompactedTable, compact_tables, compactable_tables
+from spark_jobs.stream.expiry import RetainedTables, expire_batches, retained_tables
+from spark_jobs.stream.refine import RunReport, publication_of, refine, refresh_due, refresh_up_to
+from spark_jobs.stream.requests import Owned, outdated_patch, withdrawn
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.commit_log import take_over_tables
 from spark_jobs.tables.delta_table import OwnershipLost, Table
@@ -49,36 +54,6 @@ from spark_jobs.tables.log_lines import log_line
 
 SHADOW_RETRY_SECONDS = 30.0
 CHECK_SECONDS = 0.2
-
-
-class ShadowBehind(Terminal):
-    """A release cannot be published: after catching up it is at `batch`, and `published` is already published."""
-
-    def __init__(self, release: str, batch: int, published: int) -> None:
-        super().__init__(
-            f"release {release} is at batch {batch}, batch {published} is published; the publication is unchanged",
-            "headrace audit",
-        )
-        self.release, self.batch, self.published = release, batch, published
-
-
-class ReleaseIncomplete(Terminal):
-    """A gap in bronze was filled after the release was built: it lacks those records."""
-
-    def __init__(self, release: str, rows: int, expected: int) -> None:
-        super().__init__(
-            f"release {release} has {rows} of {expected} records: a gap in bronze was filled after it was built;"
-            " the publication is unchanged",
-            "change the dataset's folder (a comment is enough), then headrace release plan",
-        )
-        self.release, self.rows, self.expected = release, rows, expected
-
-
-class RequestWithdrawn(Terminal):
-    """The requester withdrew the request while it was prepared."""
-
-    def __init__(self, subject: str) -> None:
-        super().__init__(f"the request for {subject} was withdrawn; nothing was changed", "headrace plan list")
 
 
 @dataclass
@@ -99,7 +74,6 @@ class ActiveRelease:
 
     @property
     def name(self) -> str:
-        """The release's name."""
         return self.release.dataset.release
 
     def refine_next(
@@ -175,7 +149,7 @@ class ActiveRelease:
 
 
 @dataclass
-class ActiveReleases:
+class ActiveReleases(Owned):
     """The releases that an owner advances: the `published` one and its `shadows`."""
 
     settings: Settings
@@ -193,22 +167,75 @@ class ActiveReleases:
 
     @property
     def dataset(self) -> str:
-        """The dataset's name."""
         return self.published.release.dataset.name
+
+    @property
+    def advanced_names(self) -> list[str]:
+        return [shadow.name for shadow in self.shadows]
 
     @property
     def shadow_names(self) -> list[str]:
         """Names of the shadow releases, also of those that could not be opened."""
-        return [*(shadow.name for shadow in self.shadows), *self.unavailable]
+        return [*self.advanced_names, *self.unavailable]
 
     @property
-    def is_patching(self) -> bool:
-        """Whether a patch was begun and is not finished."""
-        return has_patch_in_progress(self.settings, self.published.release)
+    def release_name(self) -> str:
+        return self.published.name
 
-    def finish_patch(self) -> None:
-        """Finish a patch that was begun; until then no run may begin."""
-        finish_patch(self.settings, self.published.release, self.published.lease.epoch, self.shadow_names)
+    @property
+    def batch(self) -> int:
+        return refined_batch(self.published.release)
+
+    def compactable(self) -> Iterator[CompactedTable]:
+        return compactable_tables(self.opened())
+
+    def retained(self) -> RetainedTables:
+        return retained_tables(self.settings, self.opened())
+
+    def opened(self) -> list[Release]:
+        return [each.release for each in self.all_releases]
+
+    def compact(self) -> Mapping[str, Any]:
+        """Expire old batches, compact small files and remove obsolete ones."""
+        releases, owner = self.opened(), self.published.lease
+        for each in expire_batches(self.settings, releases, datetime.now(UTC), owner.is_held):
+            log_line(each.report)
+        return compact_tables(self.settings, releases, COMPACTION_SECONDS, is_owner=owner.is_held)
+
+    def rebuild_identities(self) -> Mapping[str, Any]:
+        return {each.name: each.release.backend.rebuild_identities(each.release.writer) for each in self.all_releases}
+
+    def finish_runs(self) -> None:
+        while unfinished_run(self.published.release) is not None:
+            self.published.refine_next(self.settings, self.batch, publishing=True)
+
+    def refuse_decided(self, plan: str, built: PlanBuild) -> None:
+        # Builds of earlier versions have None.
+        if built.decided_until not in (None, decision_log_size(self.settings, self.dataset)):
+            why = "a decision about rejected records was made after it was built"
+            raise outdated_patch(plan, why, f"headrace plan compare {plan}")
+
+    def apply_patch(self, recorded: PatchInProgress, folder: PlanFolder) -> None:
+        """Commit a patch. Raises PatchOutdated, and Refused while a shadow would lack records."""
+        plan, built = recorded.plan, self.read_built(recorded.plan)
+        if built.filled and self.shadow_names:
+            shadow = self.shadow_names[0]
+            raise Refused(
+                f"plan {plan} fills a gap in bronze, and shadow release {shadow} would lack its records; nothing was"
+                " changed",
+                "headrace plan list, headrace plan retire PLAN (the plan of that release), then the same command again",
+                code="shadow-blocks-patch",
+                plan=plan,
+                shadow=shadow,
+            )
+        patch = Patch(plan, folder, built.batch, recorded.direction, built.reference)
+        apply_patch(self.published.release, patch, self.batch, self.published.lease.epoch)
+
+    def has_commit_of(self, recorded: PatchInProgress) -> bool:
+        return is_started(self.published.release, recorded.plan, recorded.direction)
+
+    def republish(self) -> None:
+        publish(self.settings, publication_of(self.settings, self.published.release, self.batch))
 
     def advance_shadow(self) -> bool:
         """Advance one shadow release by one run towards the published batch; return whether there was work.
@@ -234,7 +261,7 @@ class ActiveReleases:
     def promote(self, name: str, is_pending: Callable[[], bool] = lambda: True) -> None:
         """Publish release `name` at the published batch or a later one; the release published before becomes a shadow.
 
-        `is_pending` is evaluated last. Raises RequestWithdrawn, ShadowBehind, ReleaseIncomplete, LeaseHeld.
+        `is_pending` is evaluated last. Raises LeaseHeld, Refused when it is false, Terminal for an unfit release.
         """
         if name == self.published.name:
             return
@@ -243,7 +270,7 @@ class ActiveReleases:
         try:
             catch_up_release(self.settings, promoted, self.published.release)
             if not is_pending():
-                raise RequestWithdrawn(f"release {name}")
+                raise withdrawn(f"release {name}")
             others = [other for other in self.shadows if other is not promoted]
             # Recorded first: after a crash in between, the release published before is still advanced.
             self._record([promoted, self.published, *others])
@@ -282,18 +309,25 @@ class ActiveReleases:
 
 
 def catch_up_release(settings: Settings, shadow: ActiveRelease, published: Release) -> None:
-    """Refine `shadow` up to the published batch, all of its gold tables. Raises ShadowBehind, ReleaseIncomplete."""
+    """Refine `shadow` up to the published batch, all of its gold tables. Raises Terminal when it lacks records."""
     last = refined_batch(published)
     while shadow.refine_next(settings, last, publishing=False) is not None:
         pass
     if refined_batch(shadow.release) < last:
-        raise ShadowBehind(shadow.name, refined_batch(shadow.release), last)
+        batch = refined_batch(shadow.release)
+        raise Terminal(
+            f"release {shadow.name} is at batch {batch}, batch {last} is published; the publication is unchanged",
+            "headrace audit",
+            code="shadow-behind",
+            release=shadow.name,
+            batch=batch,
+        )
     refuse_incomplete(shadow.release, last)
     refresh_up_to(shadow.release, shadow.lease.epoch, {}, time.time())
 
 
 def refuse_incomplete(release: Release, last: int) -> None:
-    """Raise ReleaseIncomplete unless silver and rejected have as many records as bronze up to batch `last`.
+    """Raise Terminal unless silver and rejected have as many records as bronze up to batch `last`.
 
     Only batches that have expired from none of the tables count.
     """
@@ -302,7 +336,16 @@ def refuse_incomplete(release: Release, last: int) -> None:
     rows = sum(count_rows(table, first, last) for table in (writer.silver, writer.rejected))
     expected = count_rows(writer.bronze, first, last)
     if rows != expected:
-        raise ReleaseIncomplete(release.dataset.release, rows, expected)
+        name = release.dataset.release
+        raise Terminal(
+            f"release {name} has {rows} of {expected} records: a gap in bronze was filled after it was built; the"
+            " publication is unchanged",
+            "change the dataset's folder (a comment is enough), then headrace release plan",
+            code="release-incomplete",
+            release=name,
+            rows=rows,
+            expected=expected,
+        )
 
 
 def open_active_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveRelease:
@@ -333,21 +376,11 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
 def open_active_releases(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveReleases:
     """Open and return the published release, its patch finished if one was begun, and the recorded shadow releases."""
     active = ActiveReleases(settings, spark, bronze, open_active_release(spark, settings, dataset, bronze))
-    _resume_patch(active)
+    active.resume_patch()
     for name in recorded_releases(settings, dataset.name):
         if name != dataset.release:
             active.open_shadow(name)
     return active
-
-
-def _resume_patch(active: ActiveReleases) -> None:
-    """Finish a patch in progress; drop one without a commit that cannot be applied, raise for one with a commit."""
-    try:
-        active.finish_patch()
-    except HeadraceError as error:
-        if active.is_patching:
-            raise
-        log_line(f"patch dropped before its first commit: {error.what}")
 
 
 def recorded_releases(settings: Settings, dataset: str) -> list[str]:

@@ -161,6 +161,8 @@ def _filled(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[lis
         yield group
 
 
+COMPACTION_SECONDS = 20.0
+"""The longest delay of a publication by a requested compaction, apart from one group of files."""
 LEAST_SECONDS = 1.0
 SILVER_ORDER = ("_batch_id", "_partition", "_offset")
 

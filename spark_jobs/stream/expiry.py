@@ -30,7 +30,7 @@ from spark_jobs.backends.backend import Sql, Transaction
 from spark_jobs.backends.release import Release, refined_batch, tables_of, unfinished_run
 from spark_jobs.layers.silver_tables import expiry_ids, first_unexpired_batch
 from spark_jobs.stream.back_off import SECONDS_AT_ONCE, AutomaticStep
-from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import publication_of
 from spark_jobs.tables.batches import batch_commit, metadata_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step

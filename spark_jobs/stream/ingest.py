@@ -1,11 +1,8 @@
 """Ingest: the streaming query from Kafka to bronze (docs/architecture.md §4, step 3).
 
-The query plans each batch; `kafka_ranges.py` reads its records, on a cluster Spark's source.
-Reads: the dataset's topic, read_committed. Writes: `bronze.<dataset>`, one commit per micro-batch.
-Guarantee: batch N holds the records of the offsets in the checkpoint's `offsets/N`, once, and of the topic whose id is
-in its commit.
-After a crash: Spark plans batch N again with the same offsets; bronze skips it if it is committed.
-Does not: parse a record, or stop while refine is halted.
+The query plans each batch; `kafka_ranges.py` reads its records, on a cluster Spark's source. Batch N holds the records
+of the offsets in the checkpoint's `offsets/N`, once, and of the topic whose id is in its commit. After a crash Spark
+plans batch N again with the same offsets; bronze skips it if it is committed. No record is parsed here.
 """
 
 from __future__ import annotations

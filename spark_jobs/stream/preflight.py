@@ -1,7 +1,6 @@
 """Preflight: a driver starts only when checkpoint, tables and topic agree (docs/architecture.md §4, step 2).
 
-Reads: the checkpoint, the logs of bronze and silver, the broker. Writes: nothing.
-Does not: repair; each error names the command that does.
+It writes nothing; each error names the command that repairs.
 """
 
 from __future__ import annotations

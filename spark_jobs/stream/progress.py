@@ -118,7 +118,9 @@ def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveRel
     status.refined_batch = max(status.refined_batch, refined)
     status.ingested = dict(ingest.ingested)
     status.left_to_spark = dict(sum((each.release.needed_spark for each in active.all_releases), Counter()))
+    run = status.last_batch or LastRun(0, 0.0, {})
     status.rates["ingest"] = round(ingest.rows / ingest.seconds, 1) if ingest.seconds else 0.0
+    status.rates["refine"] = round(run.rows / run.seconds, 1) if run.seconds else 0.0
     try:
         topic = ingest.dataset.pipeline.topic
         ends = log_end_offsets(bootstrap_servers(ingest.settings), topic, timeout=2.0)
@@ -176,4 +178,3 @@ def record_run(status: DriverStatus, run: RunReport) -> None:
     seconds = sum(run.steps.values())
     status.refined_batch = run.batches[1]
     status.last_batch = LastRun(run.rows, round(seconds, 3), dict(run.steps))
-    status.rates["refine"] = round(run.rows / seconds, 1) if seconds else 0.0

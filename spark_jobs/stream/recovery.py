@@ -47,8 +47,7 @@ from spark_jobs.stream.preflight import (
     refuse_replaced_records,
     validated_generation,
 )
-from spark_jobs.stream.publication import publication_of
-from spark_jobs.stream.refine import interval_tables
+from spark_jobs.stream.refine import interval_tables, publication_of
 from spark_jobs.tables.batches import last_run
 from spark_jobs.tables.checkpoint import (
     CheckpointUnusable,

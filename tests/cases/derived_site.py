@@ -13,7 +13,7 @@ from small_release import Record, SmallRelease
 from include.declare.derived_dataset import snapshot_derived
 from include.ground.settings import Settings
 from include.read.published_tables import pinned
-from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.derived import DerivedRelease
 
 NAME = "weather_delays"
 

@@ -29,9 +29,9 @@ from include.plans.plan import PlanRecord, Stage
 from include.read.publication import find_publication
 from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, OwnerResponse, find_response, submit_request
-from spark_jobs.jobs import derived_build_job, request_job, shadow_job
+from spark_jobs.jobs import request_job, shadow_job
 from spark_jobs.stream import active_releases
-from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream.derived import DerivedRelease
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CONTRACT = """apiVersion: v3.1.0
@@ -165,13 +165,9 @@ class JointSite:
         reported = lambda **facts: found.update(facts)  # noqa: E731
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(shadow_job, "report", reported)
-            patch.setattr(derived_build_job, "report", reported)
             try:
-                if module.endswith("shadow_job"):
-                    shadow_job.build(self.settings, *arguments[:2], threading.Event(), arguments[2:])
-                else:
-                    order = json.loads(arguments[2]) if arguments[2:] else {}
-                    derived_build_job.build(self.settings, *arguments[:2], order)
+                assert module == "spark_jobs.jobs.shadow_job"
+                shadow_job.build(self.settings, *arguments[:2], json.loads(arguments[2]), threading.Event())
             except Exception as error:  # noqa: BLE001
                 return {"failed": getattr(error, "what", str(error)), "remedy": getattr(error, "remedy", "")}
         return json.loads(json.dumps(found))  # type: ignore[no-any-return]
@@ -198,9 +194,9 @@ def joint_site(spark: SparkSession, state: Path, patch: pytest.MonkeyPatch) -> J
     site = JointSite(spark, settings)
     lease = SimpleNamespace(epoch=1, is_held=lambda: True, release=lambda: None, location="here")
     lease.with_minimum_epoch = lambda _: lease
-    for module in (active_releases, derived_build_job, request_job):
+    for module in (active_releases, shadow_job, request_job):
         patch.setattr(module, "take_lease", lambda *_: lease)
-    for module in (shadow_job, derived_build_job, request_job):
+    for module in (shadow_job, request_job):
         patch.setattr(module, "open_session", lambda *_: spark)
     patch.setattr(request_job, "fence_earlier_owner", lambda *_: None)
     patch.setattr(build_parts, "run_job", site.job)

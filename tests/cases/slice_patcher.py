@@ -22,7 +22,7 @@ from spark_jobs.history.rebuild_gold import rebuild_gold
 from spark_jobs.history.rebuild_slice import PlanFolder, RebuiltSlice, rebuild_slice
 from spark_jobs.jobs.slice_job import slice_records
 from spark_jobs.layers.silver_code import load_transformation
-from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import publication_of
 
 Edit = Callable[[Path], None]
 

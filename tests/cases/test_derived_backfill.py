@@ -32,9 +32,8 @@ from include.plans.plan import Applied, PlanRecord, RolledBack, SliceBuilt
 from include.read.publication import publish, read_publication
 from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind, submit_request
-from spark_jobs.jobs.derived_audit_job import recomputed_tables
-from spark_jobs.jobs.derived_slice_job import rebuild
-from spark_jobs.stream.derived_loop import execute_derived, finish_derived_patch
+from spark_jobs.jobs.audit_job import recomputed_tables
+from spark_jobs.jobs.slice_job import rebuild
 from spark_jobs.tables.failpoints import Step
 
 NAME = "departures_in_wind"
@@ -145,8 +144,7 @@ def requested(site: DerivedSite, record: PlanRecord, kind: RequestKind = Request
     request = OwnerRequest(record.plan.id, kind, record.plan.release, record.last(SliceBuilt).attempt)
     submit_request(site.settings, NAME, request)
     try:
-        site.derived, response = execute_derived(site.derived, request)
-        return response
+        return site.derived.answer(request)
     finally:
         (site.settings.state / "requests" / f"{NAME}.json").unlink(missing_ok=True)
 
@@ -158,7 +156,7 @@ def published_rows(site: DerivedSite) -> dict[str, list[dict[str, Any]]]:
 
 def differing(site: DerivedSite) -> dict[str, tuple[int, int]]:
     """Return what the audit finds missing and surplus."""
-    found = recomputed_tables(site.settings, site.spark, NAME)
+    found = recomputed_tables(site.settings, site.spark, read_publication(site.settings, NAME))
     return {name: (each["missing"], each["surplus"]) for name, each in found.items()}
 
 
@@ -238,7 +236,7 @@ def test_crash_while_a_patch_is_applied_or_reverted_is_finished_before_any_run(
         with refused("already-published"):
             cancel(site.settings, record, "ann")
         site.restart()
-        finish_derived_patch(site.derived)
+        site.derived.finish_patch()
         assert published_rows(site) == after
         assert requested(site, record, kind).refused == ""
         assert published_rows(site) == after

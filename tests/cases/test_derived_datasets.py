@@ -35,16 +35,15 @@ from include.plans.journal import record_result
 from include.plans.plan import Compared
 from include.read.publication import find_publication, publication_json, publish, read_publication
 from include.read.published_tables import pinned
-from include.state.owner_requests import OwnerRequest, RequestKind
+from include.state.owner_requests import OwnerRequest, RequestKind, submit_request
+from spark_jobs.jobs.audit_job import recomputed_tables
 from spark_jobs.jobs.bounded_job import files_kept
-from spark_jobs.jobs.derived_audit_job import recomputed_tables
 from spark_jobs.layers.derived import open_sources
 from spark_jobs.stream import expiry
 from spark_jobs.stream.compaction import CompactionPolicy, compact_group, compact_tables, compactable_tables
-from spark_jobs.stream.derived_loop import DerivedLoop, DerivedUpkeep, compact_derived, execute_derived
-from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.expiry import AutomaticDeletion, files_to_delete, retained_tables
-from spark_jobs.stream.upkeep import AutomaticCompaction
+from spark_jobs.stream.derived import DerivedRelease
+from spark_jobs.stream.driver_loop import DriverLoop, Source
+from spark_jobs.stream.expiry import files_to_delete, retained_tables
 from spark_jobs.tables.failpoints import Step
 
 STEPS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED, Step.PUBLISHED)
@@ -154,10 +153,10 @@ def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_st
     site.flights.take([flight(2, 12, 20)])
     site.follow()
     site.restart()
-    site.derived, response = execute_derived(site.derived, OwnerRequest("", RequestKind.COMPACT, "any"))
+    response = site.derived.answer(OwnerRequest("", RequestKind.COMPACT, "any"))
     (done,) = response.done.values()
     assert (response.refused, done["files"], done["now"], done["left"]) == ("", 2, 2, 0), "two files are not many"
-    (done,) = compact_derived(site.derived, response.batch, 20, CompactionPolicy(min_files=2)).values()
+    (done,) = site.derived.compact(CompactionPolicy(min_files=2)).values()
     assert (done["files"], done["now"]) == (2, 1)
     site.flights.take([flight(9, 2, 50)])
     assert site.follow() == 1
@@ -173,8 +172,7 @@ def test_owner_compacts_derived_tables_by_itself_as_the_setting_says(site: Deriv
     counts = []
     for least in (0, 2):
         site.derived.settings = site.settings.model_copy(update={"compaction_files": least})
-        loop = DerivedLoop(site.derived, Mock(), Mock(), threading.Event())
-        loop.upkeep.step(site.derived, site.derived.published_run)
+        DriverLoop(site.derived, Source(), Mock(), Mock(), threading.Event()).keep_up()
         counts.append(site.derived.tables[0].target.table.file_count)
     assert counts == [2, 1], "with 0 only headrace maintain compacts"
     assert_right(site)
@@ -189,8 +187,9 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
         site.follow()
     table = site.derived.tables[0].target.table
     current = {table.spec.path / file.path for file in table.files()}
-    upkeep = DerivedUpkeep(AutomaticCompaction(), AutomaticDeletion(next_check=0))
-    assert not upkeep.step(site.derived, 4)
+    upkeep = DriverLoop(site.derived, Source(), Mock(), Mock(), threading.Event())
+    upkeep.deletion.next_check = 0
+    assert not upkeep.keep_up()
     obsolete = set(table.spec.path.rglob("*.parquet")) - current
     assert len(obsolete) > 1, "files are deleted within the retention"
     original = table_files.obsolete_files
@@ -202,13 +201,13 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
     lost = publication_path(site.settings, site.derived.derived.name)
     content = lost.read_bytes()
     lost.unlink()
-    assert not upkeep.step(site.derived, 4)
-    assert compact_derived(site.derived, 4, 20)[str(table.spec.path.relative_to(lost.parents[1]))]["removed"] == 0
+    assert not upkeep.keep_up()
+    assert site.derived.compact()[str(table.spec.path.relative_to(lost.parents[1]))]["removed"] == 0
     assert set(table.spec.path.rglob("*.parquet")) - current == obsolete, "nothing says which version was published"
     lost.write_bytes(content)
     upkeep.deletion.next_check = 0
     left = list[int]()
-    while upkeep.step(site.derived, 4):
+    while upkeep.keep_up():
         left.append(len(set(table.spec.path.rglob("*.parquet")) - current))
     assert left == list(range(len(obsolete) - 1, 0, -1)), "one file in each step"
     assert set(table.spec.path.rglob("*.parquet")) == current
@@ -238,7 +237,7 @@ def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_diff
     site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
     site.weather.take([wind(0, 3.0)])
     site.follow()
-    found = recomputed_tables(site.settings, site.spark, NAME)[f"gold.{NAME}"]
+    found = recomputed_tables(site.settings, site.spark, read_publication(site.settings, NAME))[f"gold.{NAME}"]
     assert found == {"rows": 2, "grains": 2, "missing": 0, "surplus": 0, "sample": ""}
     keys = {"hour": "2013-03-01 00:00:00+00", "origin": "JFK"}
     origin = derived_origin(site.settings, pinned(site.settings), f"gold.{NAME}", keys)
@@ -254,7 +253,7 @@ def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_diff
     # The publication claims a version of a source that no run has used.
     now = site.derived.current_sources()
     publish(site.settings, replace(before, sources={f"silver.{name}": each for name, each in now.items()}))
-    found = recomputed_tables(site.settings, site.spark, NAME)[f"gold.{NAME}"]
+    found = recomputed_tables(site.settings, site.spark, read_publication(site.settings, NAME))[f"gold.{NAME}"]
     assert (found["missing"], found["surplus"]) == (2, 1)
     assert "origin=JFK" in found["sample"]
 
@@ -279,18 +278,21 @@ def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(
     assert site.follow() == 1
     before = site.rows()
     promote = OwnerRequest("plan", RequestKind.PROMOTE, fresh.derived.release)
-    site.derived, response = execute_derived(site.derived, promote)
+    submit_request(site.settings, NAME, promote)
+    response = site.derived.answer(promote)
     assert (response.refused, site.derived.derived.release) == ("", fresh.derived.release)
     winds = [(row["hour"].hour, row["departures"], row["wind"]) for row in site.rows()]
     assert winds == [(0, 2, "windy"), (6, 1, None)]
     site.flights.take([flight(4, 30, 50)])
     assert site.follow() == 1
     back = OwnerRequest("plan", RequestKind.PROMOTE, published.release)
-    site.derived, response = execute_derived(site.derived, back)
+    (site.settings.state / "requests" / f"{NAME}.json").unlink()
+    submit_request(site.settings, NAME, back)
+    response = site.derived.answer(back)
     assert response.refused == ""
     assert_right(site)
     assert site.rows() != before
-    site.derived, response = execute_derived(site.derived, OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "any"))
+    response = site.derived.answer(OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "any"))
     assert "executes no rebuild_identities request" in response.refused
 
 

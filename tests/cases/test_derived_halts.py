@@ -21,10 +21,10 @@ from include.read.publication import publish, read_publication
 from include.read.published_tables import pinned
 from include.state.streams import DriverStatus
 from spark_jobs.layers.derived import DerivedTable, QueryUnfit, commit_derived
-from spark_jobs.stream import derived_run
-from spark_jobs.stream.derived_loop import DerivedLoop
-from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream import derived as derived_stream
+from spark_jobs.stream.derived import DerivedRelease, DerivedSource
+from spark_jobs.stream.driver_loop import DriverLoop
+from spark_jobs.stream.refine import publication_of
 from spark_jobs.tables.failpoints import Step
 
 CONTRACT = """\
@@ -107,7 +107,8 @@ class Scene:
     settings: Settings
     source: SmallRelease
     broken: SmallRelease
-    loop: DerivedLoop
+    loop: DriverLoop
+    release: DerivedRelease
     sent: int = 0
 
     def take(self, count: int = 50) -> None:
@@ -125,19 +126,18 @@ class Scene:
 
     def restart(self) -> None:
         """Open the stream as a new process does."""
-        self.loop = opened(self.spark, self.settings)
+        self.loop, self.release = opened(self.spark, self.settings)
 
     def advance(self) -> str:
         """Let the stream work until nothing is left, or it halts; return its state."""
-        self.loop.back_off.end()
         self.loop.back_off.ends_at = 0.0
-        while self.loop._advance():
+        while self.loop.advance():
             pass
         return str(self.loop.reporter.status.state)
 
     @property
     def run_file(self) -> Path:
-        return derived_run_path(self.settings, "taps_hours", self.loop.release.derived.release)
+        return derived_run_path(self.settings, "taps_hours", self.release.derived.release)
 
     def sums(self) -> tuple[int, int, int]:
         """Return taps, total and huges of all hours."""
@@ -156,15 +156,16 @@ class Reporter(Mock):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.status, self.waiting_for = DriverStatus(state="starting"), None
+        self.status, self.waiting_for = DriverStatus(state="running"), None
 
     def report(self, state: str, why: str | None = None) -> None:
         self.status.state, self.why = state, why
 
 
-def opened(spark: SparkSession, settings: Settings) -> DerivedLoop:
+def opened(spark: SparkSession, settings: Settings) -> tuple[DriverLoop, DerivedRelease]:
     release = DerivedRelease(settings, snapshot_derived(settings, "taps_hours"), spark, 1)
-    return DerivedLoop(release, Mock(), Reporter(), threading.Event())
+    reporter = Reporter()
+    return DriverLoop(release, DerivedSource(release, reporter), Mock(), reporter, threading.Event()), release
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def scene(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -
     write(settings.datasets / "taps_hours", queries)
     source = small_release(spark, settings, "taps", taps)
     broken = SmallRelease(spark, settings, load_dataset("taps", other))
-    made = Scene(spark, settings, source, broken, opened(spark, settings))
+    made = Scene(spark, settings, source, broken, *opened(spark, settings))
     made.take()
     assert made.advance() == "running"
     assert made.sums() == made.expected()
@@ -229,10 +230,10 @@ def test_run_that_one_table_has_is_repeated_once_when_its_sources_have_moved(
         commit_derived(table, *given)
 
     def next_run() -> tuple[int, bool] | None:
-        run = scene.loop.release.next_run()
+        run = scene.release.next_run()
         return run and (run.number, run.whole)
 
-    monkeypatch.setattr(derived_run, "commit_derived", fail_second)
+    monkeypatch.setattr(derived_stream, "commit_derived", fail_second)
     scene.take()
     for _ in range(2):
         assert scene.advance() == "halted"
@@ -240,7 +241,7 @@ def test_run_that_one_table_has_is_repeated_once_when_its_sources_have_moved(
     monkeypatch.undo()
     assert scene.advance() == "running"
     assert scene.sums() == scene.expected()
-    monkeypatch.setattr(derived_run, "commit_derived", fail_second)
+    monkeypatch.setattr(derived_stream, "commit_derived", fail_second)
     for expected in ((2, False), (3, True)):
         scene.take()
         assert scene.advance() == "halted"
@@ -254,10 +255,10 @@ def test_run_that_one_table_has_is_repeated_once_when_its_sources_have_moved(
 
 def test_run_that_one_table_has_is_replaced_in_all(scene: Scene) -> None:
     """The table that needs no missing column commits; readers see neither, until both are of the repaired source."""
-    before, tables = scene.sums(), scene.loop.release.tables
+    before, tables = scene.sums(), scene.release.tables
     scene.promote_broken()
     with pytest.raises(Died), dying_at(Step.GOLD_COMMITTED):
-        scene.loop._execute_next()
+        scene.loop._run_next()
     assert [table.target.table.committed(table.target.app_id) for table in tables] == [1, 0]
     states = []
     for _ in range(3):
@@ -278,15 +279,15 @@ def test_run_after_a_replacement_that_failed_reaches_the_table_that_was_ahead(
     """A number that one table has is not given again: the table would skip the sources' new rows."""
     scene.promote_broken()
     with pytest.raises(Died), dying_at(Step.GOLD_COMMITTED):
-        scene.loop._execute_next()
+        scene.loop._run_next()
     for _ in range(2):
         scene.restart()
         assert scene.advance() == "halted"
     scene.take()
     if file_is_lost:
-        derived_run_path(scene.settings, "taps_hours", scene.loop.release.derived.release).unlink()
+        derived_run_path(scene.settings, "taps_hours", scene.release.derived.release).unlink()
     with monkeypatch.context() as patched:
-        patched.setattr(derived_run, "commit_derived", Mock(side_effect=OSError("no space left")))
+        patched.setattr(derived_stream, "commit_derived", Mock(side_effect=OSError("no space left")))
         scene.restart()
         assert scene.advance() == "halted"
     assert scene.advance() == "running"
@@ -297,11 +298,11 @@ def test_run_after_a_replacement_that_failed_reaches_the_table_that_was_ahead(
 def test_message_names_the_file_of_the_release_and_how_to_change_it(scene: Scene) -> None:
     scene.promote_broken()
     scene.restart()
-    run = scene.loop.release.next_run()
+    run = scene.release.next_run()
     assert run is not None
     with pytest.raises(QueryUnfit) as refused:
-        scene.loop.release.execute(run)
-    derived = scene.loop.release.derived
+        scene.release.execute(run)
+    derived = scene.release.derived
     assert [each.file for each in refused.value.problems] == [derived.folder / "derived.yaml"]
     assert derived.folder.is_relative_to(scene.settings.state)
     assert f"release {derived.release} of taps_hours" in refused.value.what

@@ -21,9 +21,10 @@ from include.declare.dataset_checks import dataset_problems
 from include.declare.derived_dataset import declared_derived, derived_edges, snapshot_derived
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import CLONE, Settings
+from include.read.publication import read_publication
 from include.read.published_tables import pinned
-from spark_jobs.jobs.derived_audit_job import recomputed_tables
-from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.jobs.audit_job import recomputed_tables
+from spark_jobs.stream.derived import DerivedRelease
 
 HOUR = timedelta(hours=1)
 # As of event time: each departure with the last observation of the two hours before it.
@@ -155,7 +156,7 @@ class Chain:
     def assert_right(self) -> None:
         """Assert that each table is its query over its sources, and joins and the last one what plain Python says."""
         for name in FOLDERS:
-            found = recomputed_tables(self.settings, self.spark, name)
+            found = recomputed_tables(self.settings, self.spark, read_publication(self.settings, name))
             assert {table: (each["missing"], each["surplus"]) for table, each in found.items()} == dict.fromkeys(
                 found, (0, 0)
             )

@@ -18,9 +18,10 @@ from workloads.registry import DATASETS, DERIVED, FEEDS
 
 from include.declare.derived_dataset import snapshot_derived
 from include.ground.settings import Settings
+from include.read.publication import read_publication
 from include.read.published_tables import pinned
-from spark_jobs.jobs.derived_audit_job import recomputed_tables
-from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.jobs.audit_job import recomputed_tables
+from spark_jobs.stream.derived import DerivedRelease
 
 EVENTS = 900
 
@@ -63,7 +64,7 @@ def followed(spark: SparkSession, folder: Path, names: tuple[str, ...], batches:
             follow(spark, settings, name)
     for name in names:
         assert_equal_to_oracle(settings, name, events)
-        found = recomputed_tables(settings, spark, name)
+        found = recomputed_tables(settings, spark, read_publication(settings, name))
         assert [(each["missing"], each["surplus"]) for each in found.values()] == [(0, 0)] * len(found)
     return settings
 

@@ -38,7 +38,7 @@ from spark_jobs.stream import expiry
 from spark_jobs.stream.active_releases import refuse_incomplete
 from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.stream.expiry import Expired, _first_younger, expire_batches
-from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import publication_of
 from spark_jobs.tables.delta_table import RowsUnaccounted
 from spark_jobs.tables.failpoints import Step, step_listeners
 

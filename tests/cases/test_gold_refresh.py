@@ -19,7 +19,7 @@ from include.read.publication import read_publication
 from include.read.published_tables import RefreshState
 from spark_jobs.backends.release import pinned_release
 from spark_jobs.history.recompute_history import recompute_history
-from spark_jobs.layers.gold_update import is_due
+from spark_jobs.layers.gold_layer import is_due
 from spark_jobs.stream.recovery import republish
 from spark_jobs.tables.failpoints import Step
 

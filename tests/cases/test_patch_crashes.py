@@ -28,8 +28,6 @@ from include.state.release_files import PatchDirection
 from spark_jobs.history.apply_patch import Patch
 from spark_jobs.stream import active_releases
 from spark_jobs.stream.active_releases import open_active_releases
-from spark_jobs.stream.publication import begin_patch, finish_patch, has_patch_in_progress
-from spark_jobs.stream.requests import execute
 from spark_jobs.tables.failpoints import Step
 
 STEPS = [step for step in Step if step.value.startswith("patch.")]
@@ -53,7 +51,7 @@ def execute_until(release: SmallRelease, request: OwnerRequest, step: Step | Non
     try:
         with leases_released_at_exit(), dying_at(step):
             owner = open_active_releases(release.spark, release.settings, release.dataset, release.bronze)
-            response = execute(owner, request)
+            response = owner.answer(request)
     except Died:
         return True
     respond(release.settings, "flights", response)
@@ -130,7 +128,7 @@ def test_patch_is_refused_after_newer_decision(patcher: SlicePatcher) -> None:
     submit_request(release.settings, "flights", apply)
     with leases_released_at_exit():
         owner = open_active_releases(release.spark, release.settings, release.dataset, release.bronze)
-        response = execute(owner, apply)
+        response = owner.answer(apply)
     assert "decision about rejected records" in response.refused
     assert response.remedy == f"headrace plan compare {patch.plan}"
     assert visible(release) == before
@@ -139,7 +137,9 @@ def test_patch_is_refused_after_newer_decision(patcher: SlicePatcher) -> None:
 def test_recorded_patch_without_a_commit_is_dropped_when_its_build_is_gone(patcher: SlicePatcher) -> None:
     """Else no run and no request would be executed any more."""
     release = patcher.production
-    begin_patch(release.settings, release.release, "replay-flights-9", PatchDirection.APPLY)
-    with pytest.raises(Terminal, match="no complete build"):
-        finish_patch(release.settings, release.release, release.epoch, [])
-    assert not has_patch_in_progress(release.settings, release.release)
+    with leases_released_at_exit():
+        owner = open_active_releases(release.spark, release.settings, release.dataset, release.bronze)
+        owner.begin_patch("replay-flights-9", PatchDirection.APPLY)
+        with pytest.raises(Terminal, match="no complete build"):
+            owner.finish_patch()
+    assert not owner.is_patching

@@ -19,7 +19,7 @@ from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.release import pinned_release, tables_of
 from spark_jobs.history.recompute_history import Recomputed, recompute_history
 from spark_jobs.stream.compaction import compact_tables
-from spark_jobs.stream.publication import publication_of
+from spark_jobs.stream.refine import publication_of
 from spark_jobs.tables.delta_table import Table
 
 Found = dict[str, dict[str, int]]

@@ -16,9 +16,9 @@ from include.change.reinstate import record_spans
 from include.declare.history_slice import Slice
 from include.ground.settings import CLONE, Settings
 from spark_jobs.backends.local import prepared_query
-from spark_jobs.layers import transform_errors
+from spark_jobs.layers import silver_code
 from spark_jobs.layers.gold_layer import GoldFailed
-from spark_jobs.layers.transform_errors import TransformationFailed, most_tolerated, record_error
+from spark_jobs.layers.silver_code import TransformationFailed, most_tolerated, record_error
 
 BODY = "    return accepted\n"
 FAILING = """
@@ -83,7 +83,7 @@ def production(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, fo
     release.ingest([event(3, partition=1), event(4, wind_dir="360", partition=1), event(5), Record(b"broken")])
     with pytest.MonkeyPatch.context() as patch:
         # Two failing records of a batch are tolerated, three of a run.
-        patch.setattr(transform_errors, "ALWAYS_TOLERATED", 2)
+        patch.setattr(silver_code, "ALWAYS_TOLERATED", 2)
         release.refine(0, 1)
     return release
 
@@ -117,7 +117,7 @@ def test_corrected_code_reinstates_failing_records(production: SmallRelease, tmp
 def test_code_that_fails_on_too_many_records_of_a_batch_halts(
     production: SmallRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transform_errors, "ALWAYS_TOLERATED", 1)
+    monkeypatch.setattr(silver_code, "ALWAYS_TOLERATED", 1)
     release = copy_release(production, tmp_path / "state")
     number = release.ingest([event(6), event(7, dewp="0"), event(8, dewp="0")])
     with pytest.raises(TransformationFailed, match="fails on 2 or more records of batch 2; nothing was") as refused:

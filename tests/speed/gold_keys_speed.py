@@ -25,9 +25,8 @@ from include.ground.settings import Settings
 from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy
-from spark_jobs.layers.gold_layer import merge_by_spark
+from spark_jobs.layers.gold_layer import merge_by_spark, update_of_run
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.gold_update import update_of_run
 from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table, partitioned_schema

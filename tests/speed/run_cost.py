@@ -29,8 +29,7 @@ from include.producers.faults import DEFAULT_SHARES
 from include.read.publication import publish
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.silver_tables import RefineRun
-from spark_jobs.stream.publication import publication_of
-from spark_jobs.stream.refine import commit_gold, commit_silver
+from spark_jobs.stream.refine import commit_gold, commit_silver, publication_of
 from spark_jobs.tables.failpoints import Step, step_listeners
 
 MONTHS = [f"2013-{month:02}-{day:02}" for month in range(1, 5) for day in range(1, 29)]

@@ -13,7 +13,7 @@ import pytest
 from include.ground.settings import Settings
 from spark_jobs.stream import expiry, requests, upkeep
 from spark_jobs.stream.back_off import FIRST_CHECK, PAUSE_AFTER_FAILURE, AutomaticStep
-from spark_jobs.stream.derived_loop import DerivedLoop
+from spark_jobs.stream.driver_loop import DriverLoop
 from spark_jobs.stream.expiry import AutomaticDeletion, RetainedTables
 from spark_jobs.stream.upkeep import AutomaticCompaction, AutomaticExpiry, AutomaticHistory, AutomaticRemoval
 from spark_jobs.tables.delta_table import OwnershipLost
@@ -135,15 +135,15 @@ def test_deletion_does_not_pause_before_a_table_is_open() -> None:
     assert not step.is_pausing()
 
 
-def test_derived_datasets_are_kept_up_between_runs_also_when_there_is_always_another(
+def test_tables_are_kept_up_between_runs_also_when_there_is_always_another(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "pending_request", Mock(return_value=None))
     runs = Mock(side_effect=[True, True, True])
     stop = Mock(spec=threading.Event, **{"is_set.side_effect": [False, False, False, True]})
-    loop = DerivedLoop(Mock(settings=settings), Mock(), Mock(), stop)
-    monkeypatch.setattr(loop, "_advance", runs)
-    loop.upkeep = Mock(**{"step.return_value": False})
+    loop, upkeep = DriverLoop(Mock(settings=settings), Mock(), Mock(), Mock(), stop), Mock(return_value=False)
+    monkeypatch.setattr(loop, "advance", runs)
+    monkeypatch.setattr(loop, "keep_up", upkeep)
     loop.run()
-    assert (runs.call_count, loop.upkeep.step.call_count) == (3, 3)
+    assert (runs.call_count, upkeep.call_count) == (3, 3)
     stop.wait.assert_not_called()

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from spark_jobs.stream.derived_run import RunNumbers
+from spark_jobs.stream.derived import RunNumbers
 
 
 @pytest.mark.parametrize(

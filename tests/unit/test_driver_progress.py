@@ -17,7 +17,7 @@ from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.state.lease import shared_lock
 from spark_jobs.backends.backend import NeedsSpark, Transaction
-from spark_jobs.layers.gold_update import GoldUpdate
+from spark_jobs.layers.gold_layer import GoldUpdate
 from spark_jobs.stream import ingest as ingest_module
 from spark_jobs.stream import progress, refine
 from spark_jobs.stream.ingest import Ingest

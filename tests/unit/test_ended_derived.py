@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from unittest.mock import Mock
 
 import pytest
@@ -18,9 +19,9 @@ from include.plans.journal import comparison_path
 from include.plans.plan import DERIVED_RELEASE, Stage
 from include.read.publication import Publication, SourceVersion, publish
 from include.run.log_trimming import OF_DATASET
-from spark_jobs.stream.derived_loop import DerivedUpkeep
-from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.upkeep import AutomaticCompaction, AutomaticRemoval
+from spark_jobs.stream.derived import DerivedRelease
+from spark_jobs.stream.driver_loop import DriverLoop, Source
+from spark_jobs.stream.upkeep import AutomaticRemoval
 
 NAME = "weather_delays"
 DAY = timedelta(days=1)
@@ -75,12 +76,12 @@ def test_storage_names_what_is_deleted_next_and_the_driver_deletes_it(
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}
     assert parts["all", "plans"] == parts["bbb", f"gold.{NAME}"] == 0
     published = next(path.name for path in snapshots_path(settings, NAME).iterdir())
-    upkeep = DerivedUpkeep(AutomaticCompaction(), removal=AutomaticRemoval(next_check=0))
     release = DerivedRelease(settings, released_derived(settings, NAME, published), Mock(), 1)
+    loop = DriverLoop(release, Source(), Mock(), Mock(), Event(), removal=AutomaticRemoval(next_check=0))
     monkeypatch.setattr("include.observe.ended_plans._ended_at", lambda _: datetime.now(UTC) - 3 * DAY)
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}
     assert (parts["all", "plans"], parts["bbb", f"gold.{NAME}"]) == (3, 5)
-    upkeep.step(release, 3)
+    loop.keep_up()
     assert not release_path(settings, NAME, "bbb").exists()
     assert release_path(settings, NAME, "aaa").exists()
     assert not page.exists()

@@ -42,7 +42,7 @@ from include.read.publication import NothingPublished, publish
 from include.state.lease import take_lock
 from include.state.release_files import active_releases_file
 from spark_jobs.stream import upkeep
-from spark_jobs.stream.driver_loop import DriverLoop
+from spark_jobs.stream.driver_loop import DriverLoop, Source
 from spark_jobs.stream.upkeep import AutomaticRemoval
 
 LATER = datetime.now(UTC) + timedelta(days=7, hours=1)
@@ -309,14 +309,22 @@ def end_long_ago(settings: Settings, plan: str) -> None:
 
 def test_driver_removes_data_of_ended_plans_between_two_runs(settings: Settings) -> None:
     end_long_ago(settings, plan_at(settings, *CANCELLED).plan.id)
-    stop, active, supervisor = threading.Event(), Mock(is_patching=False, all_releases=[]), Mock()
-    active.published.refine_next.return_value, active.advance_shadow.return_value = None, False
-    active.published.refresh.return_value, active.published.validated = False, None
-    loop = DriverLoop(settings, "flights", Mock(), active, supervisor, Mock(), Mock(), stop)
-    # Of an owner without a published release, which only a test has, nobody can say whether it is quiet.
-    loop.quiet = Mock(**{"step.return_value": False})
-    supervisor.restart_ended.side_effect = [None, None, None]
-    loop.removal.next_check, loop.quiet.next_check = 0, math.inf
+    stop, owned = threading.Event(), Mock(is_patching=False, settings=settings, dataset="flights")
+
+    class QuietSource(Source):
+        """A source without runs, which fails after three turns of the loop."""
+
+        poll_seconds, turns = 0.0, iter(range(3))
+
+        def keep_reading(self) -> None:
+            next(self.turns)
+
+        def run_next(self) -> None:
+            return None
+
+    owned.compactable.return_value = []
+    loop = DriverLoop(owned, QuietSource(), Mock(), Mock(), stop)
+    loop.removal.next_check = 0
     with pytest.raises(StopIteration):
         loop.run()
     assert not release_path(settings, "flights", "bbb").exists()

@@ -20,7 +20,6 @@ from include.ground.paths import bronze_path
 from include.ground.settings import Settings
 from include.read.publication import fence_publication, publish, read_publication
 from include.state.lease import LeaseLost
-from spark_jobs.stream.derived_loop import DerivedLoop
 from spark_jobs.stream.driver_loop import DriverLoop
 from spark_jobs.stream.preflight import fence_earlier_owner
 from spark_jobs.tables.commit_log import UNFINISHED, claim_tables, take_over_tables
@@ -102,22 +101,15 @@ def test_owner_without_its_lease_publishes_nothing(settings: Settings) -> None:
     assert read_publication(settings, "flights") == flights(12)
 
 
-@pytest.mark.parametrize("kind", ["stream", "derived"])
-def test_driver_that_has_lost_its_lease_ends_before_the_next_run(settings: Settings, kind: str) -> None:
-    lease, work, stop = Mock(location="leases/flights", **{"is_held.side_effect": [True, False]}), Mock(), Event()
-    loop: DriverLoop | DerivedLoop
-    if kind == "stream":
-        loop = DriverLoop(settings, "flights", lease, work, Mock(), Mock(), Mock(), stop)
-        loop._execute_request = loop._compact = loop._clean_up = Mock()  # type: ignore[method-assign]
-        loop._refine_next = work  # type: ignore[method-assign]
-    else:
-        loop = DerivedLoop(Mock(settings=settings), lease, Mock(), stop)
-        loop._execute_request, loop.upkeep = Mock(), Mock()  # type: ignore[method-assign]
-        loop._advance = work  # type: ignore[method-assign]
-    work.side_effect = [True, AssertionError("a run without the lease")]
+def test_driver_that_has_lost_its_lease_ends_before_the_next_run(settings: Settings) -> None:
+    lease, run = Mock(location="leases/flights", **{"is_held.side_effect": [True, False]}), Mock()
+    loop = DriverLoop(Mock(settings=settings), Mock(), lease, Mock(), Event())
+    loop._execute_request = loop.keep_up = Mock()  # type: ignore[method-assign]
+    loop.advance = run  # type: ignore[method-assign]
+    run.side_effect = [True, AssertionError("a run without the lease")]
     with pytest.raises(LeaseLost):
         loop.run()
-    assert work.call_count == 1
+    assert run.call_count == 1
 
 
 def unfinished(table: Table) -> list[Path]:

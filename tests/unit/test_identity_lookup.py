@@ -22,7 +22,8 @@ from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKin
 from spark_jobs.backends.local import identity_index
 from spark_jobs.backends.local.identities import IdentityLookup
 from spark_jobs.backends.local.identity_index import index_file
-from spark_jobs.stream.requests import execute
+from spark_jobs.stream import active_releases
+from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.tables.delta_table import Table
 
 
@@ -165,10 +166,11 @@ def test_owner_builds_an_index_with_wrong_entries_again_on_request(silver: Index
     silver.restart()
     assert silver.candidates([1, 48]) == []
     backend = SimpleNamespace(rebuild_identities=lambda writer: writer.identities.rebuild())
-    owner: Any = SimpleNamespace(backend=backend, writer=SimpleNamespace(identities=silver.lookup))
-    active: Any = Mock(all_releases=[SimpleNamespace(name="aaa", release=owner)])
-    with patch("spark_jobs.stream.requests.refined_batch", lambda _: 9):
-        response = execute(active, OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "aaa"))
+    owner = SimpleNamespace(backend=backend, writer=SimpleNamespace(identities=silver.lookup))
+    published: Any = SimpleNamespace(name="aaa", release=owner)
+    active = ActiveReleases(Settings(), Mock(), Mock(), published)
+    with patch.object(active_releases, "refined_batch", lambda _: 9):
+        response = active.answer(OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "aaa"))
     assert (response.refused, response.done) == ("", {"aaa": 50})
     assert silver.candidates([1, 48]) == ["e1", "e48"]
 

@@ -13,10 +13,9 @@ from preflight_scene import Scene, open_scene, record_of
 from include.ground.errors import Terminal
 from include.ground.kafka import BrokerUnreachable, TopicMissing
 from include.ground.settings import Settings
-from spark_jobs.jobs.drive_stream import drained_on_error
-from spark_jobs.stream import driver_loop
-from spark_jobs.stream.driver_loop import MAX_FAILURES, IngestFailed, IngestSupervisor
+from spark_jobs.stream import kafka_source
 from spark_jobs.stream.ingest import Ingest
+from spark_jobs.stream.kafka_source import MAX_FAILURES, IngestFailed, IngestSupervisor, drained_on_error
 from spark_jobs.stream.pacing import BatchLimitChanged
 from spark_jobs.stream.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
 from spark_jobs.stream.progress import StatusReporter
@@ -69,8 +68,8 @@ def restarts(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Restarts:
         return EndedQuery()
 
     monkeypatch.setattr(ingest, "start", start)
-    monkeypatch.setattr(driver_loop, "log_end_offsets", made.ends)
-    monkeypatch.setattr(driver_loop, "bootstrap_servers", lambda _: "broker")
+    monkeypatch.setattr(kafka_source, "log_end_offsets", made.ends)
+    monkeypatch.setattr(kafka_source, "bootstrap_servers", lambda _: "broker")
     made.supervisor.query = EndedQuery()  # type: ignore[assignment]
     return made
 

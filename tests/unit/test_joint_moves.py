@@ -42,8 +42,8 @@ from include.state.owner_requests import (
 )
 from include.state.release_files import active_releases_file
 from spark_jobs.history.reader_analysis import pin_members
-from spark_jobs.stream import derived_loop
-from spark_jobs.stream.derived_run import DerivedRelease
+from spark_jobs.stream import derived as derived_stream
+from spark_jobs.stream.derived import DerivedRelease
 from spark_jobs.stream.requests import receive_request
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -236,13 +236,14 @@ def test_a_member_is_published_while_its_source_moves_on(settings: Settings, mon
     publish(settings, old)
     moves = iter(range(100))
     chased = Mock(**{"next_run.side_effect": lambda: next(moves, None)})
-    monkeypatch.setattr(derived_loop, "released_derived", Mock())
-    monkeypatch.setattr(derived_loop, "DerivedRelease", lambda *_, **__: chased)
-    monkeypatch.setattr(derived_loop, "replace", lambda each, **_: each)
+    declared = SimpleNamespace(name="hours", release="h1")
+    release = DerivedRelease(settings, declared, Mock(), 1)  # type: ignore[arg-type]
+    monkeypatch.setattr(derived_stream, "released_derived", Mock())
+    monkeypatch.setattr(derived_stream, "DerivedRelease", lambda *_, **__: chased)
     save_shadow_publication(settings, replace(old, release="h2"))
-    release = Mock(settings=settings, derived=SimpleNamespace(name="hours", release="h1"))
-    assert derived_loop.promoted(release, "h2") is chased
-    chased.finish_run.assert_called_once()
+    release.promote("h2")
+    assert release.derived is chased.derived
+    chased.finish_runs.assert_called_once()
     chased.execute.assert_called_once_with(0)
     assert read_publication(settings, "hours").release == "h2"
 

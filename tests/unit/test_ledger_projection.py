@@ -10,8 +10,8 @@ import pytest
 
 from include.ground.errors import Transient
 from include.ground.settings import Settings
-from spark_jobs.stream import driver_loop
-from spark_jobs.stream.driver_loop import LedgerProjection
+from spark_jobs.stream import kafka_source
+from spark_jobs.stream.kafka_source import LedgerProjection
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_commit_during_a_call_is_entered_by_one_more_call(
         begun.set()
         ending.wait(10)
 
-    monkeypatch.setattr(driver_loop, "project_dataset", project)
+    monkeypatch.setattr(kafka_source, "project_dataset", project)
     projection.begin()
     assert begun.wait(10)
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_commits_of_an_interval_are_entered_by_one_call_and_the_end_waits_for_no
         calls.append(len(calls))
         begun.set()
 
-    monkeypatch.setattr(driver_loop, "project_dataset", project)
+    monkeypatch.setattr(kafka_source, "project_dataset", project)
     projection.interval = 3600
     projection.begin()
     assert begun.wait(10)
@@ -68,14 +68,14 @@ def test_ledger_that_does_not_answer_ends_no_run(
     projection: LedgerProjection, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     down = Transient("the ledger does not answer", "headrace status")
-    monkeypatch.setattr(driver_loop, "project_dataset", Mock(side_effect=down))
+    monkeypatch.setattr(kafka_source, "project_dataset", Mock(side_effect=down))
     projection.begin()
     projection.finish()
     assert "ledger not updated, the next batch tries again: the ledger does not answer" in "".join(capfd.readouterr())
 
 
 def test_other_error_is_raised_by_the_next_call(projection: LedgerProjection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_loop, "project_dataset", Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(kafka_source, "project_dataset", Mock(side_effect=ZeroDivisionError))
     projection.begin()
     with pytest.raises(ZeroDivisionError):
         projection.finish()

@@ -28,7 +28,7 @@ from include.read.fetch_dataset import fetch_dataset
 from include.read.publication import Publication, SourceVersion, TableVersion, find_publication, publish
 from include.read.publish_to_store import refuse_start, remove_stored_files
 from include.read.stored_publication import StoreConflict
-from spark_jobs.jobs import restore_job
+from spark_jobs.jobs import repair_job
 from spark_jobs.stream.expiry import AutomaticDeletion, RetainedTables
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
@@ -37,9 +37,9 @@ NOW = datetime(2026, 3, 2, tzinfo=UTC)
 def test_restore_without_a_store_is_refused_before_the_question(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(restore_job, "load_settings", lambda: settings)
-    monkeypatch.setattr(restore_job, "is_confirmed", pytest.fail)
-    assert restore_job.main(["flights", "ask"]) == restore_job.REFUSED
+    monkeypatch.setattr(repair_job, "load_settings", lambda: settings)
+    monkeypatch.setattr(repair_job, "is_confirmed", pytest.fail)
+    assert repair_job.main(["flights", "ask", "restore"]) == repair_job.REFUSED
     assert "HEADRACE_WAREHOUSE names no object store" in capsys.readouterr().err
 
 

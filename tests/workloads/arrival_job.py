@@ -44,9 +44,8 @@ from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import report, run_job
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
-from spark_jobs.stream.derived_run import DerivedRelease
-from spark_jobs.stream.publication import publication_of
-from spark_jobs.stream.refine import refresh_up_to
+from spark_jobs.stream.derived import DerivedRelease
+from spark_jobs.stream.refine import publication_of, refresh_up_to
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, step_listeners
 

@@ -45,9 +45,8 @@ from spark_jobs.layers.gold_files import (
     write_rows,
 )
 from spark_jobs.layers.gold_inputs import GoldInputs, names_in_sql
-from spark_jobs.layers.gold_layer import commit_merged, merge_folder
+from spark_jobs.layers.gold_layer import GoldUpdate, commit_merged, merge_folder
 from spark_jobs.layers.gold_measures import CARRIED, COMPARED, GoldMeasure, gold_measures
-from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table

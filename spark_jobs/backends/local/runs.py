@@ -42,7 +42,8 @@ from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, iden
 from spark_jobs.backends.local.identity_index import Words, are_in, packed_places, places_in
 from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.backends.local.validation import validate_files
-from spark_jobs.layers.gold_update import SilverPart
+from spark_jobs.layers.gold_layer import SilverPart
+from spark_jobs.layers.silver_code import failure_of
 from spark_jobs.layers.silver_tables import (
     Inheritance,
     Month,
@@ -50,7 +51,6 @@ from spark_jobs.layers.silver_tables import (
     SilverTables,
     first_unexpired_batch,
 )
-from spark_jobs.layers.transform_errors import failure_of
 from spark_jobs.tables.batches import commit_of, count_rows, metadata_of
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table

@@ -50,14 +50,14 @@ from spark_jobs.contract.validator import Validator, compiled_validator
 from spark_jobs.contract.warning_counts import Counts, summed_counts
 from spark_jobs.layers.bronze import SCHEMA as BRONZE
 from spark_jobs.layers.run_inputs import Frames, VersionRange, validate_with_decisions, without_decisions
-from spark_jobs.layers.silver_tables import QUERIES, dated
-from spark_jobs.layers.transform_errors import (
+from spark_jobs.layers.silver_code import (
     TRANSFORM_ERROR,
     FailedRecord,
     TransformationFailed,
     failure_of,
     most_tolerated,
 )
+from spark_jobs.layers.silver_tables import QUERIES, dated
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.delta_table import RowsUnaccounted, validate_types
 from spark_jobs.tables.failpoints import Step, pass_step

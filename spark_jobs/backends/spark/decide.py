@@ -30,6 +30,7 @@ from spark_jobs.contract.validator import REASONS
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.layers.run_inputs import validate_with_decisions
+from spark_jobs.layers.silver_code import record_error
 from spark_jobs.layers.silver_tables import (
     Inheritance,
     Month,
@@ -38,7 +39,6 @@ from spark_jobs.layers.silver_tables import (
     dated,
     first_unexpired_batch,
 )
-from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.tables.batches import commit_of, count_rows, metadata_of
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 

@@ -14,14 +14,14 @@ from pyspark.sql import functions as F
 from include.ground.record_coordinates import POSITION, RANK
 from spark_jobs.backends.spark.figures import figures
 from spark_jobs.contract.validator import REASONS
-from spark_jobs.layers.silver_tables import SilverTables
-from spark_jobs.layers.transform_errors import (
+from spark_jobs.layers.silver_code import (
     TRANSFORM_ERROR,
     FailedRecord,
     TransformationFailed,
     failure_of,
     most_tolerated,
 )
+from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.failpoints import Step, pass_step
 

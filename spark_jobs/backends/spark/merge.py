@@ -19,9 +19,8 @@ from include.declare.windows import MICROSECOND, Session
 from spark_jobs.backends.backend import Metadata, ReplacedGrains, Transaction
 from spark_jobs.backends.spark.spark_table import STALE, own
 from spark_jobs.layers.gold_files import GoldTable, Spans, files_within, touched_spans
-from spark_jobs.layers.gold_layer import late_and_open_files, merged_rows, sources_of
+from spark_jobs.layers.gold_layer import GoldUpdate, late_and_open_files, merged_rows, sources_of
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.gold_update import GoldUpdate
 from spark_jobs.layers.gold_windows import is_before
 from spark_jobs.layers.row_provenance import rows_in_grains
 from spark_jobs.layers.silver_tables import MONTH, SilverTables

@@ -14,8 +14,8 @@ from spark_jobs.backends.backend import ValidatedFiles
 from spark_jobs.backends.spark.decide import HELD, transformed
 from spark_jobs.backends.spark.isolate import failing_records, without_failing
 from spark_jobs.layers.run_inputs import validate_with_decisions
+from spark_jobs.layers.silver_code import record_error
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables
-from spark_jobs.layers.transform_errors import record_error
 from spark_jobs.tables.delta_table import RowsUnaccounted
 from spark_jobs.tables.spark_files import parquet_files, parquet_rows, read_files, write_folder
 

@@ -1,27 +1,28 @@
-"""A run of a derived dataset: from the published versions of its sources to its own publication (layers/adr-0010).
+"""A derived dataset's runs: from the published versions of its sources to its own publication (layers/adr-0010).
 
-Reads: publications, the sources' tables. Writes: each gold table, `run.json` of the release, the publication.
-Guarantee: each table gets run n once; readers see n when all tables have it, over one version of each source.
-After a crash: `run.json` names the versions; the same run is repeated with them. When files of those versions are gone,
-everything is recomputed from the current ones, by a run of its own.
+Each table gets run n once; readers see n when all tables have it, over one version of each source.
+After a crash: `run.json` of the release names the versions; the same run is repeated with them. When files of those
+versions are gone, everything is recomputed from the current ones, by a run of its own.
 After a failure: if no table is ahead of the publication, the run is forgotten, since its sources may be the reason; the
 next one is over the current versions. Else it is repeated once, then replaced as if its versions were gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
 
-from include.declare.derived_dataset import DerivedDataset
-from include.ground.app_ids import release_app_id
+from include.declare.derived_dataset import DerivedDataset, released_derived, snapshot_derived
+from include.ground.app_ids import plan_app_id, release_app_id
 from include.ground.delta_log import LOG, FileChanges, transaction_version
-from include.ground.paths import derived_run_path, gold_path, release_path, warehouse
+from include.ground.errors import Terminal
+from include.ground.paths import derived_run_path, gold_path, reading_lock_path, release_path, warehouse
 from include.ground.settings import Settings
 from include.plans.dependants import Versions, awaited_moves, can_come, readable_versions, refuse_lacking
 from include.read.publication import (
@@ -38,7 +39,10 @@ from include.read.publication import (
 )
 from include.read.published_tables import PublishedVersionGone
 from include.state.json_file import JsonFile
-from include.state.owner_requests import pending_request
+from include.state.owner_requests import RequestKind, pending_request
+from include.state.release_files import PatchInProgress, PlanBuild
+from spark_jobs.history.rebuild_derived import DerivedPatch
+from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.derived import (
     DerivedInput,
     DerivedTable,
@@ -51,6 +55,19 @@ from spark_jobs.layers.derived import (
     source_version,
 )
 from spark_jobs.stream.back_off import NOT_RETRIED
+from spark_jobs.stream.compaction import (
+    COMPACTION_SECONDS,
+    ON_REQUEST,
+    CompactedTable,
+    CompactionPolicy,
+    compact_and_delete,
+    compacted_gold,
+)
+from spark_jobs.stream.driver_loop import Source
+from spark_jobs.stream.expiry import RetainedTables
+from spark_jobs.stream.progress import StatusReporter
+from spark_jobs.stream.refine import RunReport
+from spark_jobs.stream.requests import Owned, withdrawn
 from spark_jobs.tables.commit_log import take_over_tables
 from spark_jobs.tables.failpoints import Step, pass_step
 
@@ -93,7 +110,7 @@ class RunNumbers:
 
 
 @dataclass
-class DerivedRelease:
+class DerivedRelease(Owned):
     """A release of a derived dataset with its open tables.
 
     `is_published`: its runs move the publication; runs of a shadow release store theirs in a separate file. `followed`:
@@ -217,11 +234,7 @@ class DerivedRelease:
 
     def _numbers(self) -> RunNumbers:
         unfinished = self._unfinished()
-        return RunNumbers(self.published_run, self._committed(), unfinished.number if unfinished else -1)
-
-    def has_commit(self, version: int, app_id: str) -> bool:
-        """Return whether a table has the commit of this version of an app id."""
-        return self._committed(app_id) >= version
+        return RunNumbers(self.batch, self._committed(), unfinished.number if unfinished else -1)
 
     def _committed(self, app_id: str | None = None) -> int:
         """Return the greatest run that a table has, or version of another app id; -1: none.
@@ -241,7 +254,7 @@ class DerivedRelease:
         return run.failures > 1 and run.sources != self.current_sources()
 
     @property
-    def published_run(self) -> int:
+    def batch(self) -> int:
         """The number of the last run that this release has published, or would publish; -1 before the first."""
         last = self._last_publication()
         return last.batch if last else -1
@@ -253,7 +266,82 @@ class DerivedRelease:
             raise SourcesGone(self.derived.name)
         return DerivedInput(run.number, self._opened(run.sources), {})
 
-    def finish_run(self) -> None:
+    @property
+    def dataset(self) -> str:
+        return self.derived.name
+
+    @property
+    def release_name(self) -> str:
+        return self.derived.release
+
+    def compactable(self) -> Iterator[CompactedTable]:
+        return (compacted_gold(each.target, each.grain, self.batch) for each in self.tables)
+
+    def retained(self) -> RetainedTables:
+        """Return the tables that are open, so that deletion opens none."""
+        settings, lock = self.settings, reading_lock_path(self.settings, self.dataset)
+        tables, retention = [each.target.table for each in self.tables], self.derived.pipeline.retention.versions
+        return RetainedTables(tables, retention, self._published_versions, lock, settings)
+
+    def _published_versions(self) -> Mapping[Path, set[int]] | None:
+        """Return by table the version that is published; None without a publication, which may have been lost."""
+        published, root = find_publication(self.settings, self.dataset), warehouse(self.settings)
+        return {root / each.path: {each.version} for each in published.tables.values()} if published else None
+
+    def compact(self, policy: CompactionPolicy = ON_REQUEST) -> Mapping[str, Any]:
+        """Open the tables, compact small files and remove obsolete ones."""
+        self.open_tables()
+        root = warehouse(self.settings)
+        return compact_and_delete(root, self.compactable(), self.retained(), COMPACTION_SECONDS, policy)
+
+    def rebuild_identities(self) -> Mapping[str, Any]:
+        """Refuse: no rows of it are found by an identity."""
+        what = f"{self.dataset} is derived: it executes no {RequestKind.REBUILD_IDENTITIES} request; nothing was done"
+        raise Terminal(what, "headrace status")
+
+    def refuse_decided(self, plan: str, built: PlanBuild) -> None:
+        """Do nothing: it has no records."""
+
+    def retire(self, name: str) -> None:
+        """Do nothing: no release but the published one is advanced."""
+
+    def promote(self, name: str, is_pending: Callable[[], bool] = lambda: True) -> None:
+        """Advance another release to the current sources and publish it in place of this one, kept for a rollback."""
+        if name == self.release_name:
+            return
+        declared = released_derived(self.settings, self.dataset, name)
+        other = DerivedRelease(self.settings, declared, self.spark, self.epoch, is_published=False)
+        other.finish_runs()
+        # One run: the sources may move faster than runs end, and what comes meanwhile is for the loop.
+        if (run := other.next_run()) is not None:
+            other.execute(run)
+        if not is_pending():
+            raise withdrawn(f"release {name}")
+        old = find_publication(self.settings, self.dataset)
+        new = find_shadow_publication(self.settings, self.dataset, name)
+        assert new is not None
+        if old is not None:
+            save_shadow_publication(self.settings, old)
+        publish(self.settings, new)
+        self.derived, self.tables, self.followed = other.derived, other.tables, other.followed
+
+    def apply_patch(self, recorded: PatchInProgress, folder: PlanFolder) -> None:
+        """Commit a patch. Raises PatchOutdated, SourcesGone, GoldFailed."""
+        patch = self._patch_of(recorded, folder)
+        if not self.has_commit_of(recorded):
+            patch.refuse_outdated(self.published_input)
+        pass_step(Step.PATCH_STARTED, self.batch)
+        patch.commit()
+
+    def has_commit_of(self, recorded: PatchInProgress) -> bool:
+        app_id = plan_app_id(self.dataset, self.release_name, recorded.plan)
+        return self._committed(app_id) >= recorded.direction
+
+    def _patch_of(self, recorded: PatchInProgress, folder: PlanFolder) -> DerivedPatch:
+        facts = {"dataset": self.dataset, "release": self.release_name, "epoch": self.epoch}
+        return DerivedPatch(recorded, folder, self.open_tables(), self.batch, facts)
+
+    def finish_runs(self) -> None:
         """Execute the run that was begun and not published, if there is one."""
         if self._numbers().is_begun and (run := self.next_run()) is not None:
             self.execute(run)
@@ -361,3 +449,45 @@ class DerivedRelease:
             tables={t.spec.name: TableVersion(str(t.spec.path.relative_to(root)), t.version) for t in tables},
             sources={names[name]: version for name, version in run.sources.items()},
         )
+
+
+@dataclass
+class DerivedSource(Source):
+    """The published versions of other datasets: a run is over those that have changed."""
+
+    release: DerivedRelease
+    reporter: StatusReporter
+    clock: Callable[[], float] = time.monotonic
+    poll_seconds: ClassVar[float] = 0.1
+    _behind_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.reporter.refresh = self._refresh
+
+    def run_next(self) -> RunReport | None:
+        """Execute the unfinished run, or one over sources that have changed; None: none."""
+        release, reporter = self.release, self.reporter
+        if missing := release.missing_sources():
+            reporter.waiting_for = f"nothing has published {', '.join(missing)} yet"
+            return None
+        reporter.waiting_for = release.awaited or None
+        run = release.next_run()
+        if run is None:
+            self._behind_since = None
+            return None
+        self._behind_since, report = self._behind_since or self.clock(), RunReport((run.number, run.number), 0)
+        with report.step("gold"):
+            release.execute(run)
+        report.rows = sum(table.target.table.rows for table in release.tables)
+        return report
+
+    def _refresh(self) -> None:
+        since = self._behind_since
+        self.reporter.status.lag_seconds = 0.0 if since is None else round(self.clock() - since, 3)
+
+
+def open_derived(settings: Settings, name: str, spark: SparkSession, epoch: int) -> DerivedRelease:
+    """Return the published release, or the one of the folder before the first publication."""
+    publication = find_publication(settings, name)
+    derived = released_derived(settings, name, publication.release) if publication else snapshot_derived(settings, name)
+    return DerivedRelease(settings, derived, spark, epoch)
