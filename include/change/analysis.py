@@ -166,13 +166,6 @@ class AnalysisRefused(Terminal):
         self.analysis = analysis
 
 
-class AnalysisBusy(Transient):
-    """Another process runs an analysis of the dataset."""
-
-    def __init__(self, dataset: str, holder: str) -> None:
-        super().__init__(f"{dataset}: {holder} runs an analysis; nothing was started", "the same command, later")
-
-
 @dataclass(frozen=True)
 class AnalysisRun:
     """A run that is not finished: number, declaration, sources by table name, last iteration and what it changed."""
@@ -185,13 +178,14 @@ class AnalysisRun:
 
 
 def run_analysis(settings: Settings, analysis: Analysis, report: Reporter) -> PublishedAnalysis:
-    """Run an analysis, or continue its run, and publish the result. Raises AnalysisRefused, AnalysisBusy."""
+    """Run an analysis, or continue its run, and publish the result. Raises AnalysisRefused, Transient."""
     folder = analysis_run_path(settings, analysis.dataset, analysis.name)
     lock = analyses_path(settings, analysis.dataset) / "lock"
     try:
         held = take_lock(lock, f"headrace analysis run {analysis.dataset} {analysis.name}")
     except LockHeld as error:
-        raise AnalysisBusy(analysis.dataset, str(error)) from error
+        what = f"{analysis.dataset}: {error} runs an analysis; nothing was started"
+        raise Transient(what, "the same command, later", code="analysis-busy") from error
     with held:
         run = _continued(folder, analysis, report) or _begun(settings, folder, analysis, report)
         result, figures = _computed(settings, folder, analysis, run, report)

@@ -181,21 +181,16 @@ class RequestRefused(Terminal):
         self.requester, self.why = requester, why
 
 
-class NoResponse(Transient):
-    """The owner did not respond; `why` says what it did instead. The request was withdrawn."""
-
-    def __init__(self, requester: str, why: str) -> None:
-        super().__init__(
-            f"{requester}: the stream did not respond, it {why}; the request was withdrawn",
-            "headrace status, then the same command again",
-        )
-        self.requester = requester
+def _no_response(requester: str, why: str) -> Transient:
+    """Return that the owner did not respond; `why` says what it did instead. The request was withdrawn."""
+    what = f"{requester}: the stream did not respond, it {why}; the request was withdrawn"
+    return Transient(what, "headrace status, then the same command again", code="no-response", requester=requester)
 
 
 def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False) -> OwnerResponse:
     """Submit a request and return the response. One that is kept stays pending when this process stops waiting.
 
-    Raises `request-pending`, RequestRefused, NoResponse, JobFailed, JobDied.
+    Raises `request-pending`, RequestRefused, `no-response`, JobFailed, JobDied.
     """
     drop_obsolete(settings, dataset)
     submit_request(settings, dataset, request)
@@ -228,14 +223,14 @@ def _awaited(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerRe
     def response() -> OwnerResponse | None:
         found = find_response(settings, dataset, request)
         if found is None and not is_expected(observe_stream(settings, dataset)):
-            raise NoResponse(request.requester, "has ended")
+            raise _no_response(request.requester, "has ended")
         return found
 
     signs = partial(process_signs, settings, stream_name(dataset))
     try:
         return Waiting(request.requester, signs, idle=RESPONSE_IDLE).until(response, 0.05)
     except NoProgress as error:
-        raise NoResponse(request.requester, error.why) from error
+        raise _no_response(request.requester, error.why) from error
 
 
 def project_now(settings: Settings, dataset: str) -> None:
@@ -245,17 +240,6 @@ def project_now(settings: Settings, dataset: str) -> None:
 
     with suppress(HeadraceError):
         project_dataset(open_writer(settings), settings, dataset)
-
-
-class PlanOpen(Transient):
-    """A plan of the dataset is open and reads versions of its tables."""
-
-    def __init__(self, dataset: str, plan: str, stage: str) -> None:
-        super().__init__(
-            f"{dataset}: plan {plan} is {stage}; its tables were not compacted",
-            f"headrace plan apply {plan} or headrace plan cancel {plan}, then headrace maintain",
-        )
-        self.dataset, self.plan = dataset, plan
 
 
 @dataclass(frozen=True)
@@ -272,12 +256,18 @@ class TableMaintenance:
 def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
     """Compact small files and remove old ones in the tables of active releases. Raises NothingPublished.
 
-    Raises PlanOpen; `request-pending`, RequestRefused, NoResponse, JobFailed, JobDied as for any request.
+    Raises `plan-open`; `request-pending`, RequestRefused, `no-response`, JobFailed, JobDied as for any request.
     """
     publication = read_publication(settings, dataset)
     for record in open_plans(settings):
         if dataset in record.plan.datasets:
-            raise PlanOpen(dataset, record.plan.id, record.stage)
+            plan = record.plan.id
+            raise Transient(
+                f"{dataset}: plan {plan} is {record.stage}; its tables were not compacted",
+                f"headrace plan apply {plan} or headrace plan cancel {plan}, then headrace maintain",
+                code="plan-open",
+                plan=plan,
+            )
     response = request_owner(settings, dataset, OwnerRequest("", RequestKind.COMPACT, publication.release))
     return [_maintained(table, facts) for table, facts in response.done.items()]
 

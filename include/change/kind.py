@@ -114,7 +114,7 @@ class PlanKind(ABC, Generic[Given]):
     ) -> PlanRecord:
         """Write a plan, unless it is a dry run. A second call with the same `origin` returns the first call's plan.
 
-        Raises PlanBusy, RunEnded, and what `draft` raises.
+        Raises PlanBusy, `run-ended`, and what `draft` raises.
         """
         kind = self.over_sources() if dataset in derived_names(settings) else self
         request = Request(settings, dataset, parameters, by, now, origin)
@@ -132,7 +132,7 @@ class PlanKind(ABC, Generic[Given]):
     def write(self, request: Request[Given], draft: Plan) -> PlanRecord:
         """Write a plan under the next free id of its kind and dataset; return that of a dry run as it is.
 
-        Raises RunEnded when its run of Airflow has ended since it requested the plan.
+        Refuses when its run of Airflow has ended since it requested the plan.
         """
         if request.parameters.dry_run:
             return PlanRecord(draft, ())

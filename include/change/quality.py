@@ -25,7 +25,7 @@ from include.declare.contract_rules import Rule, RuleResult
 from include.declare.derived_dataset import released_contract
 from include.declare.payloads import WriterSchemas, define_payload_text
 from include.ground.durable_files import write_atomically
-from include.ground.errors import Terminal
+from include.ground.errors import Refused, Terminal
 from include.ground.paths import docs_page
 from include.ground.render_template import render_html
 from include.ground.settings import Settings
@@ -75,17 +75,6 @@ INSTALL = 'make setup GROUPS="runtime quality"'
 RESULTS = TypeAdapter(list[RuleResult])
 
 
-class ChecksFailed(Terminal):
-    """The process that evaluates the rules ended without results."""
-
-    def __init__(self, plan: str, why: str) -> None:
-        super().__init__(
-            f"plan {plan}: the contract's rules were not evaluated ({why}); readers still get the published tables",
-            f"headrace plan compare {plan}",
-        )
-        self.plan = plan
-
-
 class PlanHeld(Terminal):
     """The built tables fail rules that block a publication; `rules` names them."""
 
@@ -105,7 +94,7 @@ def table_rules(built: Side) -> dict[str, list[Rule]]:
 def run_checks(settings: Settings, plan: Plan, built: Sequence[Side]) -> list[RuleResult]:
     """Evaluate the rules of the built tables in a process of its own; without rules no process is started.
 
-    Without the packages of the group `quality`, every rule is returned as not evaluated. Raises ChecksFailed, and
+    Without the packages of the group `quality`, every rule is returned as not evaluated. Raises `checks-failed`, and
     JobDied when the process died.
     """
     rules = {table: found for side in built for table, found in table_rules(side).items()}
@@ -115,7 +104,9 @@ def run_checks(settings: Settings, plan: Plan, built: Sequence[Side]) -> list[Ru
     if "checks" in answer:
         return RESULTS.validate_python(answer["checks"])
     if not answer.get("not_installed"):
-        raise ChecksFailed(plan.id, str(answer.get("failed", "it reported nothing")))
+        why = f"the contract's rules were not evaluated ({answer.get('failed', 'it reported nothing')})"
+        what = f"plan {plan.id}: {why}; readers still get the published tables"
+        raise Terminal(what, f"headrace plan compare {plan.id}", code="checks-failed", plan=plan.id)
     return [_not_evaluated(table, rule) for table, found in rules.items() for rule in found]
 
 
@@ -313,17 +304,6 @@ NULLS, PSI, DISTINCT = 0.05, 0.2, 2.0
 LEAST = 1e-4
 
 
-class NothingToCompare(Terminal):
-    """One of the two sides has no records."""
-
-    def __init__(self, dataset: str, batch: int) -> None:
-        super().__init__(
-            f"{dataset}: silver has no records on one side of batch {batch}; nothing was compared",
-            f"headrace ledger show --dataset {dataset}, then another --since-batch",
-        )
-        self.dataset, self.batch = dataset, batch
-
-
 @dataclass(frozen=True)
 class RecordPosition:
     """A record, in the order of ingestion."""
@@ -347,12 +327,14 @@ class DriftWarning:
 def drift_warnings(
     reading: PinnedTables, contract: Contract, since_batch: int, schemas: WriterSchemas
 ) -> list[DriftWarning]:
-    """Return how silver from batch `since_batch` on differs from all before; NothingToCompare when a side is empty."""
+    """Return how silver from batch `since_batch` on differs from all before; it refuses when a side is empty."""
     name = contract.dataset
     with _database(reading, contract, since_batch, schemas) as database:
         sizes = dict(database.execute("select fresh, count(*) from rows group by fresh").fetchall())
         if not sizes.get(True) or not sizes.get(False):
-            raise NothingToCompare(name, since_batch)
+            what = f"{name}: silver has no records on one side of batch {since_batch}; nothing was compared"
+            remedy = f"headrace ledger show --dataset {name}, then another --since-batch"
+            raise Refused(what, remedy, code="nothing-to-compare", batch=since_batch)
         found = [warning for column in contract.columns for warning in _column(database, column)]
         return [*found, *_unknown_fields(database, contract)]
 

@@ -26,7 +26,7 @@ from include.declare.derived_dataset import (
     snapshot_derived,
 )
 from include.declare.release_diff import TableChange, gold_changes
-from include.ground.errors import HeadraceError, Terminal
+from include.ground.errors import HeadraceError, Refused
 from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
 from include.plans.dependants import (
@@ -124,12 +124,9 @@ def _applied_release(settings: Settings, effect: Effect) -> str | None:
     return next((plan.id for plan in applied if effect.release in [part.release for part in plan.parts]), None)
 
 
-class MemberRefused(Terminal):
-    """A dataset cannot be released together with another; `why` says what it is."""
-
-    def __init__(self, member: str, why: str, remedy: str) -> None:
-        super().__init__(f"{member}: {why}; nothing was planned", remedy)
-        self.member = member
+def _member_refused(member: str, why: str, remedy: str) -> Refused:
+    """Return that a dataset cannot be released together with another; `why` says what it is."""
+    return Refused(f"{member}: {why}; nothing was planned", remedy, code="member-refused", member=member)
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ def plan_members(
 ) -> PlannedMembers:
     """Return the members by name; `tables` are those of the plan's dataset.
 
-    Raises MemberRefused, DatasetUnknown, DeclarationRefused, NothingPublished, PlanConflict.
+    Raises `member-refused`, DatasetUnknown, DeclarationRefused, NothingPublished, PlanConflict.
     """
     ordered = _in_order(settings, dataset, names)
     if not ordered:
@@ -163,7 +160,7 @@ def plan_members(
         _refuse_stranger(settings, dataset, declared, known)
         if declared.release == published:
             why = f"its folder is release {published}, which is published already"
-            raise MemberRefused(
+            raise _member_refused(
                 name, why, f"change something in include/datasets/{name}/ first, or leave out --with {name}"
             )
         if not dry_run:
@@ -176,26 +173,26 @@ def plan_members(
 
 
 def _in_order(settings: Settings, dataset: str, names: Sequence[str]) -> list[str]:
-    """Return the names in the order in which they read each other. Raises MemberRefused, DatasetUnknown."""
+    """Return the names in the order in which they read each other. Raises `member-refused`, DatasetUnknown."""
     for name in names:
         if name not in (known := all_dataset_names(settings)):
             raise DatasetUnknown(name, known)
         if name == dataset or name not in derived_names(settings):
             why = "it is the dataset itself" if name == dataset else "it has a topic, and reads no table of another"
-            raise MemberRefused(name, why, f"headrace release run --dataset {name}")
+            raise _member_refused(name, why, f"headrace release run --dataset {name}")
     return [each.name for each in derived_in_order(settings) if each.name in names] if names else []
 
 
 def _refuse_stranger(settings: Settings, dataset: str, declared: DerivedDataset, tables: Collection[str]) -> None:
-    """Raise MemberRefused unless the member reads a table that the plan releases."""
+    """Refuse unless the member reads a table that the plan releases."""
     if set(declared.pipeline.sources.values()) & set(tables):
         return
     above = [each for each in derived_in_order(settings) if each.name == dataset]
     if above and set(above[0].pipeline.sources.values()) & derived_tables(declared):
         why = f"{dataset} reads its tables, so it comes first"
-        raise MemberRefused(declared.name, why, release_together(declared.name, [dataset]))
+        raise _member_refused(declared.name, why, release_together(declared.name, [dataset]))
     why = f"it reads no table of {dataset} or of the datasets before it"
-    raise MemberRefused(declared.name, why, f"headrace release run --dataset {declared.name}")
+    raise _member_refused(declared.name, why, f"headrace release run --dataset {declared.name}")
 
 
 def release_tables(declared: Dataset) -> set[str]:

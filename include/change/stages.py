@@ -204,7 +204,7 @@ def run_plan(
 ) -> PlanRecord:
     """Execute the remaining stages of a plan and return its record.
 
-    Raises StageRefused, NotApproved, PlanHeld, JobFailed, JobDied, JobTimedOut, RequestRefused, NoResponse.
+    Raises StageRefused, NotApproved, PlanHeld, JobFailed, JobDied, JobTimedOut, RequestRefused, `no-response`.
     """
     return _execute(PlanRun(settings, by, reporter, approver), record, remaining_stages(record, upto))
 

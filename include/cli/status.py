@@ -18,7 +18,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.grains import open_sentences
 from include.cli.main import FAILED
 from include.cli.terminal import AsJson, line_console, print_json, table_of
 from include.declare.dataset import dataset_names
@@ -336,6 +335,9 @@ def wait(
     dataset: Annotated[list[str] | None, typer.Option(help="Only this dataset; repeatable.")] = None,
 ) -> None:
     """Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help."""
+
+    # Imported here: it evaluates gold's declarations, whose libraries triple the start of `headrace status`.
+    from include.cli.grains import open_sentences
 
     if not caught_up:
         raise typer.BadParameter("give --caught-up: headrace wait --caught-up")

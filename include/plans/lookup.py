@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from include.ground.errors import Terminal
+from include.ground.errors import Refused
 from include.ground.paths import ended_runs_path, plan_path
 from include.ground.settings import Settings
 from include.plans.index import (
@@ -174,14 +174,6 @@ KEPT = timedelta(hours=1)
 """Longer than any request waits."""
 
 
-class RunEnded(Terminal):
-    """The run of Airflow that requested a plan has ended before the plan was written."""
-
-    def __init__(self, origin: str) -> None:
-        super().__init__(f"run {origin} has ended; its plan was not created", "clear the run, or trigger another one")
-        self.origin = origin
-
-
 def plan_of_ended_run(settings: Settings, origin: str, now: datetime) -> PlanRecord | None:
     """Return the plan of a run that has ended; if it has none, what it requested before `now` creates none.
 
@@ -200,10 +192,11 @@ def plan_of_ended_run(settings: Settings, origin: str, now: datetime) -> PlanRec
 
 
 def refuse_ended_run(settings: Settings, plan: Plan) -> None:
-    """Raise RunEnded when the run of a new plan has ended since it requested the plan. Needs the planning lock."""
+    """Refuse when the run of a new plan has ended since it requested the plan. Needs the planning lock."""
     ended = _ended_runs(settings).get(plan.origin)
     if ended is not None and plan.planned_at <= ended:
-        raise RunEnded(plan.origin)
+        what = f"run {plan.origin} has ended; its plan was not created"
+        raise Refused(what, "clear the run, or trigger another one", code="run-ended", origin=plan.origin)
 
 
 def _ended_runs(settings: Settings) -> dict[str, datetime]:

@@ -240,7 +240,7 @@ def validate(settings: Settings, dataset: str) -> Mapping[str, Any]:
 
 
 def maintain(settings: Settings, dataset: str, report: Report) -> Mapping[str, Any]:
-    """Remove data of ended plans, and request compaction from the tables' owner. Raises NothingPublished, PlanOpen."""
+    """Remove data of ended plans, and request compaction. Raises NothingPublished, `plan-open`."""
     for removed in remove_ended(settings, dataset, datetime.now(UTC)):
         report(f"removed {removed}")
     done = maintain_tables(settings, dataset)

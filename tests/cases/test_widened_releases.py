@@ -18,7 +18,6 @@ from rich.console import Console
 from small_release import Record, SmallRelease
 
 from include.change.contract_check import FolderNotValid
-from include.change.readers import MemberRefused
 from include.change.stages import cancel, confirm, roll_back
 from include.cli.terminal import show_comparison
 from include.declare import contract_file
@@ -149,7 +148,7 @@ def test_derived_dataset_over_a_widened_source_is_named_and_released_with_it(sit
     assert "--with taps_hours" in refused.value.remedy
     cancel(site.settings, held, "ann")
 
-    with pytest.raises(MemberRefused, match="published already"):
+    with refused("member-refused", match="published already"):
         site.plan("taps", "taps_hours")
     site.write("taps_hours/gold/taps_hours.sql", query.replace("max(n)", "cast(max(n) as bigint)"))
     record = site.run(site.plan("taps", "taps_hours"))

@@ -11,13 +11,14 @@ from pathlib import Path
 import networkx as nx
 import polars as pl
 import pytest
+from refused import refused
 from small_warehouse import SmallWarehouse, silver_row
 
 from include.change import analysis as analysis_run
-from include.change.analysis import AnalysisBusy, AnalysisRefused, run_analysis
+from include.change.analysis import AnalysisRefused, run_analysis
 from include.declare.analyses import analysis_problems, declared_analysis
 from include.declare.dataset_checks import dataset_problems
-from include.ground.errors import Refused
+from include.ground.errors import Refused, Transient
 from include.ground.paths import analyses_path, analysis_run_path
 from include.ground.settings import CLONE, Settings
 from include.read.published_sql import run_query
@@ -233,7 +234,7 @@ def test_name_of_another_dataset_s_analysis_is_taken(settings: Settings, declare
 
 def test_second_process_is_refused(settings: Settings, warehouse: SmallWarehouse, declare: Declare) -> None:
     declare("parts", f"algorithm: components\n{QUERY}")
-    with take_lock(analyses_path(settings, "sales") / "lock", "another"), pytest.raises(AnalysisBusy):
+    with take_lock(analyses_path(settings, "sales") / "lock", "another"), refused("analysis-busy", kind=Transient):
         run(settings, "parts")
 
 

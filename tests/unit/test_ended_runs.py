@@ -13,6 +13,7 @@ import pytest
 import test_derived_plan_thresholds
 from console_client import console_client
 from fastapi.testclient import TestClient
+from refused import refused
 from test_airflow_api import BEARER, TOKEN
 from test_derived_plan_thresholds import NAME, NOON
 
@@ -21,7 +22,7 @@ from include.change.recompute import BackfillPlan
 from include.ground.paths import ended_runs_path
 from include.ground.settings import Settings
 from include.plans.journal import planning_lock
-from include.plans.lookup import RunEnded, find_plan, open_plans, plan_of_ended_run
+from include.plans.lookup import find_plan, open_plans, plan_of_ended_run
 from include.serve.action_log import last_actions
 
 settings = test_derived_plan_thresholds.settings
@@ -78,7 +79,7 @@ def test_run_that_is_marked_as_failed_gets_no_plan_that_it_requested_before(
     before, ended = datetime.now(UTC), {"by": "ann", "origin": RUN}
     client.post("/api/v1/ended-runs", json=ended, headers=BEARER)
     hour = BackfillParameters(start=NOON, end=NOON + timedelta(hours=1))
-    with pytest.raises(RunEnded, match=f"run {RUN} has ended"):
+    with refused("run-ended", match=f"run {RUN} has ended"):
         BackfillPlan().plan(settings, NAME, hour, "ann", before, RUN)
     assert (open_plans(settings), find_plan(settings, RUN)) == ([], None)
     assert BackfillPlan().plan(settings, NAME, hour, "ann", datetime.now(UTC), RUN).is_open, "the run was cleared"
