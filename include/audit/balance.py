@@ -194,7 +194,6 @@ class AuditInput:
     schemas: WriterSchemas = field(default_factory=dict)
 
     def table(self, layer: str) -> str:
-        """Return the name of the dataset's table of a layer."""
         return f"{layer}.{self.dataset.name}"
 
 

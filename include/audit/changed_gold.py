@@ -61,11 +61,9 @@ class GoldFiles:
 
     @property
     def rows_published(self) -> int:
-        """The rows of the published version, by its log."""
         return sum(action["num_records"] or 0 for action in self.actions.values())
 
     def rows(self, paths: frozenset[str]) -> Any:
-        """Return the rows of these files as a pyarrow Dataset."""
         if not paths:
             return self.schema.empty_table()
         files = [str(self.folder / path) for path in sorted(paths)]

@@ -276,7 +276,6 @@ def _with_below(settings: Settings, reading: PinnedTables, source: SourceOrigin)
 
 
 def _key_columns(settings: Settings, table: PublishedTable) -> tuple[str, ...]:
-    """Return the columns that name a row of a published gold table."""
     name = table.name.removeprefix(GOLD_LAYER)
     publication = find_publication(settings, table.dataset)
     if publication is not None and publication.is_derived:

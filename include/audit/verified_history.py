@@ -120,7 +120,6 @@ class AuditScope:
 
     @property
     def lost(self) -> tuple[CommittedRange, ...]:
-        """The accepted losses among what is verified."""
         return () if self.verified is None else self.verified.lost
 
     def end(self, partition: int) -> int:

@@ -268,7 +268,6 @@ class QueryProcess:
             raise WorkerEnded from error
 
     def end(self) -> None:
-        """Kill it."""
         self.process.kill()
         self.process.wait()
         self.pipe.close()
@@ -315,7 +314,6 @@ class QueryPool:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Kill the processes that run nothing."""
         with self._changed:
             while self.idle:
                 self.idle.pop().end()

@@ -277,7 +277,6 @@ class RefreshState:
     since: datetime | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a commit's metadata has it."""
         moments = {"watermark": self.watermark, "since": self.since}
         known = {name: moment.isoformat() for name, moment in moments.items() if moment is not None}
         times = {partition: time.isoformat() for partition, time in sorted(self.event_times.items())}

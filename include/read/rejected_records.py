@@ -60,7 +60,6 @@ class DecidedRecord:
 
     @property
     def batch(self) -> int:
-        """The record's batch."""
         return self.decisions[0].batch
 
     @property
@@ -142,7 +141,6 @@ class DecisionLogReader:
             return stored.read(len(self._last)) == self._last
 
     def of_record(self, position: Position) -> DecidedRecord | None:
-        """Return the decisions about a record, None without one."""
         found = self._decisions.get(position)
         return None if found is None else DecidedRecord(tuple(found))
 

@@ -85,7 +85,6 @@ class StoredPublication:
         return self.versions.keys() - {table["path"] for table in self.publication["tables"].values()}
 
     def content(self) -> bytes:
-        """Return the object's content."""
         store = {"owner": asdict(self.owner), "versions": self.versions, "files": self.files}
         return (json.dumps({**self.publication, "store": store}, indent=1) + "\n").encode()
 

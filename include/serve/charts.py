@@ -112,7 +112,6 @@ def _points(values: Sequence[float | None], highest: float) -> list[tuple[float,
 
 
 def _parts(points: Sequence[tuple[float, float] | None]) -> Iterator[list[tuple[float, float]]]:
-    """Yield the runs of points without a gap."""
     part: list[tuple[float, float]] = []
     for point in (*points, None):
         if point is not None:

@@ -58,7 +58,6 @@ class Failures:
     last: float = 0.0
 
     def wait(self, limit: FailureLimit, now: float) -> float:
-        """Return how long the next attempt must wait."""
         beyond = self.count - limit.free
         if beyond < 0:
             return 0.0
@@ -169,7 +168,6 @@ class Access:
 
     @property
     def is_configured(self) -> bool:
-        """Whether anybody could log in."""
         return self.passwords is not None
 
     def log_in(self, user: str, password: str, address: str) -> str | None:
@@ -209,7 +207,6 @@ class Access:
             return None
 
     def log_out(self, token: str) -> None:
-        """End a session."""
         with self.lock:
             self.sessions.pop(token, None)
 

@@ -68,7 +68,6 @@ class LiveSnapshot:
 
     @property
     def at(self) -> datetime:
-        """When it was observed."""
         return self.progress.at
 
 

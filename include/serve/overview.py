@@ -87,7 +87,6 @@ def overview_part(observer: LiveObserver, chosen: TimeRange) -> dict[str, Any]:
 
 
 def _is_used(each: DatasetProgress, now: LiveSnapshot) -> bool:
-    """Whether a dataset has a stream, records or a publication."""
     return bool(each.process.pid or each.dataset in now.published or each.process.state is not ProcessState.STOPPED)
 
 

@@ -71,7 +71,6 @@ class PlanLine:
 
     @property
     def plan(self) -> Plan:
-        """What was planned."""
         return self.record.plan
 
 

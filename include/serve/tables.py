@@ -344,7 +344,6 @@ class StorageCount:
         self.at, self._counted = datetime.now(UTC), time.monotonic()
 
     def by_dataset(self) -> list[tuple[str, int]]:
-        """Return the bytes of each dataset, most first."""
         found: dict[str, int] = defaultdict(int)
         for each in self.parts:
             found[each.part.dataset or PLATFORM] += each.total
