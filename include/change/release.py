@@ -122,10 +122,13 @@ class ReleaseKind(PlanKind[Given]):
         """Publish the bases of a plan that is cancelled between the moves of its datasets.
 
         Its release is maintained no longer: as a shadow without a plan it could be neither released again nor retired.
+        A release that another plan may apply again stays.
         """
         if any(_published(settings, part) == part.release for part in plan.parts):
             _move(settings, plan, _base, "cancel")
-        if plan.release in (active_releases_file(settings, plan.dataset).read() or ()):
+        is_active = plan.release in (active_releases_file(settings, plan.dataset).read() or ())
+        published = read_publication(settings, plan.dataset).release if is_active else ""
+        if is_active and plan.release not in _needed_by_others(settings, plan, published):
             retire = OwnerRequest(plan.id, RequestKind.RETIRE, plan.release, again=_command(plan, "cancel"))
             request_owner(settings, plan.dataset, retire)
 

@@ -55,6 +55,7 @@ from include.state.owner_requests import (
     respond,
     submit_request,
 )
+from include.state.release_files import active_releases_file
 
 RESULT_STAGES = [stage for stage in Stage if stage is not Stage.PLANNED]
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -288,6 +289,18 @@ def test_retiring_without_a_running_stream_submits_no_request(settings: Settings
     with refused("stream-not-running", match="headrace up flights"):
         plan_stages.retire(settings, record, "ann")
     assert pending_request(settings, "flights") is None
+
+
+def test_cancelled_plan_leaves_the_release_that_a_rolled_back_plan_can_apply_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_plan, "request_owner", lambda *_: pytest.fail("the release was retired"))
+    old = advanced(settings, save_plan(settings, plan(settings)), *TO_APPLIED, Stage.ROLLED_BACK)
+    publish(settings, Publication("flights", "aaa", 3, NOON, {0: 1}, {}))
+    active_releases_file(settings, "flights").write(["aaa", "bbb"])
+    again = save_plan(settings, replace(plan(settings), planned_at=NOON + timedelta(hours=1)))
+    assert again.plan.id != old.plan.id
+    assert plan_stages.cancel(settings, again, "ann").stage is Stage.CANCELLED
 
 
 @pytest.mark.parametrize(("published", "retired"), [("ccc", ["aaa"]), ("bbb", ["aaa"]), ("aaa", [])])
