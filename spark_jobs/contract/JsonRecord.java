@@ -1,13 +1,21 @@
 package headrace;
 
+import java.io.IOException;
 import java.io.Serializable;
+import java.math.BigDecimal;
+import java.math.RoundingMode;
 import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonStreamContext;
+import com.fasterxml.jackson.core.JsonToken;
+import com.fasterxml.jackson.core.StreamReadConstraints;
 
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.api.java.UDF1;
@@ -31,153 +39,77 @@ public final class JsonRecord implements UDF1, Serializable {
 
     /** Adds the next field of the contract. */
     public void add(String member) {
-        members.put(member, Integer.valueOf(members.size()));
+        members.put(member, Integer.valueOf(2 + 3 * members.size()));
     }
 
     /** Returns the fault and its detail; then of each field its kind, its text and, of a number, its exact decimal. */
     public Object call(Object value) {
         byte[] record = (byte[]) value;
-        JsonFields fields = new JsonFields(members);
-        if (record == null || record.length > maxBytes) {
-            return fields.with(record == null ? "null_value" : "size", null);
-        }
-        JsonWalk walk = new JsonWalk(record, maxDepth, maxDigits, fields);
-        String fault = walk.fault();
-        return fields.with(fault, "duplicate_key".equals(fault) ? walk.repeated : null);
-    }
-
-    /** Returns a function from a text in UTF-8 to whether it is JSON of any kind, NaN and Infinity included. */
-    public UDF1 isJson() {
-        return new JsonText(maxBytes, maxDepth);
+        JsonWalk walk = new JsonWalk(members, maxDepth, maxDigits);
+        walk.found[0] = record == null ? "null_value" : record.length > maxBytes ? "size" : walk.fault(record);
+        walk.found[1] = "duplicate_key".equals(walk.found[0]) ? walk.repeated : null;
+        return RowFactory.create(walk.found);
     }
 }
 
-/** Whether a text is JSON as Python reads it. */
-final class JsonText implements UDF1, Serializable {
-    private final int maxBytes;
-    private final int maxDepth;
-
-    JsonText(int bytes, int depth) {
-        maxBytes = bytes;
-        maxDepth = depth;
-    }
-
-    public Object call(Object value) {
-        byte[] text = (byte[]) value;
-        JsonFields none = new JsonFields(new HashMap());
-        boolean isJson = text != null && text.length <= maxBytes
-            && new JsonWalk(text, maxDepth, Integer.MAX_VALUE, none).isDocument();
-        return Boolean.valueOf(isJson);
-    }
-}
-
-/** The values of one record: of each field of the contract its kind (null if it is absent), text and exact decimal. */
-final class JsonFields {
-    private static final int SHOWN = 64;
-    private final Map members;
-    private final Object[] found;
-    private int place = -1;
-    private StringBuilder shown;
-
-    JsonFields(Map members) {
-        this.members = members;
-        found = new Object[2 + 3 * members.size()];
-    }
-
-    Object with(String fault, String detail) {
-        found[0] = fault;
-        found[1] = detail;
-        return RowFactory.create(found);
-    }
-
-    /** The next value of the outermost object is of this member. */
-    void begin(String member) {
-        Integer number = (Integer) members.get(member);
-        place = number == null ? -1 : 2 + 3 * number.intValue();
-    }
-
-    /** Whether the value that is read now is of a field of the contract, or inside of it. */
-    boolean areRead() {
-        return place >= 0;
-    }
-
-    void set(String kind, UTF8String text, String exact) {
-        found[place] = kind;
-        found[place + 1] = text;
-        found[place + 2] = exact;
-        place = -1;
-    }
-
-    /** A part of an object or array, of which the beginning is shown. */
-    void show(String part) {
-        if (shown == null) {
-            shown = new StringBuilder();
-        }
-        if (shown.length() < SHOWN) {
-            shown.append(part.length() > SHOWN ? part.substring(0, SHOWN) : part);
-        }
-    }
-
-    void setContainer(String kind) {
-        set(kind, UTF8String.fromString(shown.toString()), null);
-        shown = null;
-    }
-}
-
-/** One walk over the bytes of a text, without recursion. All places are offsets, and `at` is the next one. */
+/** One walk over the tokens of a text. Of each field of the contract it finds kind, text and exact decimal. */
 final class JsonWalk {
-    private final byte[] record;
+    /** The limits are those of the record. Names and texts are not kept from one record to the next. */
+    private static final JsonFactory JSON = new JsonFactory()
+        .setStreamReadConstraints(StreamReadConstraints.builder()
+            .maxNestingDepth(Integer.MAX_VALUE).maxNumberLength(Integer.MAX_VALUE)
+            .maxStringLength(Integer.MAX_VALUE).maxNameLength(Integer.MAX_VALUE).build())
+        .disable(JsonFactory.Feature.CANONICALIZE_FIELD_NAMES)
+        .enable(JsonParser.Feature.ALLOW_NON_NUMERIC_NUMBERS);
+    private static final int SHOWN = 64;
+    /** More digits than a decimal can have before or after its point. */
+    private static final int MOST = 39;
+
+    final Object[] found;
+    /** The path of the first key that its object has twice. */
+    String repeated;
+    private final Map members;
     private final int maxDepth;
     private final int maxDigits;
-    private final JsonFields fields;
-    private int at;
-    private int depth;
-    private boolean[] isObject = new boolean[8];
-    private int[] counts = new int[8];
-    private String[] keys = new String[8];
-    private final Set[] known;
+    /** Where the value that is read now belongs; -1 for one that no field of the contract has. */
+    private int place = -1;
+    /** The beginning of an object or array that a field of the contract has. */
+    private StringBuilder shown;
+    private boolean isEmpty;
+    private boolean isObject;
+    private boolean isWhole;
+    private boolean isAlone;
     private boolean isTooDeep;
     private boolean isTooLong;
     private boolean isNotFinite;
     private boolean hasLoneSurrogate;
     private boolean hasControl;
-    private int begin;
-    private boolean isEscaped;
-    /** The path of the first key that its object has twice. */
-    String repeated;
 
-    JsonWalk(byte[] record, int maxDepth, int maxDigits, JsonFields fields) {
-        this.record = record;
+    JsonWalk(Map members, int maxDepth, int maxDigits) {
+        this.members = members;
         this.maxDepth = maxDepth;
         this.maxDigits = maxDigits;
-        this.fields = fields;
-        known = new Set[maxDepth + 1];
+        found = new Object[2 + 3 * members.size()];
     }
 
     /** Returns the first reason, in the order of `json_record.py`, why the record is no flat, strict object; or null. */
-    String fault() {
+    String fault(byte[] record) {
         if (record.length > 5 && record[0] == 0 && record[5] == '{') {
             return "wire_format";
         }
-        if (beginsWith(0xff, 0xfe) || beginsWith(0xfe, 0xff)) {
+        if (record.length > 1 && (record[0] & record[1] & 0xfe) == 0xfe && record[0] != record[1]) {
+            // As UTF-16 begins.
             return "malformed";
         }
         if (!UTF8String.fromBytes(record).isValid()) {
             return "bad_utf8";
         }
-        skipSpace();
-        if (at == record.length) {
-            return "empty";
-        }
-        boolean isOpened = record[at] == '{';
-        boolean isWhole = isValue();
-        if (!isWhole || isTooDeep) {
-            return isTooDeep ? "depth" : "malformed";
-        }
-        if (at < record.length) {
-            return isOpened ? "trailing_data" : "malformed";
-        }
-        return !isOpened ? "not_object"
+        read(new String(record, StandardCharsets.UTF_8));
+        return isTooDeep ? "depth"
+            : isEmpty ? "empty"
+            : !isWhole ? "malformed"
+            : !isAlone ? isObject ? "trailing_data" : "malformed"
+            : !isObject ? "not_object"
             : isTooLong ? "malformed"
             : isNotFinite ? "out_of_range"
             : repeated != null ? "duplicate_key"
@@ -185,409 +117,155 @@ final class JsonWalk {
             : hasControl ? "control_char" : null;
     }
 
-    /** Whether the record begins with these two bytes, as UTF-16 does. */
-    private boolean beginsWith(int first, int second) {
-        return record.length > 1 && record[0] == (byte) first && record[1] == (byte) second;
-    }
-
-    boolean isDocument() {
-        skipSpace();
-        return isValue() && !isTooDeep && at == record.length;
-    }
-
-    /** Reads a value and the space after it; returns whether it is one. */
-    private boolean isValue() {
-        if (!beginsValue()) {
-            return false;
-        }
-        while (depth > 0) {
-            skipSpace();
-            if (at == record.length) {
-                return false;
-            }
-            byte sign = record[at];
-            boolean isFirst = counts[depth] == 0;
-            if (sign == (isObject[depth] ? '}' : ']')) {
-                close();
-                continue;
-            }
-            if (!isFirst) {
-                if (sign != ',') {
-                    return false;
+    private void read(String text) {
+        try {
+            JsonParser parser = JSON.createParser(text);
+            try {
+                JsonToken token = parser.nextToken();
+                isEmpty = token == null;
+                isObject = token == JsonToken.START_OBJECT;
+                int depth = 0;
+                for (; token != null; token = depth > 0 ? parser.nextToken() : null) {
+                    depth -= token.isStructEnd() ? 1 : 0;
+                    take(parser, token, depth);
+                    depth += token.isStructStart() ? 1 : 0;
                 }
-                at++;
-                skipSpace();
-                show(",");
+                isWhole = depth == 0;
+                isAlone = isWhole && parser.nextToken() == null;
+            } finally {
+                parser.close();
             }
-            counts[depth]++;
-            if (isObject[depth] && !isKey() || !beginsValue()) {
-                return false;
-            }
-        }
-        skipSpace();
-        return true;
-    }
-
-    /** Reads a scalar, or the bracket that opens an object or array. */
-    private boolean beginsValue() {
-        if (at == record.length) {
-            return false;
-        }
-        begin = at;
-        switch (record[at]) {
-            case '{':
-            case '[':
-                open();
-                return true;
-            case '"':
-                return isText() && put("text");
-            case 't':
-                return isWord("true") && put("boolean");
-            case 'f':
-                return isWord("false") && put("boolean");
-            case 'n':
-                return isWord("null") && put("null");
-            default:
-                return isNumber() && put("number");
+        } catch (IOException malformed) {
+            // What has been found of the text says how far it is right.
         }
     }
 
-    private void open() {
-        boolean isOne = record[at] == '{';
-        show(isOne ? "{" : "[");
-        at++;
-        depth++;
-        if (depth == counts.length) {
-            counts = Arrays.copyOf(counts, 2 * depth);
-            isObject = Arrays.copyOf(isObject, 2 * depth);
-            keys = (String[]) Arrays.copyOf(keys, 2 * depth);
+    /** Takes a token inside of `depth` objects and arrays. */
+    private void take(JsonParser parser, JsonToken token, int depth) throws IOException {
+        String text = parser.getText();
+        boolean isText = token == JsonToken.VALUE_STRING;
+        if (token == JsonToken.FIELD_NAME || isText) {
+            look(text);
         }
-        counts[depth] = 0;
-        isObject[depth] = isOne;
-        keys[depth] = null;
-    }
-
-    private void close() {
-        show(isObject[depth] ? "}" : "]");
-        isTooDeep |= depth > maxDepth;
-        if (depth == 2 && fields.areRead()) {
-            fields.setContainer(isObject[depth] ? "object" : "array");
-        }
-        at++;
-        depth--;
-    }
-
-    /** Reads a key, its colon and the space around it. */
-    private boolean isKey() {
-        begin = at;
-        if (at == record.length || record[at] != '"' || !isText()) {
-            return false;
-        }
-        String key = string();
-        skipSpace();
-        if (at == record.length || record[at] != ':') {
-            return false;
-        }
-        if (depth == 1) {
-            fields.begin(key);
-        } else if (fields.areRead()) {
-            fields.show(quoted(key) + ":");
-        }
-        if (repeated == null && depth <= maxDepth) {
-            remember(key);
-        }
-        at++;
-        skipSpace();
-        return true;
-    }
-
-    /** Finds keys that an object has twice; those of the record itself may not differ by case alone either. */
-    private void remember(String key) {
-        String name = depth == 1 ? key.toLowerCase(Locale.ROOT) : key;
-        boolean isNew;
-        if (counts[depth] == 1) {
-            isNew = true;
-        } else if (counts[depth] == 2) {
-            known[depth] = new HashSet();
-            known[depth].add(depth == 1 ? keys[depth].toLowerCase(Locale.ROOT) : keys[depth]);
-            isNew = known[depth].add(name);
-        } else {
-            isNew = known[depth].add(name);
-        }
-        keys[depth] = key;
-        if (!isNew) {
-            repeated = path();
-        }
-    }
-
-    private String path() {
-        StringBuilder path = new StringBuilder("$");
-        for (int level = 1; level <= depth; level++) {
-            if (isObject[level]) {
-                path.append('.').append(keys[level]);
+        if (token == JsonToken.FIELD_NAME) {
+            if (depth == 1) {
+                Integer number = (Integer) members.get(text);
+                place = number == null ? -1 : number.intValue();
             } else {
-                path.append('[').append(counts[level] - 1).append(']');
+                show(quoted(text) + ":");
             }
-        }
-        return path.toString();
-    }
-
-    /** Keeps the scalar between `begin` and `at` if it is of a field of the contract. */
-    private boolean put(String kind) {
-        if (!fields.areRead()) {
-            return true;
-        }
-        boolean isText = kind.equals("text");
-        UTF8String token = UTF8String.fromBytes(record, begin, at - begin);
-        if (depth > 1) {
-            fields.show(isText ? quoted(string()) : token.toString());
-        } else if (isText) {
-            fields.set(kind, isEscaped ? UTF8String.fromString(string()) : inside(), null);
+            remember(parser, text, depth);
+        } else if (token.isStructEnd()) {
+            isTooDeep |= depth >= maxDepth;
+            show(text);
+            if (depth == 1) {
+                put(text.equals("}") ? "object" : "array", String.valueOf(shown), null);
+                shown = null;
+            }
         } else {
-            fields.set(kind, token, kind.equals("number") && !isNotFinite ? exact() : null);
+            boolean isNumber = token.isNumeric();
+            if (isNumber) {
+                lookAtNumber(text);
+            }
+            if (depth > 1 || token.isStructStart()) {
+                show(isText ? quoted(text) : text);
+            } else {
+                boolean isExact = isNumber && place >= 0 && !isNotFinite && !isTooLong;
+                String kind = isText ? "text" : isNumber ? "number" : token.isBoolean() ? "boolean" : "null";
+                put(kind, text, isExact ? exact(text) : null);
+            }
         }
-        return true;
     }
 
-    private UTF8String inside() {
-        return UTF8String.fromBytes(record, begin + 1, at - begin - 2);
+    private void put(String kind, String text, String exact) {
+        if (place >= 0) {
+            found[place] = kind;
+            found[place + 1] = UTF8String.fromString(text);
+            found[place + 2] = exact;
+            place = -1;
+        }
     }
 
+    /** Adds a part of an object or array, of which the beginning is shown. */
     private void show(String part) {
-        if (fields.areRead()) {
-            fields.show(part);
+        if (place >= 0 && (shown == null || shown.length() < SHOWN)) {
+            shown = shown == null ? new StringBuilder() : shown;
+            boolean isNext = shown.length() > 0 && "{[:".indexOf(shown.charAt(shown.length() - 1)) < 0;
+            shown.append(isNext && !part.equals("}") && !part.equals("]") ? "," : "");
+            shown.append(part, 0, Math.min(part.length(), SHOWN));
         }
     }
-
-    private void skipSpace() {
-        while (at < record.length && (record[at] == ' ' || record[at] == '\t' || record[at] == '\n' || record[at] == '\r')) {
-            at++;
-        }
-    }
-
-    private boolean isWord(String word) {
-        for (int number = 0; number < word.length(); number++, at++) {
-            if (at == record.length || record[at] != word.charAt(number)) {
-                return false;
-            }
-        }
-        return true;
-    }
-
-    /** Reads the string that begins at `at` with its quotes. */
-    private boolean isText() {
-        isEscaped = false;
-        at++;
-        while (true) {
-            while (at < record.length && IS_PLAIN[record[at] & 0xff]) {
-                at++;
-            }
-            if (at == record.length || record[at] >= 0 && record[at] < 0x20) {
-                return false;
-            }
-            if (record[at] == '"') {
-                at++;
-                return true;
-            }
-            if (record[at] == 0x7f) {
-                hasControl = true;
-                at++;
-            } else if (!isEscape()) {
-                return false;
-            }
-        }
-    }
-
-    private static final boolean[] IS_PLAIN = new boolean[256];
-
-    static {
-        for (int character = 0x20; character < 256; character++) {
-            IS_PLAIN[character] = character != '"' && character != '\\' && character != 0x7f;
-        }
-    }
-
-    /** Reads the escape that begins at `at`; of a surrogate pair both. */
-    private boolean isEscape() {
-        isEscaped = true;
-        if (at + 1 >= record.length) {
-            return false;
-        }
-        byte sign = record[at + 1];
-        if (sign != 'u') {
-            at += 2;
-            hasControl |= sign == 'b' || sign == 'f';
-            return "\"\\/bfnrt".indexOf(sign) >= 0;
-        }
-        int unit = unit(at);
-        if (unit < 0) {
-            return false;
-        }
-        at += 6;
-        boolean isTabOrEnd = unit == '\t' || unit == '\n' || unit == '\r';
-        hasControl |= unit < 0x20 && !isTabOrEnd || unit == 0x7f;
-        if (unit >= 0xd800 && unit < 0xe000) {
-            int low = unit < 0xdc00 && at + 1 < record.length && record[at] == '\\' && record[at + 1] == 'u' ? unit(at) : -1;
-            boolean isPair = low >= 0xdc00 && low < 0xe000;
-            hasLoneSurrogate |= !isPair;
-            at += isPair ? 6 : 0;
-        }
-        return true;
-    }
-
-    /** The number of the escape with four hexadecimal digits at a place, -1 if it is none. */
-    private int unit(int place) {
-        if (place + 6 > record.length) {
-            return -1;
-        }
-        int unit = 0;
-        for (int digit = place + 2; digit < place + 6; digit++) {
-            int found = record[digit] < 0 ? -1 : Character.digit((char) record[digit], 16);
-            if (found < 0) {
-                return -1;
-            }
-            unit = 16 * unit + found;
-        }
-        return unit;
-    }
-
-    /** The string between `begin` and `at`, without its quotes and escapes. */
-    private String string() {
-        if (!isEscaped) {
-            return inside().toString();
-        }
-        StringBuilder text = new StringBuilder();
-        int from = begin + 1;
-        for (int place = from; place < at - 1;) {
-            if (record[place] != '\\') {
-                place++;
-                continue;
-            }
-            text.append(new String(record, from, place - from, StandardCharsets.UTF_8));
-            boolean isUnit = record[place + 1] == 'u';
-            text.append(isUnit ? (char) unit(place) : ESCAPED.charAt(ESCAPES.indexOf(record[place + 1])));
-            place += isUnit ? 6 : 2;
-            from = place;
-        }
-        return text.append(new String(record, from, at - 1 - from, StandardCharsets.UTF_8)).toString();
-    }
-
-    private static final String ESCAPES = "\"\\/bfnrt";
-    private static final String ESCAPED = "\"\\/\b\f\n\r\t";
 
     private static String quoted(String text) {
         return "\"" + text.replace("\\", "\\\\").replace("\"", "\\\"") + "\"";
     }
 
-    private boolean isNumber() {
-        at += record[at] == '-' ? 1 : 0;
-        if (at == record.length) {
-            return false;
-        }
-        if (record[at] == 'I' || record[at] == 'N' && at == begin) {
-            isNotFinite = true;
-            return isWord(record[at] == 'I' ? "Infinity" : "NaN");
-        }
-        if (record[at] == '0') {
-            at++;
-        } else if (digits() == 0) {
-            return false;
-        }
-        if (at < record.length && record[at] == '.') {
-            at++;
-            if (digits() == 0) {
-                return false;
+    private void look(String text) {
+        for (int at = 0; at < text.length(); at++) {
+            char sign = text.charAt(at);
+            hasControl |= sign < 0x20 && sign != '\t' && sign != '\n' && sign != '\r' || sign == 0x7f;
+            if (Character.isSurrogate(sign)) {
+                boolean isPair = Character.isHighSurrogate(sign) && at + 1 < text.length()
+                    && Character.isLowSurrogate(text.charAt(at + 1));
+                hasLoneSurrogate |= !isPair;
+                at += isPair ? 1 : 0;
             }
         }
-        if (at < record.length && (record[at] == 'e' || record[at] == 'E')) {
-            at++;
-            at += at < record.length && (record[at] == '+' || record[at] == '-') ? 1 : 0;
-            return digits() > 0;
-        }
-        return true;
     }
 
-    /** Reads digits; returns how many. */
-    private int digits() {
-        int first = at;
-        while (at < record.length && record[at] >= '0' && record[at] <= '9') {
-            at++;
+    /** Finds keys that an object has twice; the names of the record itself may not differ by case alone either. */
+    private void remember(JsonParser parser, String key, int depth) {
+        if (repeated == null && depth <= maxDepth) {
+            Set known = (Set) parser.currentValue();
+            if (known == null) {
+                known = new HashSet();
+                parser.assignCurrentValue(known);
+            }
+            if (!known.add(depth == 1 ? key.toLowerCase(Locale.ROOT) : key)) {
+                repeated = path(parser.getParsingContext());
+            }
         }
-        isTooLong |= at - first > maxDigits;
-        return at - first;
     }
 
-    /** More digits than a decimal can have before or after its point. */
-    private static final int MOST = 39;
+    private static String path(JsonStreamContext context) {
+        return context.inRoot() ? "$" : path(context.getParent())
+            + (context.inObject() ? "." + context.getCurrentName() : "[" + context.getCurrentIndex() + "]");
+    }
+
+    private void lookAtNumber(String number) throws IOException {
+        if (number.startsWith("+") || number.endsWith("INF")) {
+            // What Jackson also takes for infinite.
+            throw new IOException(number);
+        }
+        isNotFinite |= number.endsWith("N") || number.endsWith("y");
+        int run = 0;
+        for (int at = 0; at < number.length(); at++) {
+            run = Character.isDigit(number.charAt(at)) ? run + 1 : 0;
+            isTooLong |= run > maxDigits;
+        }
+    }
 
     /**
-     * The number between `begin` and `at` as a plain decimal without needless zeros. One with more than 38 digits before
-     * the point fits no decimal: 1e39 stands for it. Of more than 39 after the point the last one stands for the rest.
+     * Returns a number as a plain decimal without needless zeros. One with more than 38 digits before the point fits no
+     * decimal: 1e39 stands for it. Of more than 39 after the point the last one stands for the rest.
      */
-    private String exact() {
-        StringBuilder digits = new StringBuilder();
-        int point = -1;
-        int place = record[begin] == '-' ? begin + 1 : begin;
-        for (; place < at && record[place] != 'e' && record[place] != 'E'; place++) {
-            if (record[place] == '.') {
-                point = digits.length();
-            } else {
-                digits.append((char) record[place]);
-            }
+    private static String exact(String number) {
+        String sign = number.startsWith("-") ? "-" : "";
+        String huge = sign + "1e" + MOST;
+        String tiny = sign + BigDecimal.ONE.movePointLeft(MOST).toPlainString();
+        BigDecimal exact;
+        try {
+            exact = new BigDecimal(number).stripTrailingZeros();
+        } catch (RuntimeException exponent) {
+            boolean isZero = number.matches("-?[0.]+[eE].*");
+            return isZero ? "0" : number.indexOf('-', 1) > 0 ? tiny : huge;
         }
-        point = (point < 0 ? digits.length() : point) + exponent(place + 1);
-        int first = 0;
-        int end = digits.length();
-        while (first < end && digits.charAt(first) == '0') {
-            first++;
+        long whole = (long) exact.precision() - exact.scale();
+        if (exact.signum() == 0 || whole >= MOST || whole <= -MOST) {
+            return exact.signum() == 0 ? "0" : whole >= MOST ? huge : tiny;
         }
-        while (end > first && digits.charAt(end - 1) == '0') {
-            end--;
-        }
-        if (first == end) {
-            return "0";
-        }
-        return (record[begin] == '-' ? "-" : "") + plain(digits.substring(first, end), point - first);
-    }
-
-    /** The exponent whose first byte is at a place, 0 if the number ends before it; a huge one stands for a greater one. */
-    private int exponent(int place) {
-        if (place >= at) {
-            return 0;
-        }
-        boolean isNegative = record[place] == '-';
-        int exponent = 0;
-        for (int digit = isNegative || record[place] == '+' ? place + 1 : place; digit < at; digit++) {
-            exponent = Math.min(10 * exponent + record[digit] - '0', HUGE);
-        }
-        return isNegative ? -exponent : exponent;
-    }
-
-    private static final int HUGE = 100000000;
-
-    /** Digits that begin and end with another one than zero, and the place of their point among them. */
-    private static String plain(String digits, int point) {
-        if (point >= MOST) {
-            return "1e" + MOST;
-        }
-        if (point <= -MOST) {
-            return "0." + zeros(MOST - 1) + "1";
-        }
-        String all = point <= 0 ? zeros(1 - point) + digits : digits + zeros(point - digits.length());
-        int whole = Math.max(point, 1);
-        if (whole == all.length()) {
-            return all;
-        }
-        boolean isLong = all.length() - whole > MOST;
-        String decimals = all.substring(whole, isLong ? whole + MOST : all.length());
-        boolean isCutAtZero = isLong && decimals.endsWith("0");
-        return all.substring(0, whole) + "." + (isCutAtZero ? decimals.substring(0, MOST - 1) + "1" : decimals);
-    }
-
-    private static String zeros(int count) {
-        StringBuilder zeros = new StringBuilder();
-        while (zeros.length() < count) {
-            zeros.append('0');
-        }
-        return zeros.toString();
+        String text = exact.setScale(Math.min(exact.scale(), MOST), RoundingMode.DOWN).toPlainString();
+        boolean isCutAtZero = exact.scale() > MOST && text.endsWith("0");
+        return isCutAtZero ? text.substring(0, text.length() - 1) + "1" : text;
     }
 }

@@ -5,13 +5,13 @@ One reader decides structure, types and values (adr-0005): readers that disagree
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from include.declare.contract import Contract
 from spark_jobs.contract.java_function import java_function, new_instance
@@ -20,6 +20,7 @@ JSON_RECORD = Path(__file__).with_name("JsonRecord.java")
 MAX_BYTES = 1_048_576
 MAX_DEPTH = 32
 MAX_DIGITS = 1_000
+MOST_DIGITS = 2**31 - 1
 TEXT, NUMBER, BOOLEAN, NULL = "text", "number", "boolean", "null"
 FAULT, DETAIL = "fault", "detail"
 
@@ -52,12 +53,7 @@ def json_values(record: Column, contract: Contract) -> Column:
     names must differ by more than case, as columns do), bad_utf8 (half a surrogate pair), control_char. Objects
     and arrays are read whole: `validator.py` rejects a column that gets one.
     """
-    spark = SparkSession.active()
-    function = _reader(spark)
-    for column in contract.columns:
-        function.add(column.member)
-    names = [FAULT, DETAIL, *(name for n in range(len(contract.columns)) for name in _names(n))]
-    return java_function(spark, function, StructType([StructField(name, StringType()) for name in names]), record)
+    return _read(record, [column.member for column in contract.columns], MAX_DIGITS)
 
 
 def json_value(values: str, number: int) -> JsonValue:
@@ -67,14 +63,18 @@ def json_value(values: str, number: int) -> JsonValue:
 
 def is_json(text: Column) -> Column:
     """Return whether a text is JSON of any kind, of at most MAX_BYTES and MAX_DEPTH; NaN counts, as in Python."""
+    fault = _read(F.encode(text, "UTF-8"), (), MOST_DIGITS)[FAULT]
+    return fault.isNull() | fault.isin("not_object", "out_of_range", "duplicate_key", "bad_utf8", "control_char")
+
+
+def _read(record: Column, members: Sequence[str], digits: int) -> Column:
     spark = SparkSession.active()
-    return java_function(spark, _reader(spark).isJson(), BooleanType(), F.encode(text, "UTF-8"))
-
-
-def _reader(spark: SparkSession) -> Any:
-    reader = new_instance(spark, JSON_RECORD)
-    reader.limit(MAX_BYTES, MAX_DEPTH, MAX_DIGITS)
-    return reader
+    function = new_instance(spark, JSON_RECORD)
+    function.limit(MAX_BYTES, MAX_DEPTH, digits)
+    for member in members:
+        function.add(member)
+    names = [FAULT, DETAIL, *(name for n in range(len(members)) for name in _names(n))]
+    return java_function(spark, function, StructType([StructField(name, StringType()) for name in names]), record)
 
 
 def _names(number: int) -> tuple[str, str, str]:

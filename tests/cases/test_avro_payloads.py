@@ -69,7 +69,7 @@ def second(number: int, **fields: object) -> bytes:
 
 def test_validation_of_unknown_schemas_is_not_built_ahead(trades: Trades) -> None:
     release = trades.release
-    assert begin_full_validation(release.spark, release.settings, release.dataset) == {}
+    assert begin_full_validation(release.spark, release.dataset) == {}
 
 
 def test_records_of_two_schemas_in_one_batch_become_rows_of_the_contract(trades: Trades) -> None:

@@ -28,7 +28,7 @@ def test_json_behind_a_schema_id_is_validated_as_json(
     (folder / "contract.yaml").write_text(CONTRACT.replace("value: avro", "value: json-schema"), "utf-8")
     release = small_release(spark, Settings(state=tmp_path / "a state"), "trades", folder)
     if is_begun:
-        begun = begin_full_validation(spark, release.settings, release.dataset)
+        begun = begin_full_validation(spark, release.dataset)
         wait(begun.values())
         monkeypatch.setattr(prepared_silver, "row_projection", lambda *_: pytest.fail("it was built again"))
         adopted(release.release.writer).prepared.expect(begun)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -28,8 +27,8 @@ OTHER_QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-def projection_of(spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame]) -> RowProjection:
-    found = row_projection(spark, NUMBERS, query, folder)
+def projection_of(spark: SparkSession, query: Callable[[DataFrame], DataFrame]) -> RowProjection:
+    found = row_projection(spark, NUMBERS, query)
     assert found is not None
     return found
 
@@ -43,31 +42,31 @@ def doubled(rows: DataFrame) -> DataFrame:
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 1024])
 def test_rows_are_those_that_spark_computes(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, batch_rows: int
 ) -> None:
     monkeypatch.setattr(prepared_query, "BATCH_ROWS", batch_rows)
-    projection = projection_of(spark, tmp_path, doubled)
+    projection = projection_of(spark, doubled)
     for rows in (rows_of(1, 2, 3, 4, 5), rows_of(), rows_of(7)):
         frame = spark.createDataFrame(rows.to_pylist(), NUMBERS)
         assert projection.of(rows).to_pylist() == doubled(frame).toArrow().to_pylist()
 
 
-def test_every_type_and_its_null_pass_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_type_and_its_null_pass_unchanged(spark: SparkSession) -> None:
     schema = StructType.fromDDL(", ".join(f"c{number} {kind}" for number, kind in enumerate(EVERY_TYPE)))
     values = {f"c{number}": value for number, value in enumerate(EVERY_TYPE.values())}
     rows = pa.Table.from_pylist([values, dict.fromkeys(values)], to_arrow_schema(schema, timezone="UTC"))
-    projection = row_projection(spark, schema, lambda frame: frame.select("*", F.lit(1).alias("one")), tmp_path)
+    projection = row_projection(spark, schema, lambda frame: frame.select("*", F.lit(1).alias("one")))
     assert projection is not None
     assert projection.of(rows).drop(["one"]).to_pylist() == rows.to_pylist()
 
 
 @pytest.mark.parametrize("kind", OTHER_QUERIES)
-def test_a_query_of_another_kind_is_no_projection(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    assert row_projection(spark, NUMBERS, OTHER_QUERIES[kind], tmp_path) is None
+def test_a_query_of_another_kind_is_no_projection(spark: SparkSession, kind: str) -> None:
+    assert row_projection(spark, NUMBERS, OTHER_QUERIES[kind]) is None
 
 
-def test_no_job_is_started(spark: SparkSession, tmp_path: Path) -> None:
-    projection, tracker = projection_of(spark, tmp_path, doubled), spark.sparkContext.statusTracker()
+def test_no_job_is_started(spark: SparkSession) -> None:
+    projection, tracker = projection_of(spark, doubled), spark.sparkContext.statusTracker()
     spark.sparkContext.setJobGroup("projections", "")
     try:
         projection.of(rows_of(1, 2))
@@ -78,9 +77,8 @@ def test_no_job_is_started(spark: SparkSession, tmp_path: Path) -> None:
         spark.sparkContext._jsc.clearJobGroup()
 
 
-def test_projection_serves_again_after_a_row_that_failed(spark: SparkSession, tmp_path: Path) -> None:
-    projection = projection_of(spark, tmp_path, lambda rows: rows.select((F.lit(12) / F.col("n")).alias("share")))
+def test_projection_serves_again_after_a_row_that_failed(spark: SparkSession) -> None:
+    projection = projection_of(spark, lambda rows: rows.select((F.lit(12) / F.col("n")).alias("share")))
     with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
         projection.of(rows_of(1, 0))
     assert projection.of(rows_of(3, 4))["share"].to_pylist() == [4.0, 3.0]
-    assert not list(tmp_path.iterdir())

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -322,7 +321,7 @@ class Read:
 
 
 @pytest.fixture(scope="module")
-def by_path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Read]]:
+def by_path(spark: SparkSession) -> dict[str, list[Read]]:
     """What each path makes of the tokens, in their order."""
     found = {}
     for form, space in (("plain", ""), ("general", "  ")):
@@ -335,8 +334,7 @@ def by_path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> di
         plain = bronze.select(is_plain.alias("p"), "offset").orderBy("offset").toArrow()["p"].to_pylist()
         found[form] = reads(validator.validated(bronze).orderBy("_offset").toArrow(), plain)
         if form == "general":
-            folder: Path = tmp_path_factory.mktemp("few")
-            projection = row_projection(spark, bronze.schema, validator.validated, folder)
+            projection = row_projection(spark, bronze.schema, validator.validated)
             assert projection is not None
             found["few"] = reads(projection.of(bronze.orderBy("offset").toArrow()), plain)
     return found

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -103,7 +102,6 @@ class Paths:
     """The ways of a record to its verdict."""
 
     spark: SparkSession
-    folder: Path
 
     def tasks(self, records: Sequence[bytes]) -> pa.Table:
         rows = self.spark.createDataFrame(bronze(records))
@@ -114,7 +112,7 @@ class Paths:
         return self.tasks([b" " + value if value[:1] == b"{" else value for value in records])
 
     def few(self, records: Sequence[bytes]) -> pa.Table:
-        projection = row_projection(self.spark, RECORD, self._validated, self.folder)
+        projection = row_projection(self.spark, RECORD, self._validated)
         assert projection is not None
         return projection.of(bronze(records))
 
@@ -143,8 +141,8 @@ PATHS: Mapping[str, Callable[[Paths, Sequence[bytes]], pa.Table]] = {
 
 
 @pytest.fixture(scope="module")
-def paths(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    return Paths(spark, tmp_path_factory.mktemp("few"))
+def paths(spark: SparkSession) -> Paths:
+    return Paths(spark)
 
 
 def test_every_path_finds_what_plain_python_finds(paths: Paths) -> None:

@@ -80,7 +80,7 @@ class LocalBackend:
     def begin_opening(self, settings: Settings, dataset: Dataset) -> Callable[[SilverTables], None]:
         """Have a thread plan the full validation: another one plans seconds of other queries meanwhile."""
         assert self.spark is not None
-        begun = begin_full_validation(self.spark, settings, dataset)
+        begun = begin_full_validation(self.spark, dataset)
         return lambda writer: adopted(writer).prepared.expect(begun)
 
     def run_after(

@@ -12,10 +12,10 @@ import os
 import shutil
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, reduce
 from io import BytesIO
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -30,8 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.ground.durable_files import new_process_folder
-from spark_jobs.backends.local.arrow_files import SUFFIX, read_arrow, rows_in_files, write_stage
-from spark_jobs.contract.java_function import new_instance
+from spark_jobs.backends.local.arrow_files import rows_in_files, write_stage
 from spark_jobs.tables.spark_files import computes_here, write_files
 
 SCAN = "FileSourceScanExec"
@@ -312,43 +311,64 @@ def uncompressed_bytes(file: Path) -> int:
     return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
 
 
-SOURCE = Path(__file__).with_name("RowProjection.java")
 BATCH_ROWS = 1_024
 
 
 class RowProjection:
-    """The rows that a query makes of others; used by one thread at a time."""
+    """The rows that a query makes of others; used by one thread at a time.
 
-    def __init__(self, prepared: Any, schema: pa.Schema, folder: Path) -> None:
-        self._prepared, self._schema, self._folder = prepared, schema, folder
+    Spark's own iterators read the rows, apply the projections, whose code is generated once, and write the results:
+    without a job, whose closures hold whole expressions.
+    """
+
+    def __init__(self, spark: SparkSession, given: StructType, steps: Sequence[Any], returned: StructType) -> None:
+        self._spark, self._steps = spark, steps
+        self._given = to_arrow_schema(given, timezone="UTC")
+        self._returned = to_arrow_schema(returned, timezone="UTC")
+        self._schema = spark._jsparkSession.parseDataType(returned.json())
 
     def of(self, rows: pa.Table) -> pa.Table:
         """Return what the query returns for these rows, in their order."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        source, target = (self._folder / f"{uuid4().hex}{SUFFIX}" for _ in range(2))
-        try:
-            with pa.ipc.new_file(source, self._schema) as file:
-                file.write_table(rows.select(self._schema.names).cast(self._schema), BATCH_ROWS)
-            self._prepared.write(str(source), str(target))
-            return read_arrow([target])
-        finally:
-            # The rows that were read stay mapped.
-            source.unlink(missing_ok=True)
-            target.unlink(missing_ok=True)
+        _activate(self._spark)
+        arrow = getattr(getattr(_java(self._spark).execution.arrow, "ArrowConverters$"), "MODULE$")
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._given) as stream:
+            stream.write_table(rows.select(self._given.names).cast(self._given), BATCH_ROWS)
+        with closing(arrow.fromIPCStream(bytearray(sink.getvalue()))._1()) as read:
+            made = reduce(lambda found, step: found.map(step), self._steps, read)
+            with closing(arrow.toBatchIterator(made, self._schema, BATCH_ROWS, "UTC", True, False, None)) as written:
+                batches = list[pa.RecordBatch]()
+                while written.hasNext():
+                    batches.append(pa.ipc.read_record_batch(pa.py_buffer(written.next()), self._returned))
+        return pa.Table.from_batches(batches, self._returned)
 
 
 def row_projection(
-    spark: SparkSession, schema: StructType, query: Callable[[DataFrame], DataFrame], folder: Path
+    spark: SparkSession, schema: StructType, query: Callable[[DataFrame], DataFrame]
 ) -> RowProjection | None:
-    """Return the projection that `query` makes of rows of a schema; None if it does anything else, or calls Python.
-
-    `folder`: for the rows on their way to the JVM and back.
-    """
-    nothing = spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
-    prepared = new_instance(spark, SOURCE)
-    if not prepared.prepare(query(nothing)._jdf.queryExecution()):
+    """Return the projection that `query` makes of rows of a schema; None if it does anything else, or calls Python."""
+    frame = query(spark.createDataFrame(spark.sparkContext.emptyRDD(), schema))
+    plan, projects = frame._jdf.queryExecution().optimizedPlan(), list[Any]()
+    while _name(plan) == "Project" and plan.deterministic() and plan.subqueries().isEmpty():
+        projects.insert(0, plan)
+        plan = plan.child()
+    if _name(plan) != "LogicalRDD":
         return None
-    return RowProjection(prepared, to_arrow_schema(schema, timezone="UTC"), folder)
+    _activate(spark)
+    unsafe = _java(spark).catalyst.expressions.UnsafeProjection
+    # py4j cannot call a generated class, since all have one name; only what is not deterministic needs `initialize`.
+    steps = [unsafe.create(project.projectList(), project.child().output()) for project in projects]
+    return RowProjection(spark, schema, steps, frame.schema)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Have expressions that are evaluated in this thread find their session."""
+    _java(spark).SparkSession.setActiveSession(spark._jsparkSession)
+
+
+def _java(spark: SparkSession) -> Any:
+    java: Any = spark._jvm
+    return java.org.apache.spark.sql
 
 
 if TYPE_CHECKING:
@@ -359,7 +379,6 @@ Build = Callable[[DataFrame], DataFrame]
 CacheKey = tuple[Hashable, ...]
 Projecting = Future[RowProjection | None]
 Begun = Mapping[CacheKey, Projecting]
-PROJECTIONS = "projections"
 MOST_QUERIES = 8
 """Queries over superseded versions of reference tables are never used again."""
 # A task generates the code of its projections, 20 to 40 ms for a contract: more than it saves for few records.
@@ -397,18 +416,17 @@ class PreparedSilver:
         if cache_key not in self._projections:
             if len(self._projections) >= MOST_QUERIES:
                 self._projections.clear()
-            folder = self._scratch.path / PROJECTIONS
-            self._projections[cache_key] = row_projection(self._spark, schema, build, folder)
+            self._projections[cache_key] = row_projection(self._spark, schema, build)
         return self._projections[cache_key]
 
 
-def begin_projection(spark: SparkSession, schema: StructType, build: Build, scratch: ScratchFolder) -> Projecting:
+def begin_projection(spark: SparkSession, schema: StructType, build: Build) -> Projecting:
     """Begin to build in a thread what `PreparedSilver.projection` returns; return its future.
 
     A process that ends meanwhile waits for it.
     """
     pool = ThreadPoolExecutor(1, "projection")
-    building = pool.submit(lambda: row_projection(spark, schema, build, scratch.path / PROJECTIONS))
+    building = pool.submit(row_projection, spark, schema, build)
     pool.shutdown(wait=False)
     return building
 

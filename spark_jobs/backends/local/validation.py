@@ -24,9 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
-from include.ground.paths import release_path
 from include.ground.record_coordinates import POSITION
-from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_literal
 from include.read.rejected_records import DecidedRecord, Position
 from spark_jobs.backends.backend import ValidatedFiles
@@ -39,7 +37,6 @@ from spark_jobs.backends.local.prepared_query import (
     CacheKey,
     PreparedQuery,
     QueryOfOneRun,
-    ScratchFolder,
     begin_projection,
     save_by,
     uncompressed_bytes,
@@ -57,7 +54,7 @@ from spark_jobs.layers.silver_code import (
     failure_of,
     most_tolerated,
 )
-from spark_jobs.layers.silver_tables import QUERIES, dated
+from spark_jobs.layers.silver_tables import dated
 from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.delta_table import RowsUnaccounted, validate_types
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -266,7 +263,7 @@ def _validate_remainder(
     (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save_by(VERDICT, target)
 
 
-def begin_full_validation(spark: SparkSession, settings: Settings, dataset: Dataset) -> Begun:
+def begin_full_validation(spark: SparkSession, dataset: Dataset) -> Begun:
     """Begin to build, in a thread, the query by which `_validate_remainder` validates a few records.
 
     Nothing is begun for Avro, whose query depends on the schemas of the records.
@@ -275,8 +272,7 @@ def begin_full_validation(spark: SparkSession, settings: Settings, dataset: Data
     if contract.payload.is_decoded:
         return {}
     build = partial(_full_validation, lambda: compiled_validator(contract), texts, {})
-    scratch = ScratchFolder(release_path(settings, dataset.name, dataset.release) / QUERIES)
-    return {_query_key(texts): begin_projection(spark, RECORD, build, scratch)}
+    return {_query_key(texts): begin_projection(spark, RECORD, build)}
 
 
 def _full_validation(
