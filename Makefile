@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check docs docs-check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -85,10 +85,19 @@ test-hosts: setup-dev ## two runner hosts, one stopped, cut off, killed; a share
 test-bare: ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine
 	@bash infra/bare/test_bare.sh $(ARGS)
 
-check: setup-dev stack-check ## style and types: ruff, mypy; the compose stack
+check: setup-dev stack-check docs-check ## style and types: ruff, mypy; the compose stack; the documentation
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/python tests/architecture/measure.py
+
+# MkDocs' packages are locked, so its theme's advice to move to another generator is no news at each build.
+MKDOCS := NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs
+
+docs: setup-dev ## serve the documentation as a site, http://127.0.0.1:8000
+	@$(MKDOCS) serve $(ARGS)
+
+docs-check: setup-dev ## build that site into .cache/site; a broken link or anchor is an error
+	@$(MKDOCS) build --quiet
 
 .PHONY: test-containers stack-up stack-pin stack-down stack-demo stack-faults stack-check
 

@@ -114,7 +114,7 @@ def check_spark_master(settings: Settings) -> list[CheckResult]:
     try:
         require_master(settings)
     except MasterUnreachable as error:
-        remedy = "start the master, or correct HEADRACE_SPARK_MASTER (docs/tasks/run-on-a-cluster.md)"
+        remedy = "start the master, or correct HEADRACE_SPARK_MASTER (docs/how-to/run-on-a-cluster.md)"
         return [failed("spark master", error.what, remedy)]
     return [passed("spark master", settings.spark_master)]
 
@@ -225,7 +225,7 @@ def check_settings(load: Callable[[], Settings]) -> tuple[CheckResult, Settings 
     return passed("settings", "valid"), settings
 
 
-SHARED = "what other hosts see of it depends on its options (docs/several-hosts.md)"
+SHARED = "what other hosts see of it depends on its options (docs/how-to/several-hosts.md)"
 FLEETING = {
     **dict.fromkeys(("tmpfs", "ramfs"), "it is memory: all is lost when the machine stops"),
     **dict.fromkeys(("overlay", "overlayfs"), "it is a container's own layer: all is lost with the container"),

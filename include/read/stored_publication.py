@@ -188,7 +188,7 @@ class StoreUnsafe(Terminal):
     def __init__(self, url: str, why: str) -> None:
         super().__init__(
             f"object store {url} {why}; commits would overwrite each other, nothing was written to it",
-            "use a store with conditional puts (Amazon S3, Ceph; docs/tasks/tables-on-s3.md), or unset"
+            "use a store with conditional puts (Amazon S3, Ceph; docs/how-to/tables-on-s3.md), or unset"
             " HEADRACE_WAREHOUSE",
         )
         self.url = url

@@ -28,7 +28,7 @@ class WrittenRowsMissing(Transient):
         super().__init__(
             f"{folder}: the executors wrote {written} rows, this host finds {found}; nothing was committed",
             "mount the state folder on every worker at the same path, without a cache of folders"
-            " (docs/tasks/run-on-a-cluster.md)",
+            " (docs/how-to/run-on-a-cluster.md)",
         )
         self.written, self.found = written, found
 

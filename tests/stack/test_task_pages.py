@@ -1,4 +1,4 @@
-"""The pages of docs/tasks run as they are written, and print what they say."""
+"""The pages of docs/tutorials and docs/how-to run as they are written, and print what they say."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from task_pages import blocks_of, is_shown, printed_by, script_of
+from task_pages import blocks_of, is_shown, pages, printed_by, script_of
 
 from include.ground.settings import CLONE
 
-PAGES = sorted(page for page in (CLONE / "docs" / "tasks").glob("*.md") if page.name != "README.md")
+PAGES = pages()
 BINARIES = Path(sys.executable).parent
 AT_MOST = 570
 
