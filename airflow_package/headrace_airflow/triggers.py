@@ -18,6 +18,8 @@ from headrace_airflow.connection import HeadraceConnection, NotKnown, Refused
 
 POLL_SECONDS = 3.0
 LOG_SECONDS = 60.0
+# The scheduler takes a task that is queued again, before it has seen its first part end, for one that was killed.
+SETTLE_SECONDS = 5.0
 
 
 class RemoteTrigger(BaseTrigger):
@@ -30,6 +32,11 @@ class RemoteTrigger(BaseTrigger):
     async def connected(self) -> HeadraceConnection:
         """Return the connection; Airflow's secrets are read outside of the event loop."""
         return await sync_to_async(HeadraceConnection)(self.connection)
+
+    async def deferred(self) -> HeadraceConnection:
+        """Return the connection once the scheduler has surely seen the task defer; nothing fires sooner."""
+        await asyncio.sleep(SETTLE_SECONDS)
+        return await self.connected()
 
     async def answer(self, server: HeadraceConnection, path: str, **query: str | float) -> dict[str, Any] | None:
         """Return the server's answer, None while it does not answer."""
@@ -61,7 +68,7 @@ class StreamEnds(RemoteTrigger):
         return f"{__name__}.{type(self).__name__}", {**given, "run": self.run_id}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        server, began, logged, state = await self.connected(), dict[str, float](), 0.0, ""
+        server, began, logged, state = await self.deferred(), dict[str, float](), 0.0, ""
         while True:
             health = await self.answer(server, f"streams/{self.dataset}", lag_seconds=self.lag_seconds)
             if health is not None:
@@ -100,7 +107,7 @@ class WorkDone(RemoteTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the work is done, and log its new lines; the event has its state, None when it is lost."""
-        server, logged = await self.connected(), 0
+        server, logged = await self.deferred(), 0
         while True:
             try:
                 state = await self.answer(server, "work", key=self.key)
@@ -129,7 +136,7 @@ class PlanClosed(RemoteTrigger):
         return f"{__name__}.{type(self).__name__}", {"connection": self.connection, "plan": self.plan}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        server = await self.connected()
+        server = await self.deferred()
         while True:
             found = await self.answer(server, f"plans/{self.plan}")
             if found is not None and not found["is_open"]:

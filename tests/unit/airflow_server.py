@@ -38,6 +38,7 @@ def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
             return io.BytesIO(answer.content)
 
         monkeypatch.setattr("headrace_airflow.triggers.POLL_SECONDS", 0.02)
+        monkeypatch.setattr("headrace_airflow.triggers.SETTLE_SECONDS", 0.02)
         monkeypatch.setattr("urllib.request.urlopen", urlopen)
         yield
 

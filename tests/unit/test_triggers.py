@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -75,6 +76,7 @@ def test_breach_fails_only_after_its_grace(breach: StreamHealth, monkeypatch: py
     times = iter(range(0, 1000, 20))
     monkeypatch.setattr(triggers, "time", SimpleNamespace(monotonic=lambda: float(next(times))))
     monkeypatch.setattr(triggers, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0.0)
 
     async def answer(*_: object, lag_seconds: float) -> dict[str, Any]:
         health = looks.pop(0)
@@ -180,6 +182,15 @@ def test_watch_fails_when_the_stream_breaches_its_level_for_longer_than_its_grac
 
 def test_work_that_the_server_does_not_know_is_lost(own_settings: Settings) -> None:
     assert fired(WorkDone("headrace_default", "audit audit/1")) == {"work": None}
+
+
+def test_no_trigger_fires_before_the_scheduler_has_seen_its_task_defer(
+    own_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0.5)
+    began = time.monotonic()
+    fired(WorkDone("headrace_default", "audit audit/1"))
+    assert time.monotonic() - began >= 0.5
 
 
 def test_trigger_fires_when_the_plan_is_closed(own_settings: Settings) -> None:
