@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check docs docs-check up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check docs docs-check reference up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -95,6 +95,9 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs
 
 docs: setup-dev ## serve the documentation as a site, http://127.0.0.1:8000
 	@$(MKDOCS) serve $(ARGS)
+
+reference: setup-dev ## write docs/reference and the index of decisions from the code
+	@PYTHONPATH=. .venv/bin/python tests/reference_pages.py
 
 docs-check: setup-dev ## build that site into .cache/site; a broken link or anchor is an error
 	@$(MKDOCS) build --quiet

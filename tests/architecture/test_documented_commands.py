@@ -23,8 +23,8 @@ SEPARATORS = {"|", "||", "&&", ";", "&", ">", ">>", "2>", "<"}
 WORD = re.compile(r"[a-z][a-z-]*")
 TARGET = re.compile(r"^([a-z][a-z-]*):", re.MULTILINE)
 WITH_ARGUMENTS = re.compile(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*headrace ([a-z -]+?) \$\(ARGS\)", re.MULTILINE)
-# Names of Spark applications and of a database's client.
-NO_COMMANDS = {"shadow", "slice", "request", "leases"}
+# Names of Spark applications, of a thread and of a database's client.
+NO_COMMANDS = {"listener", "shadow", "slice", "request", "leases"}
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 PAGES = [path for path in files() if path.endswith(".md")]
 
