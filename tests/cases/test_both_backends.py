@@ -34,7 +34,7 @@ from include.ground.settings import Settings
 from include.state.release_files import PatchDirection
 from spark_jobs.backends.release import tables_of
 from spark_jobs.history.apply_patch import PatchOutdated
-from spark_jobs.layers import transform_errors
+from spark_jobs.layers import silver_code
 from spark_jobs.stream.compaction import compact_tables
 
 UNSTABLE = ("rows", "published_at", "transaction", "transactions", "epoch")
@@ -194,7 +194,7 @@ def test_sessions(spark: SparkSession, tmp_path: Path) -> None:
 def test_records_on_which_code_fails(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, event = errors.failing_dataset(tmp_path), errors.event
     # Two failing records of a batch are tolerated, three of a run.
-    monkeypatch.setattr(transform_errors, "ALWAYS_TOLERATED", 2)
+    monkeypatch.setattr(silver_code, "ALWAYS_TOLERATED", 2)
 
     def act(backend: str) -> SmallRelease:
         release = small_release(spark, Settings(state=tmp_path / backend, backend=backend), "weather", folder)
