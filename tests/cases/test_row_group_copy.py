@@ -109,7 +109,7 @@ def test_files_with_other_columns_are_not_copied_into_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize("reason", ["small", "out of order", "of several days"])
 def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, "silver")
-    assert compaction._can_be_copied(compacted, group)
+    assert rewrites._can_be_copied(compacted.table, group, compacted.day)
     if reason == "small":
         monkeypatch.setattr(rewrites, "LEAST_COPIED", 1 << 20)
     if reason == "out of order":
@@ -117,16 +117,16 @@ def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.Mo
     if reason == "of several days":
         group = sorted(compacted.table.files(), key=first_batch)[:2]
         assert not are_of_one_day(group, compacted.day)
-    assert not compaction._can_be_copied(compacted, group)
+    assert not rewrites._can_be_copied(compacted.table, group, compacted.day)
 
 
 def test_small_file_among_large_ones_is_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, "silver")
     sized = [replace(file, size=size) for file, size in zip(group, [900, 300], strict=True)]
     monkeypatch.setattr(rewrites, "LEAST_COPIED", 600)
-    assert compaction._can_be_copied(compacted, sized)
+    assert rewrites._can_be_copied(compacted.table, sized, compacted.day)
     monkeypatch.setattr(rewrites, "LEAST_COPIED", 601)
-    assert not compaction._can_be_copied(compacted, sized)
+    assert not rewrites._can_be_copied(compacted.table, sized, compacted.day)
 
 
 def test_rejected_of_both_writers_is_one_table(patcher: SlicePatcher) -> None:
