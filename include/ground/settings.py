@@ -298,6 +298,9 @@ class Settings(ProfiledSettings):
 
     @model_validator(mode="after")
     def _require_possible_cluster(self) -> Self:
+        if self.spark_master and self.backend == "local":
+            why = "local computes in the driver's process, HEADRACE_SPARK_MASTER names a cluster: unset one of them"
+            raise InvalidSetting("HEADRACE_BACKEND", why)
         if self.is_power_safe and (self.spark_master or self.backend == "spark"):
             why = "power is not kept with HEADRACE_SPARK_MASTER or HEADRACE_BACKEND=spark: others write the files"
             raise InvalidSetting("HEADRACE_DURABILITY", why)

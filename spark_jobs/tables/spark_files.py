@@ -1,8 +1,4 @@
-"""Files that Spark writes into a folder: executors of a cluster write them on other hosts, so they are counted.
-
-Files of a *stage* are read by this process alone, never by Spark: Arrow where tasks are threads of this process
-(`arrow_files.py`), else Parquet.
-"""
+"""Files that Spark writes into a folder: executors of a cluster write them on other hosts, so they are counted."""
 
 from __future__ import annotations
 
@@ -33,18 +29,10 @@ class WrittenRowsMissing(Transient):
         self.written, self.found = written, found
 
 
-def computes_here(spark: SparkSession) -> bool:
-    """Whether Spark's tasks are threads of this process, which see its files as they are now."""
-    return bool(spark.sparkContext._jsc.sc().isLocal())
-
-
 def write_files(
     rows: DataFrame, folder: Path, mode: str, partition: str | None = None, options: Mapping[str, str] | None = None
 ) -> None:
     """Write rows into a folder with Spark, by `partition` if given; raises WrittenRowsMissing."""
-    if computes_here(rows.sparkSession):
-        _write(rows, folder, mode, partition, options)
-        return
     before = set(finished_files(folder)) if mode == "append" else set()
     observed = Observation()
     _write(rows.observe(observed, F.count(F.lit(1)).alias(WRITTEN)), folder, mode, partition, options)

@@ -9,19 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.tables import spark_files
-from spark_jobs.tables.spark_files import WrittenRowsMissing, computes_here, finished_files, write_files
+from spark_jobs.tables.spark_files import WrittenRowsMissing, finished_files, write_files
 
 
-@pytest.fixture
-def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_files, "computes_here", lambda _: False)
-
-
-def test_session_of_threads_computes_here(spark: SparkSession) -> None:
-    assert computes_here(spark)
-
-
-@pytest.mark.usefixtures("_elsewhere")
 @pytest.mark.parametrize("partition", [None, "part"])
 def test_rows_that_are_found_are_accepted(spark: SparkSession, tmp_path: Path, partition: str | None) -> None:
     rows = spark.range(10).selectExpr("id", "id % 3 as part").repartition(2)
@@ -30,7 +20,6 @@ def test_rows_that_are_found_are_accepted(spark: SparkSession, tmp_path: Path, p
         assert spark.read.parquet(str(tmp_path / "rows")).count() == expected
 
 
-@pytest.mark.usefixtures("_elsewhere")
 @pytest.mark.parametrize("mode", ["overwrite", "append"])
 def test_rows_in_a_folder_of_another_host_are_missed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str

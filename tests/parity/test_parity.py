@@ -17,10 +17,8 @@ from small_release import SmallRelease, small_release
 
 from include.ground.settings import Settings
 from include.producers.faults import Shares
-from spark_jobs.backends.local import arrow_files, prepared_query, validation
-from spark_jobs.backends.local import gold as local_gold
+from spark_jobs.backends.local import prepared_query, validation
 from spark_jobs.backends.local.runs import NextRun
-from spark_jobs.tables import spark_files
 
 # The end of a month, the days when New York's clocks go forward and back, and the days at either end of the source.
 DAYS = {
@@ -92,20 +90,6 @@ def test_tasks_give_the_same_verdicts_and_rows_by_queries_of_one_run_and_by_prep
     monkeypatch.setattr(validation, "MOST_ROWS_HERE", 0)
     monkeypatch.setattr(prepared_query, "SLOT_BYTES", slot_bytes)
     other.take([item.record for item in case.sent])
-    assert_same_contents(release_contents(other), case.expected)
-
-
-def test_plain_queries_of_a_cluster_give_the_same_as_prepared_ones(
-    case: Case, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Executors elsewhere read no slots, and their rows are counted; the same session takes both ways."""
-    for module in (spark_files, arrow_files, prepared_query, local_gold):
-        monkeypatch.setattr(module, "computes_here", lambda _: False)
-    for module in (prepared_query, local_gold):
-        monkeypatch.setattr(module, "Slot", None)
-    other = small_release(spark, Settings(state=tmp_path / "a state"), case.name)
-    for batch in split_in_order(case.sent, 3, case.rng):
-        other.take(batch)
     assert_same_contents(release_contents(other), case.expected)
 
 

@@ -36,7 +36,6 @@ from include.ground.kafka import log_end_offsets, record_reader, topic_id
 from include.ground.settings import Settings
 from include.read.published_tables import batch_offsets
 from include.state.run_files import bootstrap_servers
-from spark_jobs.backends.local import bronze
 from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.jobs.slice_job import write_kafka_records
 from spark_jobs.layers.bronze import KafkaRecords, complete_source_options
@@ -137,12 +136,11 @@ ON_A_CLUSTER = {
 
 @pytest.mark.parametrize("unit", ON_A_CLUSTER)
 def test_batch_that_sparks_source_cannot_hold_is_read_by_the_driver(
-    spark: SparkSession, broker_settings: Settings, monkeypatch: pytest.MonkeyPatch, unit: str
+    spark: SparkSession, broker_settings: Settings, unit: str
 ) -> None:
     time, is_held = ON_A_CLUSTER[unit]
     name = f"cluster_{abs(time)}"
-    scene = new_scene(spark, broker_settings, name)
-    monkeypatch.setattr(bronze, "computes_here", lambda _: False)
+    scene = new_scene(spark, broker_settings.model_copy(update={"backend": "spark"}), name)
     records = [AnyRecord(partition, at, b"k", b"v") for partition in range(PARTITIONS) for at in (NOW_MS, time)]
     scene.sent = send(scene.bootstrap, name, scene.chance, records)
     ends = log_end_offsets(scene.bootstrap, name)

@@ -52,6 +52,12 @@ def test_files_of_other_hosts_are_not_promised_to_survive_a_power_cut() -> None:
     assert refused.value.key == "HEADRACE_DURABILITY"
 
 
+def test_backend_of_the_drivers_process_is_refused_on_a_cluster() -> None:
+    with pytest.raises(InvalidSetting, match="HEADRACE_SPARK_MASTER names a cluster: unset one of them") as refused:
+        Settings(spark_master=MASTER, backend="local")
+    assert refused.value.key == "HEADRACE_BACKEND"
+
+
 def test_local_session_listens_on_the_loopback_address_alone() -> None:
     settings = Settings(driver_cores=3, spark_conf={"spark.driver.host": "runner.site"})
     assert spark_master(settings) == "local[3]"

@@ -1,14 +1,13 @@
 """Rows in Arrow files: Spark's tasks or a Java class of ours write them, this process reads them in place.
 
-Writing Parquet takes a task several times as long, and DuckDB would decode it again (layers/adr-0016). Only where tasks
-are threads of this process (`computes_here`): the files are read once, soon after, through the memory of the operating
-system.
+Writing Parquet takes a task several times as long, and DuckDB would decode it again (layers/adr-0016). The
+tasks are threads of this process, which reads the files once, soon after, through the memory of the operating system.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,7 +18,6 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.contract.java_function import new_instance
 from spark_jobs.tables.data_files import ROWS_PER_GROUP, Bounds
-from spark_jobs.tables.spark_files import computes_here, write_files
 
 SUFFIX = ".arrow"
 SOURCE = Path(__file__).with_name("ArrowFiles.java")
@@ -74,16 +72,8 @@ def _opened(file: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
 
 
-def write_stage(rows: DataFrame, folder: Path, parquet_options: Mapping[str, str]) -> None:
-    """Add rows to a folder that only this process reads, through `stage_files`; raises WrittenRowsMissing."""
-    if computes_here(rows.sparkSession):
-        write_arrow(rows, folder)
-    else:
-        write_files(rows, folder, "append", options=parquet_options)
-
-
 def stage_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that `write_stage` wrote."""
+    """Return the files of a folder of Parquet or Arrow files."""
     return sorted([*folder.glob("*.parquet"), *folder.glob(f"*{SUFFIX}")])
 
 

@@ -50,7 +50,7 @@ from spark_jobs.layers.gold_measures import CARRIED, COMPARED, GoldMeasure, gold
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.spark_files import computes_here, no_rows
+from spark_jobs.tables.spark_files import no_rows
 
 if TYPE_CHECKING:
     from spark_jobs.backends.local.runs import RunRows
@@ -166,8 +166,6 @@ def embedded_plan(
     if gold.refresh != EVERY_RUN or not comparable:
         return None
     if gold.recomputes:
-        if not computes_here(spark):
-            return None
         where = _counted(gold, inputs)
         return EmbeddedPlan(where, query=RecomputedGrains(spark, gold, spec, silver, scratch))
     if gold.session is not None or not _is_embedded(spark, gold, spec, silver):

@@ -30,8 +30,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.ground.durable_files import new_process_folder
-from spark_jobs.backends.local.arrow_files import rows_in_files, write_stage
-from spark_jobs.tables.spark_files import computes_here, write_files
+from spark_jobs.backends.local.arrow_files import rows_in_files, write_arrow
+from spark_jobs.tables.spark_files import write_files
 
 SCAN = "FileSourceScanExec"
 CONSTANTS = frozenset({"LocalTableScanExec", "RDDScanExec", "RangeExec", "OneRowRelationExec"})
@@ -228,7 +228,7 @@ class PreparedQuery:
 
     def save(self, folder: Path) -> None:
         """Execute the query; add its rows to a folder that Spark does not read."""
-        write_stage(self._current(), folder, SPARK_WRITING)
+        write_arrow(self._current(), folder)
 
     def save_by(self, column: str, folder: Path) -> None:
         """Execute the query; add its rows as Parquet to a folder for each value of `column` below `folder`."""
@@ -243,7 +243,7 @@ class QueryOfOneRun:
 
     def save(self, folder: Path) -> None:
         """Execute the query; add its rows to a folder that Spark does not read."""
-        write_stage(self.frame, folder, SPARK_WRITING)
+        write_arrow(self.frame, folder)
 
     def save_by(self, column: str, folder: Path) -> None:
         """Execute the query; add its rows as Parquet to a folder for each value of `column` below `folder`."""
@@ -452,10 +452,8 @@ class PreparedQueries(Generic[Query]):
     ) -> Query | None:
         """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows.
 
-        None when they have too many rows for a slot, or tasks run on other hosts: these may have an older slot cached.
+        None when they have too many rows for a slot.
         """
-        if not computes_here(self._spark):
-            return None
         tasks = self._tasks(files)
         slot, key = self._slot(name, tasks, schema), (name, tasks, cache_key)
         try:
