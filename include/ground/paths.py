@@ -1,13 +1,20 @@
-"""Paths in the state folder: one function for each kind."""
+"""Paths in the state folder: one declared place for each kind, a function of the settings and the names in braces."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 from include.ground.errors import Terminal
 from include.ground.settings import Settings, with_password
 
 LONGEST_NAME = 200
+NAME = re.compile(r"\{(\w+)\}")
+OfState = Callable[[Settings], Path]
+OfOne = Callable[[Settings, str], Path]
+OfTwo = Callable[[Settings, str, str], Path]
+OfThree = Callable[[Settings, str, str, str], Path]
 
 
 class NotAFolderName(Terminal):
@@ -28,48 +35,127 @@ def folder_name(kind: str, name: str) -> str:
     return name
 
 
-def _process_name(process: str) -> str:
-    return folder_name("process", process.replace(":", "-"))
+def _path(place: str) -> Callable[..., Path]:
+    kinds = NAME.findall(place)
+
+    def path(settings: Settings, *names: str) -> Path:
+        folders = {kind: _folder(kind, name) for kind, name in zip(kinds, names, strict=True)}
+        return settings.state / place.format_map(folders)
+
+    return path
 
 
-def warehouse(settings: Settings) -> Path:
-    """Folder of all tables; paths in a publication are relative to it."""
-    return settings.state / "warehouse"
+def _folder(kind: str, name: str) -> str:
+    return folder_name(kind, name.replace(":", "-") if kind == "process" else name)
 
 
-def bronze_path(settings: Settings, dataset: str) -> Path:
-    """Table `bronze.<dataset>`, shared by all releases."""
-    return warehouse(settings) / folder_name("dataset", dataset) / "bronze"
-
-
-def reference_path(settings: Settings, dataset: str, table: str) -> Path:
-    """Reference table `table` of a dataset, shared by all releases."""
-    return warehouse(settings) / folder_name("dataset", dataset) / "reference" / folder_name("table", table)
-
-
-def release_path(settings: Settings, dataset: str, release: str) -> Path:
-    """Folder of the tables that one release built."""
-    return warehouse(settings) / folder_name("dataset", dataset) / folder_name("release", release)
-
-
-def silver_path(settings: Settings, dataset: str, release: str) -> Path:
-    """Table `silver.<dataset>` of a release."""
-    return release_path(settings, dataset, release) / "silver"
-
-
-def rejected_path(settings: Settings, dataset: str, release: str) -> Path:
-    """Table `rejected.<dataset>` of a release."""
-    return release_path(settings, dataset, release) / "rejected"
-
-
-def identities_path(settings: Settings, dataset: str, release: str) -> Path:
-    """Index of the identities in a release's silver; derived from it."""
-    return release_path(settings, dataset, release) / "identities"
-
-
-def gold_path(settings: Settings, dataset: str, release: str, table: str) -> Path:
-    """Table `gold.<table>` of a release."""
-    return release_path(settings, dataset, release) / "gold" / folder_name("table", table)
+warehouse: OfState = _path("warehouse")
+"""Folder of all tables; paths in a publication are relative to it."""
+bronze_path: OfOne = _path("warehouse/{dataset}/bronze")
+"""Table `bronze.<dataset>`, shared by all releases."""
+reference_path: OfTwo = _path("warehouse/{dataset}/reference/{table}")
+"""Reference table `table` of a dataset, shared by all releases."""
+release_path: OfTwo = _path("warehouse/{dataset}/{release}")
+"""Folder of the tables that one release built."""
+silver_path: OfTwo = _path("warehouse/{dataset}/{release}/silver")
+"""Table `silver.<dataset>` of a release."""
+rejected_path: OfTwo = _path("warehouse/{dataset}/{release}/rejected")
+"""Table `rejected.<dataset>` of a release."""
+identities_path: OfTwo = _path("warehouse/{dataset}/{release}/identities")
+"""Index of the identities in a release's silver; derived from it."""
+gold_path: OfThree = _path("warehouse/{dataset}/{release}/gold/{table}")
+"""Table `gold.<table>` of a release."""
+patch_path: OfThree = _path("warehouse/{dataset}/{release}/plans/{plan}")
+"""Rows that a plan rebuilt, next to the release's tables and invisible to readers."""
+patch_in_progress_path: OfTwo = _path("warehouse/{dataset}/{release}/patch_in_progress.json")
+"""The patch that is being applied to a release's tables; the file exists only meanwhile."""
+derived_run_path: OfTwo = _path("warehouse/{dataset}/{release}/run.json")
+"""The unfinished run of a derived dataset: its number and the versions of its sources."""
+shadow_publication_path: OfTwo = _path("warehouse/{dataset}/{release}/shadow_publication.json")
+"""The publication of an unpublished release of a derived dataset."""
+verified_path: OfThree = _path("warehouse/{dataset}/{release}/verified/{plan}.json")
+"""The range that a plan recomputed and found equal."""
+# The file name of earlier versions.
+decision_log_path: OfOne = _path("warehouse/{dataset}/amendments.jsonl")
+"""Decisions of people about a dataset's rejected records."""
+writer_schemas_path: OfOne = _path("warehouse/{dataset}/writer_schemas.jsonl")
+"""The schemas by which a dataset's records were written, kept next to bronze."""
+quality_path: OfOne = _path("quality/{dataset}")
+"""The last validation results of a dataset's published tables, with a page of them."""
+docs_path: OfOne = _path("quality/{dataset}/docs")
+"""The folder of the page of rule results; each `headrace quality run` replaces the page."""
+docs_page: OfOne = _path("quality/{dataset}/docs/overview.html")
+"""The page of the last rule results."""
+audit_path: OfOne = _path("audits/{dataset}.json")
+"""The outcome of the last audit of a dataset."""
+verified_history_path: OfOne = _path("audits/{dataset}.verified.json")
+"""What the last balanced audit of a dataset verified."""
+publication_path: OfOne = _path("warehouse/{dataset}/publication.json")
+"""The publication: the published versions."""
+store_owner_path: OfOne = _path("warehouse/{dataset}/store_owner.json")
+"""The name by which the object store knows this copy of a dataset's tables."""
+restoring_path: OfOne = _path("restoring/{dataset}")
+"""The tables that `headrace restore` is fetching; they are moved to their place when they are whole."""
+snapshots_path: OfOne = _path("releases/{dataset}")
+"""Folder of the copies that a dataset's releases have of its folder."""
+snapshot_path: OfTwo = _path("releases/{dataset}/{release}")
+"""The release's own copy of the dataset's folder."""
+checkpoint_path: OfOne = _path("checkpoints/{dataset}")
+"""Checkpoint of the dataset's ingest query."""
+removed_commits_path: OfOne = _path("removed/{dataset}")
+"""Log files that were removed from tables after a power cut, and bronze's records in them; one folder each time."""
+removed_tables_path: OfOne = _path("removed/{dataset}/tables")
+"""Folder to which the tables of ended releases are moved, to be deleted there; one folder for each release."""
+removed_data_path: OfOne = _path("removed/{dataset}/ended")
+"""Folder to which other data of ended plans is moved, to be deleted there."""
+console_path: OfState = _path("console")
+"""Folder of the console: its port, and the log of actions."""
+lease_path: OfOne = _path("leases/{dataset}.lock")
+"""The file whose OS lock makes a process the owner of a dataset's tables."""
+lease_domain_path: OfState = _path("leases/domain")
+"""The random name under which leases of this state folder are kept in a database."""
+runner_lock_path: OfState = _path("run/runner.lock")
+"""The file whose OS lock makes a process the runner of the state folder."""
+alerts_path: OfState = _path("alerts.json")
+"""States of the alerts that `headrace alerts` evaluates."""
+metrics_path: OfState = _path("metrics")
+"""Folder of the metrics endpoint: its port."""
+openlineage_path: OfState = _path("openlineage")
+"""Folder of the cursors of sent OpenLineage events."""
+reading_lock_path: OfOne = _path("leases/{dataset}.reading")
+"""The file that jobs lock while they read versions of a dataset's tables that must not be deleted."""
+release_lease_path: OfTwo = _path("leases/{dataset}-{release}.lock")
+"""The file whose OS lock makes a process the owner of one release's tables."""
+active_releases_path: OfOne = _path("warehouse/{dataset}/active_releases.json")
+"""The names of the active releases, which the driver advances."""
+request_path: OfOne = _path("requests/{dataset}.json")
+"""The pending request to a dataset's owner; the response is the file next to it."""
+analyses_path: OfOne = _path("analyses/{dataset}")
+"""The published analyses of a dataset, and the folder of each."""
+analysis_table_path: OfTwo = _path("analyses/{dataset}/{analysis}/table")
+"""Table `analysis.<name>`."""
+analysis_run_path: OfTwo = _path("analyses/{dataset}/{analysis}/run")
+"""Rows and iterations of the run that is not finished."""
+plan_path: OfOne = _path("plans/{plan}")
+"""The folder of one plan."""
+ended_runs_path: OfState = _path("ended_runs.json")
+"""The runs of Airflow that ended lately without a plan."""
+desired_path: OfOne = _path("desired/{dataset}.json")
+"""The last request to run or stop a dataset's stream."""
+run_path: OfOne = _path("run/{process}.json")
+"""Record of a started process; `process` is `runner`, `broker` or `stream:<dataset>`."""
+status_path: OfOne = _path("run/{process}.status.json")
+"""A driver's status, written about once a second."""
+log_path: OfOne = _path("logs/{process}.log")
+"""Output of a process."""
+spill_path: OfOne = _path("spill/{process}")
+"""Temporary files of a process; they do not outlive it."""
+kafka_path: OfState = _path("kafka")
+"""The embedded broker's data and configuration."""
+api_token_path: OfState = _path("console/api-token")
+"""The file of the token by which this state folder's Airflow uses the API."""
+airflow_path: OfState = _path("airflow")
+"""Airflow's home: its database, logs and secrets."""
 
 
 def table_path(settings: Settings, dataset: str, release: str, table: str) -> Path:
@@ -79,232 +165,6 @@ def table_path(settings: Settings, dataset: str, release: str, table: str) -> Pa
         return bronze_path(settings, dataset)
     root = release_path(settings, dataset, release)
     return root / "gold" / folder_name("table", name) if layer == "gold" else root / folder_name("layer", layer)
-
-
-def patch_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
-    """Rows that a plan rebuilt, next to the release's tables and invisible to readers."""
-    return release_path(settings, dataset, release) / "plans" / folder_name("plan", plan)
-
-
-def patch_in_progress_path(settings: Settings, dataset: str, release: str) -> Path:
-    """The patch that is being applied to a release's tables; the file exists only meanwhile."""
-    return release_path(settings, dataset, release) / "patch_in_progress.json"
-
-
-def derived_run_path(settings: Settings, dataset: str, release: str) -> Path:
-    """The unfinished run of a derived dataset: its number and the versions of its sources."""
-    return release_path(settings, dataset, release) / "run.json"
-
-
-def shadow_publication_path(settings: Settings, dataset: str, release: str) -> Path:
-    """The publication of an unpublished release of a derived dataset."""
-    return release_path(settings, dataset, release) / "shadow_publication.json"
-
-
-def verified_path(settings: Settings, dataset: str, release: str, plan: str) -> Path:
-    """The range that a plan recomputed and found equal."""
-    return release_path(settings, dataset, release) / "verified" / f"{folder_name('plan', plan)}.json"
-
-
-def decision_log_path(settings: Settings, dataset: str) -> Path:
-    """Decisions of people about a dataset's rejected records."""
-    # The file name of earlier versions.
-    return warehouse(settings) / folder_name("dataset", dataset) / "amendments.jsonl"
-
-
-def writer_schemas_path(settings: Settings, dataset: str) -> Path:
-    """The schemas by which a dataset's records were written, kept next to bronze."""
-    return warehouse(settings) / folder_name("dataset", dataset) / "writer_schemas.jsonl"
-
-
-def quality_path(settings: Settings, dataset: str) -> Path:
-    """The last validation results of a dataset's published tables, with a page of them."""
-    return settings.state / "quality" / folder_name("dataset", dataset)
-
-
-def docs_path(settings: Settings, dataset: str) -> Path:
-    """The folder of the page of rule results; each `headrace quality run` replaces the page."""
-    return quality_path(settings, dataset) / "docs"
-
-
-def docs_page(settings: Settings, dataset: str) -> Path:
-    """The page of the last rule results."""
-    return docs_path(settings, dataset) / "overview.html"
-
-
-def audit_path(settings: Settings, dataset: str) -> Path:
-    """The outcome of the last audit of a dataset."""
-    return settings.state / "audits" / f"{folder_name('dataset', dataset)}.json"
-
-
-def verified_history_path(settings: Settings, dataset: str) -> Path:
-    """What the last balanced audit of a dataset verified."""
-    return settings.state / "audits" / f"{folder_name('dataset', dataset)}.verified.json"
-
-
-def publication_path(settings: Settings, dataset: str) -> Path:
-    """The publication: the published versions."""
-    return warehouse(settings) / folder_name("dataset", dataset) / "publication.json"
-
-
-def store_owner_path(settings: Settings, dataset: str) -> Path:
-    """The name by which the object store knows this copy of a dataset's tables."""
-    return warehouse(settings) / folder_name("dataset", dataset) / "store_owner.json"
-
-
-def restoring_path(settings: Settings, dataset: str) -> Path:
-    """The tables that `headrace restore` is fetching; they are moved to their place when they are whole."""
-    return settings.state / "restoring" / folder_name("dataset", dataset)
-
-
-def snapshots_path(settings: Settings, dataset: str) -> Path:
-    """Folder of the copies that a dataset's releases have of its folder."""
-    return settings.state / "releases" / folder_name("dataset", dataset)
-
-
-def snapshot_path(settings: Settings, dataset: str, release: str) -> Path:
-    """The release's own copy of the dataset's folder."""
-    return snapshots_path(settings, dataset) / folder_name("release", release)
-
-
-def checkpoint_path(settings: Settings, dataset: str) -> Path:
-    """Checkpoint of the dataset's ingest query."""
-    return settings.state / "checkpoints" / folder_name("dataset", dataset)
-
-
-def removed_commits_path(settings: Settings, dataset: str) -> Path:
-    """Log files that were removed from tables after a power cut, and bronze's records in them; one folder each time."""
-    return settings.state / "removed" / folder_name("dataset", dataset)
-
-
-def removed_tables_path(settings: Settings, dataset: str) -> Path:
-    """Folder to which the tables of ended releases are moved, to be deleted there; one folder for each release."""
-    return removed_commits_path(settings, dataset) / "tables"
-
-
-def removed_data_path(settings: Settings, dataset: str) -> Path:
-    """Folder to which other data of ended plans is moved, to be deleted there."""
-    return removed_commits_path(settings, dataset) / "ended"
-
-
-def console_path(settings: Settings) -> Path:
-    """Folder of the console: its port, and the log of actions."""
-    return settings.state / "console"
-
-
-def lease_path(settings: Settings, dataset: str) -> Path:
-    """The file whose OS lock makes a process the owner of a dataset's tables."""
-    return settings.state / "leases" / f"{folder_name('dataset', dataset)}.lock"
-
-
-def lease_domain_path(settings: Settings) -> Path:
-    """The random name under which leases of this state folder are kept in a database."""
-    return settings.state / "leases" / "domain"
-
-
-def runner_lock_path(settings: Settings) -> Path:
-    """The file whose OS lock makes a process the runner of the state folder."""
-    return settings.state / "run" / "runner.lock"
-
-
-def alerts_path(settings: Settings) -> Path:
-    """States of the alerts that `headrace alerts` evaluates."""
-    return settings.state / "alerts.json"
-
-
-def metrics_path(settings: Settings) -> Path:
-    """Folder of the metrics endpoint: its port."""
-    return settings.state / "metrics"
-
-
-def openlineage_path(settings: Settings) -> Path:
-    """Folder of the cursors of sent OpenLineage events."""
-    return settings.state / "openlineage"
-
-
-def reading_lock_path(settings: Settings, dataset: str) -> Path:
-    """The file that jobs lock while they read versions of a dataset's tables that must not be deleted."""
-    return settings.state / "leases" / f"{folder_name('dataset', dataset)}.reading"
-
-
-def release_lease_path(settings: Settings, dataset: str, release: str) -> Path:
-    """The file whose OS lock makes a process the owner of one release's tables."""
-    return settings.state / "leases" / f"{folder_name('dataset', dataset)}-{folder_name('release', release)}.lock"
-
-
-def active_releases_path(settings: Settings, dataset: str) -> Path:
-    """The names of the active releases, which the driver advances."""
-    return warehouse(settings) / folder_name("dataset", dataset) / "active_releases.json"
-
-
-def request_path(settings: Settings, dataset: str) -> Path:
-    """The pending request to a dataset's owner; the response is the file next to it."""
-    return settings.state / "requests" / f"{folder_name('dataset', dataset)}.json"
-
-
-def analyses_path(settings: Settings, dataset: str) -> Path:
-    """The published analyses of a dataset, and the folder of each."""
-    return settings.state / "analyses" / folder_name("dataset", dataset)
-
-
-def analysis_table_path(settings: Settings, dataset: str, name: str) -> Path:
-    """Table `analysis.<name>`."""
-    return analyses_path(settings, dataset) / folder_name("analysis", name) / "table"
-
-
-def analysis_run_path(settings: Settings, dataset: str, name: str) -> Path:
-    """Rows and iterations of the run that is not finished."""
-    return analyses_path(settings, dataset) / folder_name("analysis", name) / "run"
-
-
-def plan_path(settings: Settings, plan: str) -> Path:
-    """The folder of one plan."""
-    return settings.state / "plans" / folder_name("plan", plan)
-
-
-def ended_runs_path(settings: Settings) -> Path:
-    """The runs of Airflow that ended lately without a plan."""
-    return settings.state / "ended_runs.json"
-
-
-def desired_path(settings: Settings, dataset: str) -> Path:
-    """The last request to run or stop a dataset's stream."""
-    return settings.state / "desired" / f"{folder_name('dataset', dataset)}.json"
-
-
-def run_path(settings: Settings, process: str) -> Path:
-    """Record of a started process; `process` is `runner`, `broker` or `stream:<dataset>`."""
-    return settings.state / "run" / f"{_process_name(process)}.json"
-
-
-def status_path(settings: Settings, process: str) -> Path:
-    """A driver's status, written about once a second."""
-    return settings.state / "run" / f"{_process_name(process)}.status.json"
-
-
-def log_path(settings: Settings, process: str) -> Path:
-    """Output of a process."""
-    return settings.state / "logs" / f"{_process_name(process)}.log"
-
-
-def spill_path(settings: Settings, process: str) -> Path:
-    """Temporary files of a process; they do not outlive it."""
-    return settings.state / "spill" / folder_name("process", str(process))
-
-
-def kafka_path(settings: Settings) -> Path:
-    """The embedded broker's data and configuration."""
-    return settings.state / "kafka"
-
-
-def api_token_path(settings: Settings) -> Path:
-    """The file of the token by which this state folder's Airflow uses the API."""
-    return console_path(settings) / "api-token"
-
-
-def airflow_path(settings: Settings) -> Path:
-    """Airflow's home: its database, logs and secrets."""
-    return settings.state / "airflow"
 
 
 def ledger_url(settings: Settings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from console_client import console_client, logged_in, with_passwords
@@ -35,17 +35,15 @@ TOKEN = "a token of more than twenty characters"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-def paths_of_names() -> list[tuple[Callable[..., Path], int]]:
-    """Each function that makes a path of names, with how many it takes."""
-    found = []
-    for name, function in inspect.getmembers(paths, inspect.isfunction):
-        parameters = list(inspect.signature(function).parameters)
-        if name.endswith("_path") and function.__module__ == paths.__name__ and len(parameters) > 1:
-            found.append((function, len(parameters) - 1))
-    return found
+def paths_of_names() -> dict[str, tuple[Callable[..., Path], int]]:
+    """Each path that is made of names, with how many it takes."""
+    declared = {name: len(get_args(kind)[0]) - 1 for name, kind in get_type_hints(paths).items()}
+    return {name: (getattr(paths, name), count) for name, count in declared.items() if count} | {
+        "table_path": (paths.table_path, 3)
+    }
 
 
-@pytest.mark.parametrize(("function", "count"), paths_of_names(), ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("function", "count"), paths_of_names().values(), ids=paths_of_names())
 def test_no_path_is_made_of_a_name_that_leads_elsewhere(
     function: Callable[..., Path], count: int, settings: Settings
 ) -> None:
