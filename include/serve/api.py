@@ -29,7 +29,6 @@ from include.declare.windows import day_range
 from include.ground.errors import HeadraceError, Refused, Terminal
 from include.ground.paths import api_token_path, docs_page, docs_path, log_path
 from include.ground.settings import Settings, read_password
-from include.observe.health import current_breaches, end_of_watch, health_line, stream_health
 from include.plans.journal import comparison_path, load_comparison, load_plan
 from include.plans.lookup import find_plan, plan_of_ended_run
 from include.plans.plan import PlanRecord, Stage
@@ -49,6 +48,7 @@ from include.serve.forms import (
     StreamBody,
     declarations,
 )
+from include.serve.health import current_breaches, end_of_watch, health_line, stream_health
 from include.serve.pages import console_of
 from include.serve.plans import DECISIONS
 from include.serve.work import (

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import datetime
 
 from include.ground.settings import load_settings
-from include.observe.health import current_breaches, end_of_watch, observer_of
+from include.serve.health import current_breaches, end_of_watch, observer_of
 from include.state.streams import release_of_run
 
 

@@ -14,7 +14,9 @@ from include.audit.run import AuditOutcome, outcome_file
 from include.declare.derived_dataset import snapshot_derived
 from include.ground.paths import status_path
 from include.ground.settings import CLONE, Settings
-from include.observe.health import (
+from include.observe.metrics import HeadraceCollector
+from include.read.publication import Publication, SourceVersion, TableVersion, publish
+from include.serve.health import (
     FAILED,
     StreamHealth,
     current_breaches,
@@ -23,8 +25,6 @@ from include.observe.health import (
     observer_of,
     stream_health,
 )
-from include.observe.metrics import HeadraceCollector
-from include.read.publication import Publication, SourceVersion, TableVersion, publish
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
 from include.state.streams import request_stream

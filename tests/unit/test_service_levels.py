@@ -13,10 +13,11 @@ from include.declare.dataset import DatasetUnknown, snapshot_dataset
 from include.ground.kafka import BrokerUnreachable
 from include.ground.paths import status_path
 from include.ground.settings import Settings
-from include.observe import health, progress
-from include.observe.health import StreamObserver, rejected_share, stream_health
+from include.observe import progress
 from include.observe.ledger_reader import DatasetTotals, ReleaseTotals
 from include.observe.ledger_writer import open_writer, project_dataset
+from include.serve import health
+from include.serve.health import StreamObserver, rejected_share, stream_health
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
 from include.state.streams import request_stream

@@ -17,9 +17,9 @@ from headrace_airflow import triggers
 from headrace_airflow.triggers import PlanClosed, StreamEnds, WorkDone
 
 from include.ground.settings import Settings
-from include.observe.health import FAILED, RELEASED, StreamHealth, current_breaches, end_of_watch, health_line
 from include.plans.journal import record_result, save_plan
 from include.plans.plan import REPLAY, Cancelled, Plan, Prediction
+from include.serve.health import FAILED, RELEASED, StreamHealth, current_breaches, end_of_watch, health_line
 from include.state.process_states import ProcessState
 from include.state.streams import desired_stream, release_stream, request_stream
 
