@@ -28,6 +28,8 @@ class StandIn:
     requests: list[str] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
     answer: tuple[int, bytes] | None = None
+    knows_default: bool = True
+    """Whether it answers with its own level for a subject without one, where a request asks for that."""
 
     def respond(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Return the status and the JSON of an answer."""
@@ -38,7 +40,7 @@ class StandIn:
         if (found := VERSIONS.fullmatch(path)) and method == "POST":
             return 200, {"id": self.add(found[1], body["schema"])}
         if path.startswith("/config"):
-            return (200, {"compatibilityLevel": "BACKWARD"}) if path == "/config" else (404, {"error_code": 40408})
+            return self._level(path)
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def add(self, subject: str, text: str, number: int | None = None, kind: str = "AVRO") -> int:
@@ -55,6 +57,12 @@ class StandIn:
             return 404, {"error_code": 40403, "message": "Schema not found"}
         kind = self.types[number]
         return 200, {"schema": self.schemas[number]} | ({} if kind == "AVRO" else {"schemaType": kind})
+
+    def _level(self, path: str) -> tuple[int, Any]:
+        """Return the level: as Apicurio NONE for a subject without one of its own, unless the default is asked."""
+        if path == "/config" or (self.knows_default and path.endswith("?defaultToGlobal=true")):
+            return 200, {"compatibilityLevel": "BACKWARD"}
+        return (200, {"compatibilityLevel": "NONE"}) if self.knows_default else (404, {"error_code": 40408})
 
     def _latest(self, subject: str) -> tuple[int, Any]:
         ids = self.subjects.get(subject)
@@ -80,7 +88,7 @@ def registry_stand_in() -> Iterator[StandIn]:
             registry.requests.append(f"{method} {path}")
             login = self.headers.get("Authorization", "").removeprefix("Basic ")
             registry.logins.append(base64.b64decode(login).decode())
-            status, found = registry.respond(method, path, body)
+            status, found = registry.respond(method, self.path if path.startswith("/config/") else path, body)
             content = json.dumps(found).encode()
             if registry.answer is not None:
                 status, content = registry.answer

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings, read_password
@@ -93,7 +94,9 @@ class SchemaRegistry:
 
     def compatibility(self, subject: str) -> str:
         """Return the level that a new schema of the subject must keep: its own, else the registry's."""
-        own = self._asked(lambda client: client.get_compatibility(subject))
+        # The client's own method does not ask for the default: Apicurio answers it with NONE.
+        path, query = f"config/{quote(subject, safe='')}", {"defaultToGlobal": "true"}
+        own = self._asked(lambda client: str(client._rest_client.get(path, query)["compatibilityLevel"]))
         return own or self._asked(lambda client: client.get_compatibility()) or "NONE"
 
     def set_compatibility(self, level: str) -> None:

@@ -36,8 +36,14 @@ def test_schema_is_found_by_id_and_as_the_latest_of_its_subject(stand_in: StandI
     assert registry.register("a/b-value", TEXT) == 1
     assert registry.schema(1) == RegisteredSchema(1, "AVRO", TEXT)
     assert registry.latest("a/b-value") == RegisteredSchema(1, "AVRO", TEXT, 1)
-    assert registry.compatibility("a/b-value") == "BACKWARD"
     assert stand_in.requests[0] == "POST /subjects/a%2Fb-value/versions"
+
+
+@pytest.mark.parametrize("knows_default", [True, False])
+def test_level_of_a_subject_without_one_is_the_registry_s(stand_in: StandIn, knows_default: bool) -> None:
+    stand_in.knows_default = knows_default
+    assert SchemaRegistry(stand_in.address).compatibility("a/b-value") == "BACKWARD"
+    assert stand_in.requests[0] == "GET /config/a%2Fb-value"
 
 
 def test_what_the_registry_does_not_know_is_none(stand_in: StandIn) -> None:
