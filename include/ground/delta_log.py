@@ -333,10 +333,6 @@ def file_changes(table: Path, after: int, upto: int, *, rows_only: bool = False)
     return FileChanges(tuple(added), tuple(removed))
 
 
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-
 def add_actions(table: DeltaTable) -> Any:
     """Return an open table's add actions as an Arrow table: `path`, `num_records`, `size_bytes`, `min.<column>`, …"""
     import pyarrow as pa

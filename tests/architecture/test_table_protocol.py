@@ -23,7 +23,6 @@ from include.ground.delta_log import log_versions
 from include.ground.settings import Settings
 from include.read.publication import PublishedTable, published_tables
 from spark_jobs.tables import commit_log, delta_table
-from spark_jobs.tables import commit_log as log_history
 from spark_jobs.tables.commit_log import move_range
 
 # Any of these shuts out a reader (MECHANICS, FACTS): the log then needs a protocol that not all four speak.
@@ -145,7 +144,7 @@ def test_readers_open_kept_versions_after_old_commits_moved(
 ) -> None:
     monkeypatch.setitem(delta_table.PROPERTIES, "delta.checkpointInterval", "5")
     monkeypatch.setattr(commit_log, "SPARSE", 5)
-    monkeypatch.setattr(log_history, "KEPT_COMMITS", 5)
+    monkeypatch.setattr(commit_log, "KEPT_COMMITS", 5)
     monkeypatch.setattr(commit_history, "RANGE", 5)
     history = GrownHistory(Settings(state=tmp_path / "a state"))
     while history.batches < 25:

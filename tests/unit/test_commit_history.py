@@ -44,7 +44,6 @@ from include.state.lease import shared_lock
 from spark_jobs.backends.release import tables_of
 from spark_jobs.stream.upkeep import HISTORY_EVERY, AutomaticHistory
 from spark_jobs.tables import commit_log, delta_table
-from spark_jobs.tables import commit_log as log_history
 from spark_jobs.tables.batches import batch_commit, commit_of
 from spark_jobs.tables.commit_log import (
     LogTail,
@@ -71,7 +70,7 @@ def _small_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_log, "SPARSE", 20)
     monkeypatch.setattr(commit_log, "OPENING", NOW)
     monkeypatch.setattr(commit_history, "RANGE", 10)
-    monkeypatch.setattr(log_history, "KEPT_COMMITS", 15)
+    monkeypatch.setattr(commit_log, "KEPT_COMMITS", 15)
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +153,11 @@ def test_vacuum_leaves_the_history(table: Table) -> None:
 
 def test_young_and_last_commits_stay(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not move_range(table.spec.path, table.version, (), timedelta(hours=1))
-    monkeypatch.setattr(log_history, "KEPT_COMMITS", 28)
+    monkeypatch.setattr(commit_log, "KEPT_COMMITS", 28)
     assert not is_due(table.spec.path, 37)
     assert is_due(table.spec.path, 38)
     assert move_all(table) == 10
-    monkeypatch.setattr(log_history, "KEPT_COMMITS", 27)
+    monkeypatch.setattr(commit_log, "KEPT_COMMITS", 27)
     assert move_all(table) == 30
 
 
@@ -185,7 +184,7 @@ def test_needed_versions_open_until_they_are_not_needed_any_more(table: Table) -
 
 
 def test_nothing_moves_behind_a_damaged_checkpoint(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_history, "KEPT_COMMITS", 28)
+    monkeypatch.setattr(commit_log, "KEPT_COMMITS", 28)
     checkpoint = checkpoint_file(table.spec.path, 19)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     with pytest.raises(Exception, match=r"(?i)parquet|corrupt|footer"):
@@ -193,7 +192,7 @@ def test_nothing_moves_behind_a_damaged_checkpoint(table: Table, monkeypatch: py
     assert log_versions(table.spec.path) == list(range(67))
     checkpoint.unlink()
     assert move_all(table) == 0
-    monkeypatch.setattr(log_history, "KEPT_COMMITS", 15)
+    monkeypatch.setattr(commit_log, "KEPT_COMMITS", 15)
     assert move_all(table) == 30
 
 
