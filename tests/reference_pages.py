@@ -191,7 +191,7 @@ def _kind(annotation: Any) -> str:
         return "mapping"
     if given:
         return " or ".join(dict.fromkeys(_kind(each) for each in given if each is not type(None)))
-    return f"mapping: {_title(annotation).lower()}" if hasattr(annotation, "__pydantic_fields__") else "text"
+    return f"*{_title(annotation).lower()}*" if hasattr(annotation, "__pydantic_fields__") else "text"
 
 
 def _default(value: Any) -> str:
