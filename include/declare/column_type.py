@@ -1,18 +1,23 @@
-"""What a type of a contract's column is: how it is declared, read and compared; `contract_types.py` has the types."""
+"""What a type of a contract's column is: how it is declared, read and compared; `contract_types.py` has the types.
+
+Methods with a parameter `F` build Spark columns and get the module `pyspark.sql.functions`: this package does not
+import Spark. A value comes from `spark_jobs/contract/plain_form.py`, as Java's reader `reads` makes it, or from
+`json_record.py` (a JsonValue).
+"""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Context, Decimal
 from enum import StrEnum
 from math import isfinite, isinf
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, Protocol
 
-from include.declare.yaml_declarations import InvalidValue, shown
+from include.declare.yaml_declarations import InvalidValue, shown, zoned_time
 
 if TYPE_CHECKING:
     from include.declare.contract import Column
@@ -25,6 +30,10 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 SECONDS = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 CLOCK = re.compile(rf"{SECONDS}(?:\.[0-9]{{0,5}}[1-9])?")
+ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
+ZONE = r"(?:Z|[+-]\d\d:\d\d)"
+TEXT, NUMBER, BOOLEAN = "text", "number", "boolean"
+"""Kinds of a JSON value."""
 NOT_EXACT = "two of its values that print alike may differ; declare decimal(p,s)"
 
 
@@ -82,7 +91,9 @@ class ColumnType:
     """One type. The first of the `physical` names is how messages call it.
 
     `formats`: values of `logicalTypeOptions.format` that choose it. `options`: the other keys that it has there.
-    `wider`: the types that hold each of its values. `duckdb`: the type of silver's column in DuckDB.
+    `wider`: the types that hold each of its values. `duckdb`, `spark`: the type of silver's column in each engine.
+    `reads`: how Java's reader of plain records reads it (`READ_AS` of `plain_form.py`). `whole`: the most digits before
+    the point of a plain number; none is larger than the type holds.
     """
 
     name: str
@@ -103,6 +114,38 @@ class ColumnType:
     """Its values are bytes, which JSON has as base64."""
     no_key: str = ""
     """Why it can be neither an identity nor a key of gold; empty when it can."""
+    spark: str = "string"
+    reads: str = "text"
+    whole: int = 0
+
+    @property
+    def plain_pattern(self) -> str | None:
+        """The pattern of a plain text, if the type restricts it."""
+        return None
+
+    def spark_type(self, column: Column) -> str:
+        """Return the name that Spark gives to the type of silver's column."""
+        return self.spark
+
+    def digits(self, column: Column) -> tuple[int, int]:
+        """Return the most digits of a plain number before and after the point."""
+        return self.whole, 0
+
+    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
+        """Return the column's value of what it is in plain form."""
+        return value
+
+    def of_json(self, F: Any, column: Column, value: Any) -> Any:
+        """Return the column's value of a JSON value; null where it has none of its type."""
+        return F.when(value.kind == TEXT, value.text)
+
+    def fault(self, F: Any, column: Column, value: Any) -> Any:
+        """Return why a JSON value that is given is none of the column's type; null where it is one."""
+        return F.when(value.kind != TEXT, "type")
+
+    def shown(self, F: Any, value: Any) -> Any:
+        """Return a value as the text in a reason."""
+        return value.cast("string")
 
     def text(self, column: Digits) -> str:
         """Return the type in words."""
@@ -148,6 +191,23 @@ class ColumnType:
 
 
 @dataclass(frozen=True)
+class BooleanType(ColumnType):
+    """True and false."""
+
+    yaml: tuple[type, ...] = (bool,)
+    abilities: frozenset[Ability] = frozenset({Ability.equal})
+    profile: Profile = Profile.values
+    spark: str = "boolean"
+    reads: str = "boolean"
+
+    def of_json(self, F: Any, column: Column, value: Any) -> Any:
+        return F.when(value.kind == BOOLEAN, value.text.try_cast("boolean"))
+
+    def fault(self, F: Any, column: Column, value: Any) -> Any:
+        return F.when(value.kind != BOOLEAN, "type")
+
+
+@dataclass(frozen=True)
 class IntegerType(ColumnType):
     """Whole numbers of `bits` bits, written as digits: 1.0 and 1e2 are none."""
 
@@ -157,6 +217,19 @@ class IntegerType(ColumnType):
     abilities: frozenset[Ability] = frozenset({Ability.ordered, Ability.measured, Ability.counted, Ability.equal})
     profile: Profile = Profile.range
     comparable: str = "integer"
+    spark: str = "integer"
+    reads: str = "integer"
+    whole: int = 9
+
+    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
+        return value if self.reads == self.spark else value.try_cast(self.spark)
+
+    def of_json(self, F: Any, column: Column, value: Any) -> Any:
+        return F.when(value.kind == NUMBER, value.text.try_cast(self.spark))
+
+    def fault(self, F: Any, column: Column, value: Any) -> Any:
+        whole = (value.kind == NUMBER) & value.text.rlike(r"^-?\d+\z")
+        return F.when(~whole, "type").when(value.text.try_cast(self.spark).isNull(), "out_of_range")
 
     def nearest(self, bound: Any, column: Digits, rounding: str) -> Value | None:
         found = int(Decimal(bound).to_integral_value(rounding))
@@ -175,6 +248,28 @@ class DecimalType(ColumnType):
     options: tuple[str, ...] = ("minimum", "maximum")
     abilities: frozenset[Ability] = frozenset({Ability.ordered, Ability.measured, Ability.counted, Ability.equal})
     profile: Profile = Profile.range
+
+    reads: str = "number"
+
+    def spark_type(self, column: Column) -> str:
+        return self.text(column)
+
+    def digits(self, column: Column) -> tuple[int, int]:
+        return column.precision - column.scale, column.scale
+
+    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
+        return value.try_cast(self.text(column))
+
+    def of_json(self, F: Any, column: Column, value: Any) -> Any:
+        return F.when(value.kind == NUMBER, value.exact.try_cast(self.text(column)))
+
+    def fault(self, F: Any, column: Column, value: Any) -> Any:
+        decimals = F.length(F.regexp_extract(value.exact, r"\.(\d+)\z", 1))
+        return (
+            F.when(value.kind != NUMBER, "type")
+            .when(value.exact.try_cast(self.text(column)).isNull(), "out_of_range")
+            .when(decimals > column.scale, "scale")
+        )
 
     def text(self, column: Digits) -> str:
         return f"decimal({column.precision},{column.scale})"
@@ -210,6 +305,23 @@ class DoubleType(ColumnType):
     abilities: frozenset[Ability] = frozenset({Ability.ordered, Ability.measured})
     profile: Profile = Profile.range
     no_key: str = NOT_EXACT
+    spark: str = "double"
+    reads: str = "number"
+    whole: int = 38
+
+    def digits(self, column: Column) -> tuple[int, int]:
+        return self.whole, self.whole
+
+    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
+        """Return the nearest number to the token. The addition makes 0 of -0: no two equal values print differently."""
+        return value.try_cast(self.spark) + F.lit(0).try_cast(self.spark)
+
+    def of_json(self, F: Any, column: Column, value: Any) -> Any:
+        return F.when(value.kind == NUMBER, self.of_plain(F, column, value.text))
+
+    def fault(self, F: Any, column: Column, value: Any) -> Any:
+        is_infinite = F.abs(value.text.try_cast(self.spark)) == F.lit("Infinity").try_cast(self.spark)
+        return F.when(value.kind != NUMBER, "type").when(is_infinite, "out_of_range")
 
     def typed(self, written: Any, *key: str | int) -> Value:
         return float(written)
@@ -218,6 +330,8 @@ class DoubleType(ColumnType):
 @dataclass(frozen=True)
 class FloatType(DoubleType):
     """Numbers of 32 bits."""
+
+    spark: str = "float"
 
     def typed(self, written: Any, *key: str | int) -> Value:
         """Return the float: a bound that is no float's shortest text would be another bound than the one written."""
@@ -232,16 +346,62 @@ class TimestampType(ColumnType):
     """Moments: ISO 8601 with a zone."""
 
     yaml: tuple[type, ...] = (str, datetime)
+    spark: str = "timestamp"
+    reads: str = "time"
+
+    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
+        return F.timestamp_micros(value)
+
+    def of_json(self, F: Any, column: Column, value: Any) -> Any:
+        is_time = (value.kind == TEXT) & value.text.rlike(f"^{ISO_SECONDS}{ZONE}\\z")
+        return F.when(is_time, value.text.try_cast("timestamp"))
+
+    def fault(self, F: Any, column: Column, value: Any) -> Any:
+        text = value.text
+        # A number of 12 digits or more is a time in milliseconds: read as seconds it lies after the year 5000.
+        is_millis = value.exact.rlike(r"^-?\d{12}|e")
+        return (
+            F.when(value.kind == NUMBER, F.when(is_millis, "out_of_range").otherwise("type"))
+            .when(value.kind != TEXT, "type")
+            .when(text.rlike(f"^{ISO_SECONDS}\\z"), "no_zone")
+            .when(~text.rlike(f"^{ISO_SECONDS}{ZONE}\\z"), "bad_ts")
+            .when(text.rlike(r"^\d{5,6}-"), "out_of_range")
+            .when(text.try_cast("timestamp").isNull(), "bad_ts")
+        )
 
     def typed(self, written: Any, *key: str | int) -> Value:
         return zoned_time(written, *key)
 
 
 @dataclass(frozen=True)
-class DateType(ColumnType):
+class ReadText(ColumnType):
+    """A text that `read` turns into the value; any other text is of a wrong format."""
+
+    def read(self, F: Any, text: Any) -> Any:
+        """Return the value of a text in Spark; null where it has none."""
+        raise NotImplementedError
+
+    def of_json(self, F: Any, column: Column, value: Any) -> Any:
+        return F.when(value.kind == TEXT, self.read(F, value.text))
+
+    def fault(self, F: Any, column: Column, value: Any) -> Any:
+        return F.when(value.kind != TEXT, "type").when(self.read(F, value.text).isNull(), "format")
+
+
+@dataclass(frozen=True)
+class DateType(ReadText):
     """Days, like 2013-01-31, of the years 1 to 9999."""
 
     yaml: tuple[type, ...] = (str, date)
+    spark: str = "date"
+    reads: str = "date"
+
+    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
+        return F.date_from_unix_date(value)
+
+    def read(self, F: Any, text: Any) -> Any:
+        # Python, Arrow and pandas have no year 0.
+        return F.when(text.rlike(r"^\d{4}-\d\d-\d\d\z") & ~text.startswith("0000"), text.try_cast("date"))
 
     def typed(self, written: Any, *key: str | int) -> Value:
         if isinstance(written, date) and not isinstance(written, datetime):
@@ -253,12 +413,22 @@ class DateType(ColumnType):
 
 
 @dataclass(frozen=True)
-class FormedText(ColumnType):
+class FormedText(ReadText):
     """A text of one form, in which no two texts mean the same."""
 
     form: re.Pattern[str] = re.compile("")
     example: str = ""
     yaml: tuple[type, ...] = (str,)
+
+    @property
+    def plain_pattern(self) -> str | None:
+        return f"^{self.form.pattern}$"
+
+    def duckdb_value(self, text: str, kind: str) -> str:
+        return text
+
+    def read(self, F: Any, text: Any) -> Any:
+        return F.when(text.rlike(f"^(?:{self.form.pattern})\\z"), text)
 
     def typed(self, written: Any, *key: str | int) -> Value:
         return str(written) if self.form.fullmatch(written) else _refused(self.example, written, *key)
@@ -271,6 +441,11 @@ class UuidType(FormedText):
     def duckdb_value(self, text: str, kind: str) -> str:
         return f"lower({text})"
 
+    def read(self, F: Any, text: Any) -> Any:
+        hexadecimal = "[0-9A-Fa-f]"
+        form = "-".join(f"{hexadecimal}{{{count}}}" for count in (8, 4, 4, 4, 12))
+        return F.when(text.rlike(f"^{form}\\z"), F.translate(text, "ABCDEF", "abcdef"))
+
 
 @dataclass(frozen=True)
 class TimeType(FormedText):
@@ -281,10 +456,25 @@ class TimeType(FormedText):
         fraction = f"rtrim(substr({text}, 10, 6), '0')"
         return f"left({text}, 8) || case when {fraction} = '' then '' else '.' || {fraction} end"
 
+    def read(self, F: Any, text: Any) -> Any:
+        """Cut what follows microseconds, then the zeros at the end of the fraction."""
+        short = F.when(F.length(text) > 8, F.regexp_replace(F.substring(text, 1, 15), r"\.?0*\z", "")).otherwise(text)
+        return F.when(text.rlike(rf"^{SECONDS}(?:\.\d{{1,9}})?\z"), short)
+
 
 @dataclass(frozen=True)
-class BinaryType(ColumnType):
+class BinaryType(ReadText):
     """Bytes, as base64 with padding (RFC 4648 §4), the only text of these bytes."""
+
+    spark: str = "binary"
+    reads: str = "base64"
+
+    def read(self, F: Any, text: Any) -> Any:
+        value = F.try_to_binary(text, F.lit("base64"))
+        return F.when(F.base64(value) == text, value)
+
+    def shown(self, F: Any, value: Any) -> Any:
+        return F.base64(value)
 
     def duckdb_value(self, text: str, kind: str) -> str:
         return f"try(from_base64({text}))"
@@ -306,16 +496,3 @@ def shortest_float(value: float) -> str:
     """Return the shortest text that is nearest to a number of 32 bits."""
     texts = (f"{value:.{digits}g}" for digits in range(1, 10))
     return next((text for text in texts if rounded_to_float(float(text)) == value), repr(value))
-
-
-def zoned_time(value: object, *key: str | int) -> datetime:
-    """Return an ISO 8601 time with its zone, in UTC; raises InvalidValue when it has no zone, or is none."""
-    try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-        if moment.tzinfo is not None:
-            return moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
-    else:
-        raise InvalidValue(f"must have a zone, like 2013-01-01T00:00:00Z, is {shown(str(value))}", *key)
-    raise InvalidValue(f"must be a time like 2013-01-01T00:00:00Z, is {shown(value)}", *key)

@@ -1,7 +1,6 @@
 """The types that a column of a contract may have: one entry each, with all that is declared, read and compared of it.
 
-Spark's half of each entry is in `spark_jobs/contract/spark_types.py`, by the same name. A type is declared by
-`logicalType`, and `physicalType` or `logicalTypeOptions.format` where a logical type has several.
+A type is declared by `logicalType`, and `physicalType` or `logicalTypeOptions.format` where a logical type has several.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from include.declare.column_type import (
     Ability,
     AvroKind,
     BinaryType,
+    BooleanType,
     ColumnType,
     DateType,
     DecimalType,
@@ -91,6 +91,9 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             (AvroKind.integer,),
             formats=("i64",),
             bits=64,
+            spark="long",
+            reads="long",
+            whole=18,
         ),
         IntegerType(
             "smallint",
@@ -102,6 +105,8 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             formats=("i16",),
             wider=("integer", "bigint"),
             bits=16,
+            spark="short",
+            whole=4,
         ),
         IntegerType(
             "tinyint",
@@ -113,6 +118,8 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             formats=("i8",),
             wider=("smallint", "integer", "bigint"),
             bits=8,
+            spark="byte",
+            whole=2,
         ),
         DecimalType(
             "number",
@@ -167,17 +174,7 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             form=CLOCK,
             example="a time in quotes without zeros at the end of its fraction, like '08:30:00' or '08:30:00.5'",
         ),
-        ColumnType(
-            "boolean",
-            "boolean",
-            ("boolean", "bool"),
-            "BOOLEAN",
-            "boolean",
-            (AvroKind.boolean,),
-            yaml=(bool,),
-            abilities=frozenset({Ability.equal}),
-            profile=Profile.values,
-        ),
+        BooleanType("boolean", "boolean", ("boolean", "bool"), "BOOLEAN", "boolean", (AvroKind.boolean,)),
     )
 }
 """By name. The first entry of a logical type that needs no `physicalType` is its default."""

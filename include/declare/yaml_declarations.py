@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from reprlib import Repr
@@ -325,3 +325,16 @@ def _models(annotation: Any) -> Iterator[Any]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models(argument)
+
+
+def zoned_time(value: object, *key: str | int) -> datetime:
+    """Return an ISO 8601 time with its zone, in UTC; raises InvalidValue when it has no zone, or is none."""
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    else:
+        raise InvalidValue(f"must have a zone, like 2013-01-01T00:00:00Z, is {shown(str(value))}", *key)
+    raise InvalidValue(f"must be a time like 2013-01-01T00:00:00Z, is {shown(value)}", *key)

@@ -124,7 +124,7 @@ final class PlainField implements Serializable {
     private static final int DATE = 5;
     private static final int BASE64 = 6;
 
-    /** Returns the number of a way of reading, as spark_types.py names them. */
+    /** Returns the number of a way of reading, as `READ_AS` of plain_form.py names them. */
     static int code(String name) {
         int code = Arrays.asList(CODES).indexOf(name);
         if (code < 0) {

@@ -21,7 +21,7 @@ MAX_BYTES = 1_048_576
 MAX_DEPTH = 32
 MAX_DIGITS = 1_000
 MOST_DIGITS = 2**31 - 1
-TEXT, NUMBER, BOOLEAN, NULL = "text", "number", "boolean", "null"
+NULL = "null"
 FAULT, DETAIL = "fault", "detail"
 
 
@@ -29,7 +29,7 @@ FAULT, DETAIL = "fault", "detail"
 class JsonValue:
     """The value of one field of a record, as it is written.
 
-    `kind`: TEXT, NUMBER, BOOLEAN, NULL, object or array; null if the field is absent. `text`: of a string its
+    `kind`: text, number, boolean, NULL, object or array; null if the field is absent. `text`: of a string its
     characters, of an object or array the beginning, of anything else its token. `exact`: of a number the same number
     without exponent and needless zeros; one that no decimal can hold as another one that none can hold either.
     """

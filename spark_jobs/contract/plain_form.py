@@ -10,19 +10,39 @@ Any other record takes the general path (json_record.py), with the same verdict 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from include.declare.contract import Column, Contract
 from spark_jobs.contract.java_function import java_function, new_instance
 from spark_jobs.contract.json_record import MAX_BYTES
-from spark_jobs.contract.spark_types import READ_AS, spark_type
 
 PLAIN_RECORD = Path(__file__).with_name("PlainRecord.java")
+READ_AS: Mapping[str, DataType] = {
+    "text": StringType(),
+    "base64": BinaryType(),
+    "integer": IntegerType(),
+    "long": LongType(),
+    "number": StringType(),
+    "time": LongType(),
+    "date": IntegerType(),
+    "boolean": BooleanType(),
+}
+"""What Java's reader makes of a value, by how it reads it: of a number its text, of a time its microseconds."""
 PLAIN_CHARACTER = r'[^"\\\x00-\x1f\x7f]'
 # A pattern of these characters cannot match a quote or a control character, so it cannot exceed its string. A range
 # such as `A-z` has the backslash in it, with which an escape begins: no plain text has one.
@@ -41,11 +61,10 @@ def plain_values(record: Expression, contract: Contract) -> Expression:
     spark = SparkSession.active()
     function = new_instance(spark, PLAIN_RECORD)
     for column in contract.columns:
-        kind, (values, pattern, positions) = spark_type(column), _accepted_texts(column)
+        kind, (values, pattern, positions) = column.kind, _accepted_texts(column)
         texts = (values, pattern, column.max_length, positions)
-        function.add(column.member, kind.code, column.required, *kind.digits(column), *texts)
-    codes = [spark_type(column).code for column in contract.columns]
-    fields = [StructField(_field_name(n), READ_AS[code]) for n, code in enumerate(codes)]
+        function.add(column.member, kind.reads, column.required, *kind.digits(column), *texts)
+    fields = [StructField(_field_name(n), READ_AS[each.kind.reads]) for n, each in enumerate(contract.columns)]
     known = F.octet_length(record) <= MAX_BYTES if contract.columns[0].required else F.lit(False)
     return java_function(spark, function, StructType(fields), F.when(known, record))
 
@@ -53,7 +72,8 @@ def plain_values(record: Expression, contract: Contract) -> Expression:
 def plain_value(values: str, contract: Contract, number: int) -> Expression:
     """Return the typed value of a contract's column of this number, in a column of `plain_values`."""
     column, value = contract.columns[number], F.col(f"{values}.{_field_name(number)}")
-    return spark_type(column).of_plain(column, value)
+    found: Expression = column.kind.of_plain(F, column, value)
+    return found
 
 
 def is_proven_by_plain_form(column: Column, rule: str) -> bool:
@@ -71,7 +91,7 @@ def _accepted_texts(column: Column) -> tuple[list[str] | None, str | None, str |
     """Return what restricts a text of the column: its values, or a pattern, or the characters of each position."""
     if column.values:
         return [value for value in column.values if re.fullmatch(f"{PLAIN_CHARACTER}+", value)], None, None
-    pattern = column.pattern if _is_simple(column) else spark_type(column).pattern
+    pattern = column.pattern if _is_simple(column) else column.kind.plain_pattern
     if not pattern:
         return None, None, None
     positions = _positions(pattern[1:-1])

@@ -30,7 +30,6 @@ from spark_jobs.contract.json_record import DETAIL, FAULT, JsonValue, json_value
 from spark_jobs.contract.literals import literal
 from spark_jobs.contract.payload_texts import UNREAD
 from spark_jobs.contract.plain_form import is_proven_by_plain_form, plain_value, plain_values
-from spark_jobs.contract.spark_types import spark_type
 
 # The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
 FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC)
@@ -51,12 +50,14 @@ class FieldRule:
 
 def column_type(column: Column) -> DataType:
     """Return the Spark type of a contract column."""
-    return spark_type(column).data_type(column)
+    named = {"name": column.name, "type": column.kind.spark_type(column), "nullable": True, "metadata": {}}
+    return StructField.fromJson(named).dataType
 
 
 def typed_value(column: Column, value: JsonValue) -> Expression:
     """Return the column's value of a JSON value; null where it has none of its type."""
-    return spark_type(column).value(column, value)
+    found: Expression = column.kind.of_json(F, column, value)
+    return found
 
 
 def value_rules(column: Column, contract: Contract, arrived: Expression) -> list[FieldRule]:
@@ -92,12 +93,12 @@ def _holds(rule: Rule, columns: Mapping[str, Column]) -> Expression:
 
 
 def _shown(column: Column, value: Expression) -> Expression:
-    return F.substring(spark_type(column).shown(value), 1, 64)
+    return F.substring(column.kind.shown(F, value), 1, 64)
 
 
 def type_fault(column: Column, value: JsonValue) -> Expression:
     """Return why a JSON value is none of the column's type; null where it is one, is null, or is absent."""
-    return F.when(value.is_given, spark_type(column).fault(column, value))
+    return F.when(value.is_given, column.kind.fault(F, column, value))
 
 
 def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tuple[str, Expression]]:
