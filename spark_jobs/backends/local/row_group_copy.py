@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_jobs.contract.java_function import new_instance
-
-SOURCE = Path(__file__).with_name("RowGroupCopy.java")
 PLAIN_INTEGERS = {(f"INT{bits}", f"Int(bitWidth={bits}, isSigned=true)") for bits in (32, 64)}
 
 
@@ -44,10 +43,24 @@ def _columns(file: Path) -> list[tuple[object, ...]]:
 
 def copy_row_groups(spark: SparkSession, files: Sequence[Path], target: Path) -> None:
     """Write the row groups of the files, in order, into one new file. Raises py4j's error when one cannot be read."""
-    java = spark.sparkContext._gateway
-    assert java is not None
-    paths = java.new_array(java.jvm.java.lang.String, len(files))
-    for number, file in enumerate(files):
-        paths[number] = str(file)
+    java: Any = spark._jvm
+    hadoop, path = java.org.apache.parquet.hadoop, java.org.apache.hadoop.fs.Path
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    new_instance(spark, SOURCE).concatenate(configuration, paths, str(target))
+    # `appendFile` makes new options for each file, and parses Hadoop's XML files for them.
+    options = java.org.apache.parquet.HadoopReadOptions.builder(configuration).build()
+
+    def opened(file: Path) -> Any:
+        return hadoop.ParquetFileReader.open(
+            hadoop.util.HadoopInputFile.fromPath(path(str(file)), configuration), options
+        )
+
+    output = hadoop.util.HadoopOutputFile.fromPath(path(str(target)), configuration)
+    sizes = (hadoop.ParquetWriter.DEFAULT_BLOCK_SIZE, hadoop.ParquetWriter.MAX_PADDING_SIZE_DEFAULT)
+    with closing(opened(files[0])) as first:
+        schema = first.getFileMetaData().getSchema()
+    with closing(hadoop.ParquetFileWriter(output, schema, hadoop.ParquetFileWriter.Mode.CREATE, *sizes)) as writer:
+        writer.start()
+        for file in files:
+            with closing(opened(file)) as reader:
+                reader.appendTo(writer)
+        writer.end(java.java.util.HashMap())
