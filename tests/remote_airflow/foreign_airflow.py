@@ -8,9 +8,11 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import tomllib
 import venv
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import Distribution, distribution
@@ -38,7 +40,7 @@ def environment_of_its_own(folder: Path) -> Path:
         for path in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
             if not (own / path).exists():
                 (own / path).symlink_to(Path(str(found.locate_file(path))))
-    (own / "headrace_airflow.pth").write_text(str(PACKAGE))
+    install_package(own, folder / "package")
     python = folder / "bin" / "python"
     command = folder / "bin" / "airflow"
     command.write_text(f'#!/bin/sh\nexec "{python}" -m airflow "$@"\n')
@@ -47,6 +49,16 @@ def environment_of_its_own(folder: Path) -> Path:
     looked = subprocess.run([python, "-I", "-c", looked_for], capture_output=True, text=True, check=True)
     assert looked.stdout.strip() == "[]", f"the environment has packages of Headrace: {looked.stdout}"
     return python
+
+
+def install_package(site_packages: Path, scratch: Path) -> None:
+    """Install the package from a wheel: Airflow finds its plugin, and with it the listener, by the wheel's metadata."""
+    shutil.copytree(PACKAGE, scratch / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    build = f"from setuptools.build_meta import build_wheel; build_wheel({str(scratch)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=scratch / "source", capture_output=True, check=True)
+    (wheel,) = scratch.glob("*.whl")
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(site_packages)
 
 
 def required_distributions(project: Mapping[str, Any]) -> list[Distribution]:
