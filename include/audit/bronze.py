@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.audit.findings import Finding, FindingKind, offset_findings, position_findings
-from include.audit.kafka import Chunk, Topic
+from include.audit.kafka import HEADERS, RECORD, Chunk, Topic
 from include.ground.delta_log import commits
-from include.ground.kafka_columns import HEADERS, RECORD
 from include.ground.record_coordinates import AFTER, BEFORE, CONTENT, FIRST_MS, HEADER, LAST_MS
 from include.read.publication import PublishedTable
 from include.read.published_tables import PublishedVersionGone, commit_ranges, first_unexpired_batch

@@ -1,6 +1,6 @@
 """Kafka by a consumer of the audit's own: `read_committed`, explicit offsets, no group, no commits (adr-0002).
 
-A JVM of its own reads a partition into columns (`ground/kafka_columns.py`). The chunks of a partition cover
+A JVM reads a partition into a temporary file of columns, which is mapped and deleted. The chunks of a partition cover
 the requested offsets without a gap; each holds every committed record of its range. Offsets without a record
 (transaction markers, aborted or compacted records) are legal.
 """
@@ -20,8 +20,10 @@ from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import Any, cast
+from uuid import uuid4
 
 import polars as pl
+import pyarrow as pa
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -29,19 +31,31 @@ from include.ground.errors import Transient
 from include.ground.java import find_java
 from include.ground.kafka import log_end_offsets, log_start_offsets, topic_id
 from include.ground.kafka_address import source_options
-from include.ground.kafka_columns import CLASS, SOURCE, PartitionReader
 from include.ground.processes import ended_how
 
+SOURCE = Path(__file__).with_name("KafkaRecords.java")
+CLASS = "headrace.KafkaRecords"
 BROKERS_JARS = ("kafka-clients", "lz4-java", "snappy-java", "zstd-jni", "slf4j-api")
 """Kafka's client of another version than the one that Spark uses, and what it needs to decompress."""
-SPARKS_JARS = (
-    *("janino", "commons-compiler", "arrow-vector", "arrow-format", "arrow-memory-core", "arrow-memory-netty"),
-    *("arrow-memory-netty-buffer-patch", "netty-buffer", "netty-common", "flatbuffers-java"),
-    *("jackson-core", "jackson-databind", "jackson-annotations", "jackson-datatype-jsr310", "py4j"),
-)
-"""A compiler for SOURCE, since the installed Java may have none; Arrow and what it needs; what carries the calls."""
-JVM_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "--add-opens=java.base/java.nio=ALL-UNNAMED")
+SPARKS_JARS = ("janino", "commons-compiler", "py4j")
+"""A compiler for SOURCE, since the installed Java may have none, and what carries the calls."""
+JVM_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC")
 """Two readers hold a read each, in arrays of twice its size, and Kafka's answers."""
+BYTES = "org.apache.kafka.common.serialization.ByteBufferDeserializer"
+"""The client makes no array of its own of each key and value."""
+POLLED = 1_000
+"""Records of one poll. 10,000 leave the processor's cache before they are copied: reading takes half as long again."""
+OPTIONS = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "none",
+    "max.poll.records": str(POLLED),
+    "fetch.max.bytes": str(8 << 20),
+    "max.partition.fetch.bytes": str(8 << 20),
+    "key.deserializer": BYTES,
+    "value.deserializer": BYTES,
+}
+ALIGNED = 8
 END_SECONDS = 5.0
 """The connection breaks before the process is gone: how long its end is waited for."""
 QUIET = logging.NullHandler()
@@ -163,6 +177,26 @@ def _compiled(gateway: Any) -> Any:
     return compiler.getClassLoader().loadClass(CLASS)
 
 
+@dataclass(frozen=True)
+class PartitionReader:
+    """Reads a partition's committed records in turn, by way of files in a folder."""
+
+    java: Any
+    folder: Path
+
+    def read(self, end: int, most_records: int, most_bytes: int) -> tuple[int, pl.DataFrame]:
+        """Return the next records below `end`, and the offset before which all are read.
+
+        There may be fewer, or none, while Kafka has not answered.
+        """
+        file = self.folder / uuid4().hex
+        position, *sizes = map(int, self.java.read(str(file), end, most_records, most_bytes).split())
+        with pa.memory_map(str(file)) as mapped:
+            content = mapped.read_buffer()
+        file.unlink()
+        return position, _frame(content, *sizes)
+
+
 @contextmanager
 def partition_reader(jars: Path, bootstrap: str, topic: str, partition: int, start: int) -> Iterator[PartitionReader]:
     """Yield a reader of the records from offset `start` on. Raises KafkaReadFailed."""
@@ -170,17 +204,65 @@ def partition_reader(jars: Path, bootstrap: str, topic: str, partition: int, sta
     address = {name.removeprefix("kafka."): value for name, value in source_options(bootstrap).items()}
     with JVM.reader(jars) as reader:
         try:
-            reader.open(address, topic, partition, start)
+            reader.java.open({**address, **OPTIONS}, topic, partition, start)
             yield reader
         finally:
             with suppress(Py4JError):
                 reader.java.close()
 
 
+class _Columns:
+    def __init__(self, content: pa.Buffer) -> None:
+        self._content, self._at = content, 0
+
+    def _next(self, size: int) -> pa.Buffer:
+        found = self._content.slice(self._at, size)
+        self._at += -(-size // ALIGNED) * ALIGNED
+        return found
+
+    def numbers(self, kind: pa.DataType, count: int) -> pa.Array:
+        return pa.Array.from_buffers(kind, count, [None, self._next(count * kind.bit_width // 8)])
+
+    def texts(self, kind: pa.DataType, count: int, size: int) -> pa.Array:
+        valid, ends = self._next(-(-count // 8)), self._next(4 * (count + 1))
+        return pa.Array.from_buffers(kind, count, [valid, ends, self._next(size)])
+
+
+def _frame(
+    content: pa.Buffer, count: int, keys: int, values: int, headers: int, header_keys: int, header_values: int
+) -> pl.DataFrame:
+    columns = _Columns(content)
+    offsets, timestamps = columns.numbers(pa.int64(), count), columns.numbers(pa.int64(), count)
+    types, ends = columns.numbers(pa.int32(), count), columns.numbers(pa.int32(), count + 1)
+    key, value = columns.texts(pa.binary(), count, keys), columns.texts(pa.binary(), count, values)
+    of_header = columns.texts(pa.string(), headers, header_keys), columns.texts(pa.binary(), headers, header_values)
+    listed = pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(list(of_header), ["key", "value"]))
+    table = pa.table(
+        {
+            "offset": offsets,
+            "timestamp": timestamps,
+            "timestamp_type": types,
+            "key": key,
+            "value": value,
+            "headers": listed,
+        }
+    )
+    return pl.DataFrame(pl.from_arrow(table))
+
+
 CHUNK_RECORDS = 200_000
 CHUNK_BYTES = 64 * 1024 * 1024
 READ_BYTES = 16 * 1024 * 1024
 READ_TIMEOUT = 30.0
+HEADERS = pl.List(pl.Struct({"key": pl.String, "value": pl.Binary}))
+RECORD: dict[str, pl.DataType] = {
+    "offset": pl.Int64(),
+    "timestamp": pl.Int64(),
+    "timestamp_type": pl.Int32(),
+    "key": pl.Binary(),
+    "value": pl.Binary(),
+    "headers": HEADERS,
+}
 
 
 class AuditUnavailable(Transient):
@@ -195,7 +277,8 @@ class AuditUnavailable(Transient):
 class Chunk:
     """All committed records that Kafka has in [start, end) of a partition, ascending.
 
-    `records` has the columns of RECORD.
+    `records` has the columns of RECORD: timestamp in milliseconds; timestamp_type as in Spark (0 set by
+    the producer, 1 by the broker).
     """
 
     partition: int

@@ -22,10 +22,9 @@ from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.read.rejected_records import Position
 from spark_jobs.contract.warning_counts import Counts
-from spark_jobs.layers.bronze import BronzeBatch
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
-from spark_jobs.layers.kafka_records import ArrowRecords, KafkaRecords
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table

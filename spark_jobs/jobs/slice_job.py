@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from uuid import uuid4
@@ -36,7 +38,7 @@ from include.state.release_files import PlanBuild, plan_build_file, planned_slic
 from include.state.run_files import bootstrap_servers
 from spark_jobs.backends.backend import Sql
 from spark_jobs.backends.local.arrow_files import read_arrow, rows_in_folder
-from spark_jobs.backends.local.bronze import arrow_files
+from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.backends.release import Release, pinned_release
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.history.rebuild_derived import DerivedSlice, published_sources, rebuild_derived
@@ -46,7 +48,6 @@ from spark_jobs.jobs.bounded_job import report, run_reading_job
 from spark_jobs.layers.bronze import RENAMED, complete_source_options
 from spark_jobs.layers.derived import open_source
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
-from spark_jobs.layers.kafka_records import records_in
 from spark_jobs.layers.silver_tables import first_unexpired_batch
 from spark_jobs.stream.pacing import BatchLimit, newest_files, size_in_bronze
 from spark_jobs.tables.data_files import write_parquet
@@ -223,12 +224,12 @@ def write_kafka_records(
     schema = to_arrow_schema(bronze.spec.data_schema, timezone="UTC")
     options = complete_source_options(settings, bootstrap_servers(settings), {}, {})
     folder.mkdir(parents=True)
-    for number, ranges in enumerate(_pieces(requested.spans, limit.apply())):
-        records = records_in(release.writer.spark, topic, options, ranges)
-        for part, file in enumerate(arrow_files(records, folder)):
-            rows = _placed(read_arrow([file]).rename_columns(RENAMED), offsets).select(schema.names).cast(schema)
-            write_parquet(rows.to_batches(), schema, folder / f"{number}-{part}.parquet", bronze.spec.writing)
-            file.unlink()
+    with closing(KafkaRanges(release.writer.spark, topic, options, threading.Event())) as reader:
+        for number, ranges in enumerate(_pieces(requested.spans, limit.apply())):
+            for part, file in enumerate(reader.write(ranges, folder)):
+                rows = _placed(read_arrow([file]).rename_columns(RENAMED), offsets).select(schema.names).cast(schema)
+                write_parquet(rows.to_batches(), schema, folder / f"{number}-{part}.parquet", bronze.spec.writing)
+                file.unlink()
 
 
 def _pieces(spans: Sequence[Span], most: int) -> Iterator[dict[int, tuple[int, int]]]:

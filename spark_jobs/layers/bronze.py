@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -117,8 +118,23 @@ OVERFLOW = "long overflow"
 """What Spark's Kafka source says about a time that has no microseconds."""
 
 
+ArrowRecords = Callable[[Path], list[Path]]
+"""Adds records to a folder as Arrow files with the columns of Spark's Kafka source; returns these files."""
+
+
 RENAMED = {"timestampType": "timestamp_type"}
 """Columns of the Kafka source that have another name in bronze."""
+
+
+@dataclass(frozen=True)
+class KafkaRecords:
+    """The records of a batch: `rows` are read by executors with Spark's source, or `here` in this process.
+
+    Spark's source fails on a time that is not in milliseconds, and gives times before 1582 another number.
+    """
+
+    rows: DataFrame
+    here: ArrowRecords
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Ingest: the streaming query from Kafka to bronze (docs/architecture.md §4, step 3).
 
-The query plans each batch, and Spark's source reads its records. Batch N holds the records of the offsets in the
-checkpoint's `offsets/N`, once, and of the topic whose id is in its commit. After a crash Spark plans batch N again with
-the same offsets; bronze skips it if it is committed. No record is parsed here.
+The query plans each batch; `kafka_ranges.py` reads its records, on a cluster Spark's source. Batch N holds the records
+of the offsets in the checkpoint's `offsets/N`, once, and of the topic whose id is in its commit. After a crash Spark
+plans batch N again with the same offsets; bronze skips it if it is committed. No record is parsed here.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from include.ground.paths import checkpoint_path, reading_lock_path
 from include.ground.settings import Settings
 from include.state.lease import is_free
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.backends.release import chosen_backend, least_ahead
 from spark_jobs.layers.bronze import (
     BronzeBatch,
     IdleSet,
+    KafkaRecords,
     commit_quiet_batch,
     complete_source_options,
     fetch_options,
 )
-from spark_jobs.layers.kafka_records import KafkaRecords, read_here
 from spark_jobs.stream.pacing import (
     FULL,
     BatchLimit,
@@ -131,8 +132,8 @@ class Ingest:
     failure: Exception | None = None
     pacing: BronzePacing | None = None
     """None: refine does not run, and no batch waits."""
-    options: Mapping[str, str] = field(default_factory=dict, init=False)
-    """Of the query's source."""
+    reader: KafkaRanges | None = field(default=None, init=False)
+    """On a cluster it reads only what Spark's source cannot."""
     limit: BatchLimit = field(init=False)
     quiet: QuietPartitions = field(default_factory=QuietPartitions)
     idle: IdleSet = IdleSet()
@@ -180,12 +181,24 @@ class Ingest:
         self.spark.sparkContext.setLogLevel("WARN")
         if self.last_batch < 0:
             self._measure_first(bootstrap)
-        self.options = self._source_options(bootstrap)
-        reader = self.spark.readStream.format("kafka").options(**self.options)
+        options = self._source_options(bootstrap)
+        self._open_reader(options)
+        reader = self.spark.readStream.format("kafka").options(**options)
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
         checkpoint = str(self._checkpoint())
         interval = f"{int(min(POLL_SECONDS, self.settings.trigger_seconds) * 1000)} milliseconds"
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=interval).start()
+
+    def _open_reader(self, options: Mapping[str, str]) -> None:
+        """End the consumers of an earlier query."""
+        self.close()
+        self.reader = KafkaRanges(self.spark, self.generation.topic, options, self.stop)
+
+    def close(self) -> None:
+        """End the consumers."""
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.close()
 
     def _measure_first(self, bootstrap: str) -> None:
         """Measure records of earlier processes, or the records with which the first batch begins.
@@ -231,9 +244,7 @@ class Ingest:
                 self.reading = batch.offsets
                 self._sync_plan(number)
                 is_repeated = self.bronze.committed(batch.app_id) >= number
-                here = partial(read_here, self.spark, self.generation.topic, self.options, batch.offsets)
-                found = KafkaRecords(records, here)
-                files = self.backend.ingest(self.bronze, found, batch, self._refuse_replaced_topic)
+                files = self.backend.ingest(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
                 if is_repeated:
                     self._follow_bronze(files)
                 else:
@@ -287,6 +298,11 @@ class Ingest:
         finally:
             self._committing.release()
         return True
+
+    def _rows(self, records: DataFrame, batch: BronzeBatch) -> KafkaRecords:
+        """Return the rows of a batch; the query's frame is not executed where this process reads Kafka itself."""
+        assert self.reader is not None
+        return KafkaRecords(records, partial(self.reader.write, batch.offsets))
 
     def wait_for_next(self, number: int, begun: float) -> None:
         """Return when the batch after `number`, which was begun at `begun`, is to be planned, or at once in a drain."""

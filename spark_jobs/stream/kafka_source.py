@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.declare.dataset import Dataset, released_dataset, snapshot_dataset
@@ -100,8 +98,7 @@ class LedgerProjection:
 
 MAX_FAILURES = 6
 """Failures in a row after the same batch."""
-DRAIN_SECONDS = 10.0
-"""How long a drain waits for a running batch. It ends the job of a longer one, and the batch stays planned."""
+DRAIN_SECONDS = 50.0
 
 
 class IngestFailed(Terminal):
@@ -155,6 +152,7 @@ class IngestSupervisor:
     def drain(self) -> None:
         """End the query at a batch boundary: a running batch is committed, a planned one stays planned."""
         if self.has_ended:
+            self.ingest.close()
             return
         self.ingest.mute()
         end = time.monotonic() + DRAIN_SECONDS
@@ -164,14 +162,17 @@ class IngestSupervisor:
                 break
             time.sleep(0.05)
         self.query.stop()
+        self.ingest.close()
         error = self.query.exception()
-        # Without a broker the last batch stays planned, like one whose job the drain ends.
-        expected = isinstance(self.ingest.failure, (Transient, BatchLimitChanged, Py4JJavaError, PySparkException))
+        # Without a broker the last batch stays planned, like one that the drain interrupts.
+        expected = isinstance(self.ingest.failure, (Transient, BatchLimitChanged))
         if error is not None and DRAINED not in str(error) and not expected:
             raise error
 
     def _note_end(self) -> None:
         self.has_ended, batch = True, self.ingest.last_batch
+        # The pause, or the broker's outage, may be long.
+        self.ingest.close()
         error = self.ingest.failure or self.query.exception()
         if isinstance(error, Terminal) and not isinstance(error, TopicMissing):
             raise error

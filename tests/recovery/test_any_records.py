@@ -9,8 +9,9 @@ import json
 import os
 import random
 import signal
+import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,9 +36,9 @@ from include.ground.kafka import log_end_offsets, record_reader, topic_id
 from include.ground.settings import Settings
 from include.read.published_tables import batch_offsets
 from include.state.run_files import bootstrap_servers
+from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.jobs.slice_job import write_kafka_records
-from spark_jobs.layers.bronze import complete_source_options
-from spark_jobs.layers.kafka_records import KafkaRecords, read_here, records_in
+from spark_jobs.layers.bronze import KafkaRecords, complete_source_options
 from spark_jobs.stream.preflight import last_records
 
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "1"))
@@ -64,21 +65,23 @@ class Scene:
     def take(self, batches: int) -> None:
         """Read what is new in the topic, in some batches, and refine each run of them."""
         options = complete_source_options(self.settings, self.bootstrap, {}, {})
+        reader = KafkaRanges(self.release.spark, DATASET, options, threading.Event())
         ends = log_end_offsets(self.bootstrap, DATASET)
         first = self.release.batches
         for left in reversed(range(batches)):
             until = {p: end if left == 0 else self._some(self.release.ends[p], end) for p, end in ends.items()}
-            number = self._take_batch(options, until)
+            number = self._take_batch(reader, until)
             if left == 0 or self.chance.random() < 0.5:
                 self.release.refine(first, number)
                 first = number + 1
+        reader.close()
 
     def _some(self, start: int, end: int) -> int:
         return self.chance.randint(start, end)
 
-    def _take_batch(self, options: Mapping[str, str], until: dict[int, int]) -> int:
+    def _take_batch(self, reader: KafkaRanges, until: dict[int, int]) -> int:
         ranges = {p: (self.release.ends[p], until[p]) for p in until}
-        return self.release.commit(records_in(self.release.spark, DATASET, options, ranges), until)
+        return self.release.commit(partial(reader.write, ranges), until)
 
     def audit(self, **scope: Any) -> list[str]:
         opened = partial(open_topic, self.bootstrap, jars=self.settings.jars)
@@ -131,29 +134,32 @@ ON_A_CLUSTER = {
 }
 
 
-@pytest.mark.parametrize("backend", ["local", "spark"])
 @pytest.mark.parametrize("unit", ON_A_CLUSTER)
 def test_batch_that_sparks_source_cannot_hold_is_read_by_the_driver(
-    spark: SparkSession, broker_settings: Settings, unit: str, backend: str
+    spark: SparkSession, broker_settings: Settings, unit: str
 ) -> None:
     time, is_held = ON_A_CLUSTER[unit]
-    name = f"{backend}_{abs(time)}"
-    scene = new_scene(spark, broker_settings.model_copy(update={"backend": backend}), name)
+    name = f"cluster_{abs(time)}"
+    scene = new_scene(spark, broker_settings.model_copy(update={"backend": "spark"}), name)
     records = [AnyRecord(partition, at, b"k", b"v") for partition in range(PARTITIONS) for at in (NOW_MS, time)]
     scene.sent = send(scene.bootstrap, name, scene.chance, records)
     ends = log_end_offsets(scene.bootstrap, name)
     ranges, read = {partition: (0, end) for partition, end in ends.items()}, list[Path]()
     options = complete_source_options(scene.settings, scene.bootstrap, {}, {})
+    with closing(KafkaRanges(spark, name, options, threading.Event())) as reader:
 
-    def here(folder: Path) -> list[Path]:
-        read.append(folder)
-        return read_here(spark, name, options, ranges, folder)
+        def here(folder: Path) -> list[Path]:
+            read.append(folder)
+            return reader.write(ranges, folder)
 
-    found = KafkaRecords(records_in(spark, name, options, ranges).rows, here)
-    scene.release.commit(found, ends)
+        chosen = {"subscribe": name, "startingOffsets": "earliest"}
+        source = complete_source_options(scene.settings, scene.bootstrap, chosen, {})
+        source.pop("minOffsetsPerTrigger", None)
+        frame = spark.read.format("kafka").options(**source).load()
+        scene.release.commit(KafkaRecords(frame, here), ends)
     assert bool(read) != is_held
-    stored = DeltaTable(str(scene.release.bronze.spec.path)).to_pyarrow_table()
-    rows = pl.DataFrame(pl.from_arrow(stored)).with_columns(pl.col("timestamp").dt.timestamp("us"))
+    found = DeltaTable(str(scene.release.bronze.spec.path)).to_pyarrow_table()
+    rows = pl.DataFrame(pl.from_arrow(found)).with_columns(pl.col("timestamp").dt.timestamp("us"))
     assert {(row["partition"], row["offset"]): content_of(row) for row in rows.iter_rows(named=True)} == {
         place: expected_content(record) for place, record in scene.sent.items()
     }

@@ -11,8 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from transactional_records import send_transactions
 
 from include.audit import kafka
-from include.audit.kafka import AuditUnavailable, Chunk, read_chunks
-from include.ground.kafka_columns import RECORD
+from include.audit.kafka import RECORD, AuditUnavailable, Chunk, read_chunks
 from include.ground.settings import Settings
 from include.state.run_files import bootstrap_servers
 

@@ -15,12 +15,11 @@ from small_warehouse import NOON, SALES_CONTRACT, SmallWarehouse, bronze_metadat
 
 from include.audit.balance import DatasetAudit, PartitionBalance
 from include.audit.gold import unchecked_error
-from include.audit.kafka import AuditUnavailable, Chunk, Topic
+from include.audit.kafka import RECORD, AuditUnavailable, Chunk, Topic
 from include.audit.run import audit_dataset, audited_datasets
 from include.declare.dataset import DatasetUnknown, ReleaseStart, snapshot_dataset
 from include.ground.durable_files import name_by_checksum
 from include.ground.kafka import BrokerUnreachable, TopicMissing
-from include.ground.kafka_columns import RECORD
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 

@@ -20,8 +20,7 @@ from include.audit.bronze import (
     topic_findings,
 )
 from include.audit.findings import Finding, FindingKind, merge_findings
-from include.audit.kafka import Chunk, Topic
-from include.ground.kafka_columns import RECORD
+from include.audit.kafka import RECORD, Chunk, Topic
 from include.ground.record_coordinates import AFTER, BEFORE, FIRST_MS
 from include.ground.record_coordinates import HEADER as NUMBER
 

@@ -29,10 +29,9 @@ from spark_jobs.backends.local.runs import (
 )
 from spark_jobs.backends.local.tables import LocalTables, local_tables
 from spark_jobs.backends.local.validation import begin_full_validation, validate_files
-from spark_jobs.layers.bronze import BronzeBatch
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate, commit_merged
-from spark_jobs.layers.kafka_records import ArrowRecords, KafkaRecords
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table

@@ -1,7 +1,6 @@
-"""Bronze's files of one batch: Parquet from Arrow files, which Spark's tasks write (layers/adr-0016).
+"""Bronze's files of one batch: Parquet from Arrow files, which threads of this process write (adr-0016, adr-0018).
 
-The Arrow files are in a folder of this process, which the next one removes after a crash. A batch that Spark's source
-cannot hold is read by this process (layers/adr-0019).
+The Arrow files are in a folder of this process, which the next one removes after a crash.
 """
 
 from __future__ import annotations
@@ -13,24 +12,19 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.ground.record_coordinates import AFTER, FIRST_DATE, LAST_DATE
+from include.ground.record_coordinates import FIRST_DATE, LAST_DATE
 from spark_jobs.backends.local.arrow_files import read_arrow, write_arrow
 from spark_jobs.backends.local.prepared_query import ScratchFolder
 from spark_jobs.layers.bronze import (
-    GREGORIAN,
-    OVERFLOW,
     RENAMED,
+    ArrowRecords,
     BronzeBatch,
+    KafkaRecords,
     commit_batch,
-    micros,
 )
-from spark_jobs.layers.kafka_records import ArrowRecords, KafkaRecords
 from spark_jobs.tables.data_files import DataFile, write_parquet
 from spark_jobs.tables.delta_table import Table
 
@@ -46,32 +40,10 @@ def commit_bronze(
 
 
 def _written_files(table: Table, records: DataFrame | ArrowRecords | KafkaRecords, number: int) -> list[DataFile]:
-    if isinstance(records, DataFrame):
-        records = partial(write_arrow, records)
-    elif isinstance(records, KafkaRecords):
-        records = partial(arrow_files, records)
-    return write_bronze(table, records, number, f"b{number:08d}", _arriving(table.spec.path).path)
-
-
-def arrow_files(records: KafkaRecords, folder: Path) -> list[Path]:
-    """Add the records to a folder as Spark's source reads them, unless some have a time that it does not give."""
-    try:
-        files = write_arrow(records.rows, folder)
-    except (Py4JJavaError, PySparkException) as error:
-        if OVERFLOW not in str(error):
-            raise
-        return records.here(folder)
-    if all(_has_kafka_times(file) for file in files):
-        return files
-    for file in files:
-        file.unlink()
-    return records.here(folder)
-
-
-def _has_kafka_times(file: Path) -> bool:
-    """Return whether all times of a file of Spark's are Kafka's own."""
-    bounds = pc.min_max(read_arrow([file], ["timestamp"])["timestamp"].cast(pa.int64())).as_py()
-    return bool(micros(GREGORIAN) <= bounds["min"] and bounds["max"] < AFTER)
+    arriving = records.here if isinstance(records, KafkaRecords) else records
+    if isinstance(arriving, DataFrame):
+        arriving = partial(write_arrow, arriving)
+    return write_bronze(table, arriving, number, f"b{number:08d}", _arriving(table.spec.path).path)
 
 
 @cache

@@ -21,12 +21,13 @@ from spark_jobs.layers.bronze import (
     KAFKA_COLUMNS,
     OVERFLOW,
     RENAMED,
+    ArrowRecords,
     BronzeBatch,
+    KafkaRecords,
     batch_metadata,
     bronze_date,
     validate_ranges,
 )
-from spark_jobs.layers.kafka_records import ArrowRecords, KafkaRecords
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.tables.data_files import Bound, DataFile
 from spark_jobs.tables.failpoints import Step, pass_step

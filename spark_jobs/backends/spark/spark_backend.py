@@ -26,10 +26,9 @@ from spark_jobs.backends.spark.merge import merge, replace_grains
 from spark_jobs.backends.spark.spark_table import STALE, SparkTable, own
 from spark_jobs.backends.spark.sql import SparkSql
 from spark_jobs.backends.spark.validate import validate
-from spark_jobs.layers.bronze import SCHEMA, BronzeBatch
+from spark_jobs.layers.bronze import SCHEMA, ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
-from spark_jobs.layers.kafka_records import ArrowRecords, KafkaRecords
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables, files_at
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec, bounds_of
 from spark_jobs.tables.delta_table import BATCH, RowsUnaccounted, Table
