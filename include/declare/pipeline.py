@@ -1,7 +1,7 @@
 """The pipeline of a dataset: topic, event time, identity, and the gold tables as declared.
 
 The values are the schema of `pipeline.yaml`: pydantic validates keys and
-types; `pipeline_checks.py` checks what the values mean.
+types, and functions here check what the values mean.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def take_file_lease(path: Path, owned: str, now: datetime) -> FileLease:
 
 
 def _locked(descriptor: int) -> bool:
-    """Take the lock; a runner that tests whether it is free (`file_locks.is_free`) holds it for a moment."""
+    """Take the lock; a runner that tests whether it is free (`is_free`) holds it for a moment."""
     for _ in range(TRIES):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """Rebuild of gold grains from silver, for every kind of table: for slices and for patches.
 
 A grain is a window and keys, or (latest) the keys. All silver rows of a grain are read; of sessions, whose grain is the
-keys, those in reach of the slice (`session_reach.py`).
+keys, those in reach of the slice (`gold_windows.py`).
 """
 
 from __future__ import annotations
