@@ -55,8 +55,8 @@ def main(pipe: Connection) -> None:
     os.chdir("/")
     for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(kind, (0, 0))
-    pipe.send_bytes(READY)
-    with suppress(EOFError):
+    with suppress(EOFError, ConnectionError):
+        pipe.send_bytes(READY)
         while True:
             _answer(pipe, json.loads(pipe.recv_bytes()))
 

@@ -143,9 +143,9 @@ def test_derived_dataset_over_a_widened_source_is_named_and_released_with_it(sit
     declare(site, BIGINT, "1.1.0")
 
     held = site.run(site.plan("taps"), Stage.COMPARED)
-    with pytest.raises(DependantsBreak, match=r"most would become bigint, is int: .* cast\(… as bigint\)") as refused:
+    with pytest.raises(DependantsBreak, match=r"most would become bigint, is int: .* cast\(… as bigint\)") as broken:
         site.run(held)
-    assert "--with taps_hours" in refused.value.remedy
+    assert "--with taps_hours" in broken.value.remedy
     cancel(site.settings, held, "ann")
 
     with refused("member-refused", match="published already"):

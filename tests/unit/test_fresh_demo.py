@@ -10,6 +10,6 @@ from include.ground import paths
 
 
 def test_every_folder_of_the_state_is_removed_by_a_fresh_demo() -> None:
-    named = set(re.findall(r'settings\.state / "(\w+)"', inspect.getsource(paths)))
+    named = set(re.findall(r'_path\("(\w+)(?=[/"])', inspect.getsource(paths)))
     assert {"warehouse", "spill", "removed"} <= named
     assert named - set(STATE_FOLDERS) == set()

@@ -40,7 +40,6 @@ def test_package_has_one_version_in_all_groups() -> None:
     ("group", "package", "version"),
     [
         ("runtime", "pyspark", r"4\.2\.0"),
-        ("airflow", "pyspark-client", r"4\.2\.0"),
         ("runtime", "delta-spark", r"4\.4\.\d+"),
         ("runtime", "pandas", r"2\.\d+\.\d+"),
         ("runtime", "confluent-kafka", r"2\.16\.\d+"),

@@ -349,7 +349,7 @@ def row_projection(
     """Return the projection that `query` makes of rows of a schema; None if it does anything else, or calls Python."""
     frame = query(spark.createDataFrame(spark.sparkContext.emptyRDD(), schema))
     plan, projects = frame._jdf.queryExecution().optimizedPlan(), list[Any]()
-    while _name(plan) == "Project" and plan.deterministic() and plan.subqueries().isEmpty():
+    while _name(plan) == "Project" and plan.deterministic() and plan.subqueries().size() == 0:
         projects.insert(0, plan)
         plan = plan.child()
     if _name(plan) != "LogicalRDD":
