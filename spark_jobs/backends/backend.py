@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
 from include.ground.errors import Terminal
-from include.ground.settings import Settings
 from include.read.rejected_records import Position
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
@@ -219,7 +218,7 @@ class Backend(Protocol):
         `validate_source` is called when the records are read; its error prevents the commit. Raises RowsUnaccounted.
         """
 
-    def begin_opening(self, settings: Settings, dataset: Dataset) -> Callable[[SilverTables], None]:
+    def begin_opening(self, dataset: Dataset) -> Callable[[SilverTables], None]:
         """Begin what takes long when a release is opened; the function gives it to the opened tables."""
 
     def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> SilverTables:

@@ -61,8 +61,6 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
     """
     dataset = replace(dataset, contract=replace(dataset.contract, format=PayloadFormat.name))
     lines = {n: line for n, line in enumerate(sample.read_bytes().splitlines()) if line.strip()}
-    # A sample is small, and its tables have no other owner.
-    settings = settings.model_copy(update={"backend": "local"})
     bronze = Table(bronze_spec(settings, dataset.name))
     release = open_release(spark, settings, dataset, bronze)
     facts = {
@@ -130,6 +128,8 @@ def main(arguments: Sequence[str]) -> int:
     name, *samples = arguments
 
     def work(settings: Settings) -> bool:
+        # A sample is small, and its tables have no other owner: no cluster takes part.
+        settings = settings.model_copy(update={"spark_master": "", "backend": "local"})
         dataset = declared_dataset(settings, name)
         spark = open_session(settings, f"headrace try {name}")
         for number, sample in enumerate(samples):

@@ -359,7 +359,7 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
     try:
         take_over_tables(release_paths(settings, dataset), lease.epoch, leases_expire=bool(settings.lease_url))
         # One thread plans all that a release needs to open, for seconds; this is built by another meanwhile.
-        finish_opening = chosen_backend(spark, settings).begin_opening(settings, dataset)
+        finish_opening = chosen_backend(spark, settings).begin_opening(dataset)
         release = open_release(spark, settings, dataset, bronze)
         finish_opening(release.writer)
         if settings.is_power_safe:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from include.declare.derived_dataset import DerivedDataset, released_derived, snapshot_derived
 from include.ground.app_ids import plan_app_id, release_app_id
 from include.ground.delta_log import LOG, FileChanges, transaction_version
-from include.ground.errors import Terminal
+from include.ground.errors import Refused
 from include.ground.paths import derived_run_path, gold_path, reading_lock_path, release_path, warehouse
 from include.ground.settings import Settings
 from include.plans.dependants import Versions, awaited_moves, can_come, readable_versions, refuse_lacking
@@ -275,7 +275,8 @@ class DerivedRelease(Owned):
         return self.derived.release
 
     def compactable(self) -> Iterator[CompactedTable]:
-        return (compacted_gold(each.target, each.grain, self.batch) for each in self.tables)
+        batch = self.batch
+        yield from (compacted_gold(each.target, each.grain, batch) for each in self.tables)
 
     def retained(self) -> RetainedTables:
         """Return the tables that are open, so that deletion opens none."""
@@ -297,7 +298,7 @@ class DerivedRelease(Owned):
     def rebuild_identities(self) -> Mapping[str, Any]:
         """Refuse: no rows of it are found by an identity."""
         what = f"{self.dataset} is derived: it executes no {RequestKind.REBUILD_IDENTITIES} request; nothing was done"
-        raise Terminal(what, "headrace status")
+        raise Refused(what, "headrace status", code="request-not-known", dataset=self.dataset)
 
     def refuse_decided(self, plan: str, built: PlanBuild) -> None:
         """Do nothing: it has no records."""

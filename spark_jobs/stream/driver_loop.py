@@ -164,7 +164,7 @@ class DriverLoop:
         self.source.note_commits()
 
     def _halt(self, error: Exception) -> None:
-        pause, batch = self.back_off.lengthen(), self.owned.batch
+        pause, batch = self.back_off.lengthen(), self.reporter.status.refined_batch
         log_line(
             f"the run after batch {batch} failed: {error_reason(error)}; retry in {pause:.0f} s, readers keep batch"
             f" {batch}, and what reads the source continues. Next: headrace status",

@@ -30,12 +30,15 @@ from slice_patcher import SlicePatcher, copy_release
 from small_release import Record, SmallRelease, small_release
 
 from include.ground.delta_log import commits
+from include.ground.record_coordinates import POSITION
 from include.ground.settings import Settings
 from include.state.release_files import PatchDirection
-from spark_jobs.backends.release import tables_of
+from spark_jobs.backends.backend import Transaction
+from spark_jobs.backends.release import chosen_backend, tables_of
 from spark_jobs.history.apply_patch import PatchOutdated
 from spark_jobs.layers import silver_code
 from spark_jobs.stream.compaction import compact_tables
+from spark_jobs.tables.delta_table import RowsUnaccounted
 
 UNSTABLE = ("rows", "published_at", "transaction", "transactions", "epoch")
 BACKENDS = ("local", "spark")
@@ -149,6 +152,9 @@ def test_expiry(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
                 records = [aged_batches.dated(reading(4 * batch + n, 7), years) for n in range(3)]
                 release.take([*records, reading(60, "no")])
         compact_tables(release.settings, [release.release], 600, EARLY)
+        silver, transaction = release.release.writer.silver, Transaction("wrong count", 1)
+        with pytest.raises(RowsUnaccounted):
+            chosen_backend(spark, release.settings).expire(silver, 3, POSITION, transaction, {"rows_removed": 99})
         done = aged_batches.expire(release, aged_batches.NOW, bronze=timedelta(days=1))
         assert [each.table for each in done] == ["silver.meter", "rejected.meter", "bronze.meter"]
         release.restart()

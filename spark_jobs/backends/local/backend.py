@@ -10,7 +10,6 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from include.declare.dataset import Dataset
-from include.ground.settings import Settings
 from spark_jobs.backends.backend import DecidedRun, Metadata, NeedsSpark, ReplacedGrains, Transaction, ValidatedFiles
 from spark_jobs.backends.local import rewrites
 from spark_jobs.backends.local.bronze import commit_bronze
@@ -77,7 +76,7 @@ class LocalBackend:
         """Commit a batch of offsets to bronze."""
         return commit_bronze(table, records, batch, validate_source)
 
-    def begin_opening(self, settings: Settings, dataset: Dataset) -> Callable[[SilverTables], None]:
+    def begin_opening(self, dataset: Dataset) -> Callable[[SilverTables], None]:
         """Have a thread plan the full validation: another one plans seconds of other queries meanwhile."""
         assert self.spark is not None
         begun = begin_full_validation(self.spark, dataset)

@@ -145,7 +145,7 @@ def _decided(decision: _Decision, validated: DataFrame) -> SparkRun:
         rejected, reasons, dispositions = invalid, dict(found.reasons), dict(found.dispositions)
     counts = DecisionCounts(
         found.rows_in,
-        # Rejected is the rest of what silver has, also if the records were decided differently now.
+        # Of a committed run silver counts; if the records were decided differently now, the counts refuse to add up.
         count_rows(writer.silver, *run.batches) if decision.is_committed else found.accepted,
         found.rows_in - found.accepted,
         reasons,

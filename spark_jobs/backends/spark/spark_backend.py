@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 from include.declare.dataset import Dataset
 from include.declare.payloads import HEADER_BYTES
 from include.ground.record_coordinates import POSITION
-from include.ground.settings import Settings
 from spark_jobs.backends.backend import SPLIT_BY_DAY, DecidedRun, Metadata, ReplacedGrains, Transaction, ValidatedFiles
 from spark_jobs.backends.local.runs import NextBounds, NextRun, ValidatedRun, Validations
 from spark_jobs.backends.spark.decide import decide
@@ -60,7 +59,7 @@ class SparkBackend:
         """Commit a batch of bronze."""
         return ingest(own(table), records, batch, validate_source)
 
-    def begin_opening(self, settings: Settings, dataset: Dataset) -> Callable[[SilverTables], None]:
+    def begin_opening(self, dataset: Dataset) -> Callable[[SilverTables], None]:
         """Begin nothing: each step of a run plans its own queries."""
         return lambda _: None
 
@@ -113,7 +112,7 @@ class SparkBackend:
         session, target, on = self.spark.newSession(), own(table), list(POSITION)
         schema, places = table.spec.data_schema, StructType([table.spec.data_schema[name] for name in on])
         stale, files = read_folder(session, removed, places), parquet_files(removed)
-        there = target.read(session, files_at(table, files)).join(F.broadcast(stale), on, "left_semi").count()
+        there = target.read(session, files_at(table, files)).join(stale, on, "left_semi").count()
         if there != metadata["rows_removed"]:
             why = f"{metadata['rows_removed']} rows were to be replaced, {there} are there"
             raise RowsUnaccounted(table.spec.name, (-1, transaction.version), why)
@@ -131,7 +130,12 @@ class SparkBackend:
         self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata
     ) -> None:
         """Delete the rows of batches before `before`."""
-        own(table).delete(self.spark.newSession(), f"_batch_id < {before}", transaction, metadata)
+        session, expired = self.spark.newSession(), f"_batch_id < {before}"
+        there = table.read(session, table.batch_files(0, before - 1)).where(expired).count()
+        if there != metadata["rows_removed"]:
+            why = f"{metadata['rows_removed']} rows were to be removed, {there} are there"
+            raise RowsUnaccounted(table.spec.name, (0, before - 1), why)
+        own(table).delete(session, expired, transaction, metadata)
 
     def drop_expired(self, writer: SilverTables, ends: Mapping[int, int]) -> None:
         """Do nothing: silver itself is read for identities."""

@@ -58,7 +58,7 @@ class SparkSql:
         silver, identity = writer.silver, list(writer.dataset.pipeline.identity)
         marks = read_files(self._session, silver.spec.data_schema, given).select(F.xxhash64(*identity).alias("_mark"))
         rows = silver.read(self._session, silver.files()).withColumn("_mark", F.xxhash64(*identity))
-        found = rows.join(F.broadcast(marks.distinct()), "_mark", "left_semi")
+        found = rows.join(marks.distinct(), "_mark", "left_semi")
         found.select(*dict.fromkeys([*identity, *RANK])).createOrReplaceTempView(name)
 
     def find_duplicates(self, dataset: Dataset, fresh: str, known: str) -> None:
