@@ -89,6 +89,8 @@ class WorkOperator(HeadraceOperator):
     """Begins a piece of work on the server, and waits, deferred, until it is done; the log has its progress."""
 
     path: str
+    skipped: tuple[str, ...] = ()
+    """Codes of errors that skip the task: there was nothing to do."""
 
     def body(self, context: Context) -> Mapping[str, Any]:
         """Return what the request says besides who it is from."""
@@ -111,7 +113,7 @@ class WorkOperator(HeadraceOperator):
         work = event["work"]
         if work is None:
             raise AirflowException("the server restarted during the work; the next try begins or continues it")
-        if work["code"] in NOTHING_TO_DO:
+        if work["code"] in self.skipped:
             raise AirflowSkipException(work["error"])
         if work["error"]:
             raise (AirflowFailException if work["is_terminal"] else AirflowException)(work["error"])
@@ -314,6 +316,7 @@ class MaintainTables(WorkOperator):
     """Compact tables and remove what nothing needs; skipped before the first publication, and while a plan is open."""
 
     path = "maintenance"
+    skipped = NOTHING_TO_DO
 
 
 class TrimLogs(WorkOperator):
@@ -326,6 +329,7 @@ class RunAnalysis(WorkOperator):
     """Run a declared analysis and publish its result; returns number of the run, version and figures."""
 
     path = "analyses"
+    skipped = NOTHING_TO_DO
 
     def __init__(self, *, analysis: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -339,6 +343,7 @@ class ValidateTables(WorkOperator):
     """Validate every published table of the dataset; returns how many rules were evaluated, and which failed."""
 
     path = "validations"
+    skipped = NOTHING_TO_DO
     operator_extra_links = (RuleResultsLink(),)
 
     def outcome(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:

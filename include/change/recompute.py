@@ -169,9 +169,6 @@ class DerivedBackfillPlan(BackfillPlan):
         """Return all published tables: a patch commits to those that differ."""
         return [warehouse(settings) / each.path for each in read_publication(settings, plan.dataset).tables.values()]
 
-    def build_job(self, plan: Plan) -> tuple[str, ...]:
-        return "spark_jobs.jobs.slice_job", plan.dataset, plan.id
-
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
         return slice_sides(
             settings, record.plan, as_dataset(released_derived(settings, record.plan.dataset, record.plan.release))

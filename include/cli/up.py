@@ -18,7 +18,7 @@ from include.declare.derived_dataset import all_dataset_names
 from include.ground.errors import Refused
 from include.ground.settings import CLONE, Settings, load_settings
 from include.observe.doctor import Verdict, run_checks
-from include.observe.processes import observe_jobs, observe_process
+from include.observe.processes import observe_jobs, observe_process, switched_on
 from include.run.airflow_parts import airflow as airflow_argv
 from include.run.airflow_process import (
     AirflowNotStarted,
@@ -73,8 +73,9 @@ def up(
     console.print(
         f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
     )
+    is_on = switched_on(settings)
     for name in (CONSOLE, METRICS):
-        if getattr(settings, name) == "on":
+        if is_on[name]:
             show_page(
                 console,
                 name,

@@ -19,6 +19,7 @@ from include.declare.contract_types import COLUMN_TYPES, LOGICAL, declared_type,
 from include.declare.payloads import PayloadFormat
 from include.declare.portable_regex import DEFAULT_STRING_BYTES, pattern_fault
 from include.declare.yaml_declarations import (
+    SECONDS,
     Declared,
     Document,
     Duration,
@@ -54,7 +55,7 @@ def earlier_type(logical: str, physical: str) -> str:
     return physical if logical == "number" and EARLIER_DECIMAL.fullmatch(physical) else ""
 
 
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+SECONDS_BY_LETTER = {unit[0]: seconds for unit, seconds in SECONDS.items()}
 MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 LONG = range(-(2**63), 2**63)
 
@@ -236,7 +237,7 @@ def read_contract(document: Document) -> Contract | None:
         rules=_rules(document, rules, lengths),
         identity=tuple(found.name for found in record.properties if found.primaryKey),
         gold=gold,
-        levels=tuple(ServiceLevel(level.property, float(level.value * SECONDS[level.unit])) for level in levels),
+        levels=tuple(ServiceLevel(each.property, float(each.value * SECONDS_BY_LETTER[each.unit])) for each in levels),
         format=record.customProperties[0].value if record.customProperties else PayloadFormat.name,
     )
     document.check(_file_findings(file))

@@ -1,6 +1,6 @@
 """The HTTP API of the platform, which Airflow's operators speak, here and elsewhere (adr-0002, adr-0003).
 
-Guarantee: every request has a token; repeating one is idempotent.
+Guarantee: every request has a token. A repeated one never creates a second plan, and never begins work that runs.
 After a crash: clients poll again, and start the work again that this process had in progress.
 Does not: decide or compute; a route calls what the command line calls.
 """
@@ -26,7 +26,7 @@ from include.change.recompute import BackfillPlan, ReplayPlan, published_windows
 from include.change.release import ReleasePlan
 from include.change.stages import end_and_cancel, explanation, needs_approval
 from include.declare.windows import day_range
-from include.ground.errors import HeadraceError, Refused, Terminal
+from include.ground.errors import HeadraceError, Refused, Terminal, mask_secrets
 from include.ground.paths import api_token_path, docs_page, docs_path, log_path
 from include.ground.settings import Settings, read_password
 from include.plans.journal import comparison_path, load_comparison, load_plan
@@ -46,6 +46,7 @@ from include.serve.forms import (
     RollbackBody,
     RunBody,
     StreamBody,
+    WorkKey,
     declarations,
 )
 from include.serve.health import current_breaches, end_of_watch, health_line, stream_health
@@ -64,7 +65,7 @@ from include.serve.work import (
     trim,
     validate,
 )
-from include.state.streams import desired_stream, release_of_run, release_stream, request_stream
+from include.state.streams import desired_stream, release_of_run, request_stream
 
 PREFIX = "/api/v1"
 LEAST_TOKEN = 20
@@ -81,17 +82,19 @@ def token_refusal(request: Request) -> JSONResponse | None:
     if not paths:
         return _refused(404, "there is no API: HEADRACE_API_TOKEN_FILE is not set, and Airflow was not started here")
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    answer = _refused(401, "the token is wrong")
     for path in paths:
         try:
             token = read_password("HEADRACE_API_TOKEN_FILE", path)
         except Terminal as error:
-            return refusal(error, 409)
+            answer = refusal(error, 409)
+            continue
         if len(token) < LEAST_TOKEN:
-            return _refused(409, f"the token in {path} has fewer than {LEAST_TOKEN} characters; nobody may use the API")
-        if hmac.compare_digest(given.encode(), token.encode()):
+            answer = _refused(409, f"the token in {path} has fewer than {LEAST_TOKEN} characters; nobody may use it")
+        elif hmac.compare_digest(given.encode(), token.encode()):
             request.state.token = path
             return None
-    return _refused(401, "the token is wrong")
+    return answer
 
 
 def own_token(settings: Settings) -> Path | None:
@@ -154,7 +157,7 @@ def get_console(request: Request) -> Mapping[str, Any]:
 def post_failure(request: Request, body: FailureBody) -> Mapping[str, Any]:
     """Append a failed task to the state folder's log as one JSON line, so that it is found without Airflow."""
     path = log_path(console_of(request).settings, FAILURES)
-    facts = {"run": body.by, "task": body.task, "try": body.attempt, "error": body.error[:2000]}
+    facts = {"run": body.by, "task": body.task, "try": body.attempt, "error": mask_secrets(body.error)[:2000]}
     # A full disk must not hide the error that the task failed with.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,10 +186,9 @@ def delete_stream(
         if since is not None:
             return {"released": release_of_run(settings, dataset, by, since)}
         desired = desired_stream(settings, dataset)
-        is_its = desired is not None and desired.desired and desired.by == by
-        if is_its:
-            release_stream(settings, dataset, f"{by}, stopped")
-    return {"released": is_its}
+        if desired is None or not desired.desired or desired.by != by:
+            return {"released": False}
+        return {"released": release_of_run(settings, dataset, by, desired.since)}
 
 
 @routes.get("/streams/{dataset}")
@@ -328,7 +330,8 @@ def run(request: Request, plan: str, body: RunBody) -> Mapping[str, Any]:
     """Run a plan's stages in the background."""
     settings, by = console_of(request).settings, actor(request, body.by)
     load_plan(settings, plan)
-    return _begun(request, "run", plan, body, lambda report: run_stages(settings, plan, body.upto, by, report), plan)
+    key = f"run {plan} {body.upto}"
+    return _begun(request, "run", plan, body, lambda report: run_stages(settings, plan, body.upto, by, report), key)
 
 
 @routes.post("/plans/{plan}/approve-by-policy")
@@ -402,7 +405,7 @@ def post_rollback(request: Request, body: RollbackBody) -> Mapping[str, Any]:
 
 
 @routes.get("/work")
-def get_work(request: Request, key: Behalf) -> Mapping[str, Any]:
+def get_work(request: Request, key: WorkKey) -> Mapping[str, Any]:
     """Return how far a piece of work is; 404 when this process does not know it, as after a restart."""
     state = _work(request).state(key)
     if state is None:

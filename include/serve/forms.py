@@ -161,8 +161,10 @@ def _behind_utc(windows: Sequence[Window]) -> timedelta:
 
 
 Given = TypeVar("Given", bound=Parameters)
-# A line of a log or a table, not an essay.
-Behalf = Annotated[str, StringConstraints(min_length=1, max_length=250, pattern=r"^[^\x00-\x1f\x7f]+$")]
+# A line of a log or a table, not an essay: a run of Airflow is named by two names of at most 250 characters.
+Behalf = Annotated[str, StringConstraints(min_length=1, max_length=520, pattern=r"^[^\x00-\x1f\x7f]+$")]
+# A verb, and whom or what it is about.
+WorkKey = Annotated[str, StringConstraints(min_length=1, max_length=600)]
 
 Line = Annotated[str, StringConstraints(max_length=250, pattern=r"^[^\x00-\x1f\x7f]*$")]
 

@@ -16,10 +16,10 @@ from include.audit.run import counts, record_outcomes, requested_audits
 from include.change.analysis import run_analysis
 from include.change.jobs import maintain_tables, recompute_derived
 from include.change.quality import validate_published
-from include.change.stages import NotApproved, PlanStage, confirm, roll_back, run_plan
+from include.change.stages import NotApproved, PlanStage, SilentReporter, confirm, roll_back, run_plan
 from include.declare.analyses import declared_analysis
 from include.declare.windows import Window, day_range
-from include.ground.errors import HeadraceError, Refused, Terminal
+from include.ground.errors import HeadraceError, Refused, Terminal, mask_secrets
 from include.ground.settings import Settings
 from include.observe.ended_plans import remove_ended
 from include.observe.processes import standing_sentence
@@ -83,7 +83,7 @@ class RemoteWork:
         except HeadraceError as error:
             ended = {"error": str(error), "code": error.code, "is_terminal": isinstance(error, Terminal)}
         except Exception as error:  # noqa: BLE001  (who waits elsewhere must learn of it)
-            ended = {"error": f"it failed unexpectedly: {type(error).__name__}: {error}"}
+            ended = {"error": mask_secrets(f"it failed unexpectedly: {type(error).__name__}: {error}")}
         self.states[key] = replace(self.states[key], done=True, **ended)
 
     def _report(self, key: str, line: str) -> None:
@@ -162,7 +162,7 @@ def approve_within_threshold(settings: Settings, plan: str, by: str) -> PlanReco
         if record.stage in (Stage.APPROVED, Stage.APPLIED):
             return record
         with suppress(NotApproved):
-            record = run_plan(settings, record, WorkReporter(lambda _: None), lambda _: None, by, Stage.APPROVED)
+            record = run_plan(settings, record, SilentReporter(), lambda _: None, by, Stage.APPROVED)
         return record
 
 

@@ -16,11 +16,13 @@ from fastapi.testclient import TestClient
 from plan_samples import plan_at
 
 from include.ground.errors import Refused, Terminal, Transient
+from include.ground.paths import log_path
 from include.ground.settings import Settings
 from include.plans.journal import load_plan, planning_lock
 from include.plans.plan import Stage
 from include.run.airflow_process import own_api_token
 from include.serve.action_log import last_actions
+from include.serve.api import FAILURES
 from include.serve.console import refuse_exposed
 from include.serve.work import RemoteWork, WorkState
 from include.state.streams import desired_stream, request_stream
@@ -75,6 +77,26 @@ def test_short_token_admits_nobody(given: Settings) -> None:
     with console_client(given) as client:
         answer = client.put(STREAM, json={"by": RUN}, headers={"Authorization": "Bearer short"})
     assert (answer.status_code, answer.json()["is_terminal"]) == (409, True)
+
+
+def test_unusable_token_file_does_not_lock_out_the_airflow_of_the_state_folder(given: Settings) -> None:
+    assert given.api_token_file is not None
+    given.api_token_file.write_text("short")
+    own = {"Authorization": f"Bearer {own_api_token(given)}"}
+    with console_client(given) as client:
+        assert client.put(STREAM, json={"by": RUN}, headers=own).status_code == 200
+
+
+def test_longest_names_of_a_dag_and_its_run_name_work(client: TestClient) -> None:
+    by = f"{'d' * 250}/{'r' * 250}"
+    key = client.post("/api/v1/audits", json={**AUDIT, "by": by}, headers=BEARER).json()["work"]
+    assert client.get("/api/v1/work", params={"key": key}, headers=BEARER).status_code == 200
+
+
+def test_secret_in_the_error_of_a_task_is_masked(client: TestClient, given: Settings) -> None:
+    body = {"by": RUN, "task": "build", "attempt": 1, "error": "postgresql://ann:hunter2@db/x does not answer"}
+    assert client.post("/api/v1/failures", json=body, headers=BEARER).status_code == 200
+    assert "hunter2" not in log_path(given, FAILURES).read_text()
 
 
 def test_stream_is_requested_and_released_by_its_run(client: TestClient, given: Settings) -> None:
@@ -147,7 +169,7 @@ def test_log_of_actions_names_each_request_and_how_it_ended(client: TestClient, 
     plan = plan_at(given, Stage.BUILT, Stage.COMPARED).plan.id
     client.post(f"/api/v1/plans/{plan}/reject", json={"by": RUN}, headers=BEARER)
     client.post(f"/api/v1/plans/{plan}/run", json={"by": RUN, "upto": "applied"}, headers=BEARER)
-    awaited(work_of(client), plan)
+    awaited(work_of(client), f"run {plan} applied")
     logged = [(each.user, each.what, each.about, each.outcome) for each in reversed(last_actions(given, 20))]
     assert logged[::2] == [(*each[:3], "requested") for each in logged[1::2]]
     assert [(what, about, outcome == "done") for _, what, about, outcome in logged[1::2]] == [

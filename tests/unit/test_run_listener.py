@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -103,7 +104,7 @@ def test_plan_of_a_run_marked_as_failed_is_cancelled(own_settings: Settings, sta
     assert (record.stage, record.events[-1].by) == (Stage.CANCELLED, f"{REPLAY_DAG}/{RUN}, marked as failed")
 
 
-def test_only_a_failed_mark_of_a_plans_run_cancels(own_settings: Settings) -> None:
+def test_only_a_failed_mark_of_a_plans_run_cancels(own_settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     record = plan_at(own_settings, Stage.BUILT, kind=REPLAY, origin=f"{REPLAY_DAG}/{RUN}")
     listener.on_dag_run_success(run_of(REPLAY_DAG), MANUALLY)
     listener.on_dag_run_failed(run_of(REPLAY_DAG), "task_failure")
@@ -117,6 +118,7 @@ def test_only_a_failed_mark_of_a_plans_run_cancels(own_settings: Settings) -> No
     assert load_plan(own_settings, record.plan.id).stage is Stage.CANCELLED
     cancel_plan(REPLAY_DAG, RUN)
     waited()
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def test_airflow_calls_the_listener(own_settings: Settings) -> None:
