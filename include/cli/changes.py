@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -82,9 +83,10 @@ def given(model: type[Model], options: Mapping[str, Any]) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         why = first["msg"].removeprefix("Value error, ")
-        raise typer.BadParameter(
-            f"{model.option(str(first['loc'][0])).name}: {why}" if first["loc"] else why
-        ) from error
+        if first["loc"]:
+            raise typer.BadParameter(f"{model.option(str(first['loc'][0])).name}: {why}") from error
+        names = re.compile(rf"\b({'|'.join(model.model_fields)})\b")
+        raise typer.BadParameter(names.sub(lambda found: model.option(found[0]).name, why)) from error
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
