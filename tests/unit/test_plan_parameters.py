@@ -46,8 +46,9 @@ def test_wrong_option_is_a_usage_error_that_names_it() -> None:
 
 
 def test_options_that_contradict_each_other_are_named_as_they_were_typed() -> None:
+    options = {"start": "2013-01-01T00:00Z", "end": None, "first_batch": None, "offsets": None}
     with pytest.raises(typer.BadParameter, match="^--from-timestamp and --to-timestamp belong together$"):
-        given(ReplayParameters, {"start": "2013-01-01T00:00Z"})
+        given(ReplayParameters, options)
 
 
 def test_form_has_the_fields_own_first_with_defaults_and_bounds() -> None:
