@@ -101,7 +101,7 @@ def test_contradicting_options_are_refused_without_words_of_the_library() -> Non
     words = ["backfill", "plan", "--dataset", "flights", "--from", "2013-06-10", "--to", "2013-06-01"]
     ended = CliRunner().invoke(app, words)
     assert ended.exit_code == 2
-    assert "Invalid value: start is not before end" in ended.output
+    assert "Invalid value: --from is not before --to" in ended.output
 
 
 def test_folder_is_refused_as_the_file_of_a_duckdb_database(tmp_path: Path) -> None:
