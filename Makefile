@@ -177,5 +177,5 @@ jars-lock: setup-runtime ## regenerate infra/jars/jars.lock from infra/jars/jars
 clean: ## stop everything, remove what set-up created; the state folder (.headrace) stays
 	@if [ -x .venv/bin/headrace ]; then .venv/bin/headrace down || true; fi
 	@rm -rf .venv .jars .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build ./*.egg-info
-	@find include spark_jobs infra tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find include spark_jobs infra dags airflow_package tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "cleaned; the state folder is unchanged"

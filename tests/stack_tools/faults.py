@@ -192,7 +192,7 @@ def hit_memory_limit(site: StackSite) -> None:
 
 def restarts(site: StackSite) -> int:
     """Return how often the stream's driver was restarted."""
-    found = {process["name"]: process["restarts"] for process in site.status("airflow-triggerer")["processes"]}
+    found = {process["name"]: process["restarts"] for process in site.status("console")["processes"]}
     return int(found[f"stream:{DATASET}"])
 
 
@@ -226,7 +226,7 @@ def roll_out(site: StackSite) -> None:
             site.compose("up", "--detach", "--no-deps", "--wait", "--force-recreate", service)
     finally:
         (CLONE / "infra" / "runner" / "rolled_out").unlink()
-    site.headrace("release", "run", "--dataset", DATASET, service="airflow-scheduler", within=900)
+    site.headrace("release", "run", "--dataset", DATASET, service="console", within=900)
 
 
 def faults_of(site: StackSite) -> Sequence[Fault]:
