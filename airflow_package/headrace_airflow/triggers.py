@@ -52,7 +52,7 @@ class RemoteTrigger(BaseTrigger):
 class StreamEnds(RemoteTrigger):
     """Fires when the stream was released or gave up, or breaches its level for longer than the grace period.
 
-    When a person stops the run, the stream is released, unless a later run requested it.
+    When a person stops the run, the stream is released, unless somebody requested it since.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class StreamEnds(RemoteTrigger):
         server = await self.connected()
         path = f"streams/{self.dataset}"
         answer = await asyncio.to_thread(server.request, "DELETE", path, None, by=self.run_id, since=self.since)
-        self.log.info("%s: %s", self.dataset, "released; the stream drains" if answer["released"] else "not released")
+        kept = "not released: it was released or requested again since"
+        self.log.info("%s: %s", self.dataset, "released; the stream drains" if answer["released"] else kept)
 
 
 class WorkDone(RemoteTrigger):

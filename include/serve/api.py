@@ -65,7 +65,7 @@ from include.serve.work import (
     trim,
     validate,
 )
-from include.state.streams import desired_stream, release_of_run, request_stream
+from include.state.streams import release_of_run, request_stream
 
 PREFIX = "/api/v1"
 LEAST_TOKEN = 20
@@ -179,16 +179,10 @@ def put_stream(request: Request, dataset: DatasetName, body: StreamBody) -> Mapp
 def delete_stream(
     request: Request, dataset: DatasetName, by: Behalf, since: datetime | None = None
 ) -> Mapping[str, Any]:
-    """Release the stream that a run requested at `since`, unless a later run did; without `since`, if nobody did."""
+    """Release the stream that a run requested, at `since` if given, unless somebody requested it since."""
     require_run(dataset, by)
-    settings = console_of(request).settings
     with _logged(request, "release", dataset, by):
-        if since is not None:
-            return {"released": release_of_run(settings, dataset, by, since)}
-        desired = desired_stream(settings, dataset)
-        if desired is None or not desired.desired or desired.by != by:
-            return {"released": False}
-        return {"released": release_of_run(settings, dataset, by, desired.since)}
+        return {"released": release_of_run(console_of(request).settings, dataset, by, since)}
 
 
 @routes.get("/streams/{dataset}")

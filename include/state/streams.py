@@ -55,15 +55,13 @@ def release_stream(settings: Settings, dataset: str, by: str, now: datetime | No
     _replace(settings, DesiredStream(dataset, by, now or datetime.now(UTC), desired=False))
 
 
-def release_of_run(settings: Settings, dataset: str, run: str, since: datetime) -> bool:
-    """Release the stream that an Airflow run requested at `since`, unless it or another run of the DAG did so later.
+def release_of_run(settings: Settings, dataset: str, run: str, since: datetime | None = None) -> bool:
+    """Release the stream that an Airflow run requested, at `since` if it is given; return whether it was released.
 
-    A later request of `headrace up` does not count: stopping the run stops the stream. Return whether it was released.
+    Whoever requested the stream later keeps it: a person by `headrace up`, another run, the same run that was cleared.
     """
     desired = desired_stream(settings, dataset)
-    by_a_run = desired is not None and desired.by.startswith(f"stream__{dataset}/")
-    # Another run's request is the later one, whatever the clock of its host says.
-    if desired is not None and by_a_run and (desired.by != run or desired.since > since):
+    if desired is None or desired.by != run or since not in (None, desired.since):
         return False
     release_stream(settings, dataset, f"{run}, stopped")
     return True

@@ -51,7 +51,12 @@ def test_stack_keeps_its_rules() -> None:
         ("infra/stand-ins/compose.yaml", "[registry-only]", "[observability]", "grafana has neither a stand-in"),
         ("infra/observability/prometheus.yaml", "metrics:9464", "metric:9464", "metric:9464, which is not a service"),
         ("infra/observability/prometheus.yaml", "metrics:9464", "metrics:9465", "metrics does not listen at 9465"),
-        ("infra/observability/prometheus.yaml", "alertmanager:9093", "am:9093", "alerts am:9093, which is not a service"),
+        (
+            "infra/observability/prometheus.yaml",
+            "alertmanager:9093",
+            "am:9093",
+            "alerts am:9093, which is not a service",
+        ),
         ("infra/observability/prometheus.yaml", "[alerts.yaml]", "[rules.yaml]", "rule file rules.yaml is not mounted"),
         ("infra/grafana/datasource.yaml", "prometheus:9090", "prometheus:9099", "does not listen at 9099"),
         ("infra/grafana/datasource.yaml", "isDefault: true", "isDefault: false", "not exactly one data source"),

@@ -21,7 +21,7 @@ from include.plans.journal import record_result, save_plan
 from include.plans.plan import REPLAY, Cancelled, Plan, Prediction
 from include.serve.health import FAILED, RELEASED, StreamHealth, current_breaches, end_of_watch, health_line
 from include.state.process_states import ProcessState
-from include.state.streams import desired_stream, release_stream, request_stream
+from include.state.streams import desired_stream, release_of_run, release_stream, request_stream
 
 WELL = StreamHealth(
     dataset="flights",
@@ -124,17 +124,26 @@ def test_stopping_the_run_releases_its_stream(own_settings: Settings) -> None:
     assert (stream.desired, stream.by) == (False, f"{REQUESTER}, stopped")
 
 
-@pytest.mark.parametrize(("later", "is_desired"), [(REQUESTER, True), ("headrace up", False)])
-def test_stopping_a_run_keeps_a_stream_that_was_requested_again(
-    own_settings: Settings, later: str, *, is_desired: bool
-) -> None:
-    """A cleared task may want its stream again before the triggerer has heard that it was stopped."""
+@pytest.mark.parametrize("later", [REQUESTER, "headrace up"])
+def test_stopping_a_run_keeps_a_stream_that_was_requested_again(own_settings: Settings, later: str) -> None:
+    """A cleared task, or a person, may request the stream again before the triggerer has heard that it was stopped."""
     mine = request_stream(own_settings, "flights", REQUESTER)
     request_stream(own_settings, "flights", later)
     asyncio.run(stream_ends(mine.since).on_kill())
     stream = desired_stream(own_settings, "flights")
     assert stream is not None
-    assert stream.desired is is_desired
+    assert (stream.desired, stream.by) == (True, later)
+
+
+def test_request_after_a_mark_is_not_undone_by_the_trigger(own_settings: Settings) -> None:
+    """The listener releases at the mark, a person requests the stream, then the triggerer hears that the run ended."""
+    mine = request_stream(own_settings, "flights", REQUESTER)
+    assert release_of_run(own_settings, "flights", REQUESTER)
+    request_stream(own_settings, "flights", "headrace up")
+    asyncio.run(stream_ends(mine.since).on_kill())
+    stream = desired_stream(own_settings, "flights")
+    assert stream is not None
+    assert (stream.desired, stream.by) == (True, "headrace up")
 
 
 @pytest.mark.parametrize(
