@@ -75,7 +75,7 @@ def main() -> int:
         ("backfill of two days", lambda: backfill(site)),
         ("replay of a batch", lambda: finished(site, REPLAY, {"by": "batches", "first_batch": 0, "last_batch": 0})),
         ("release of a changed folder", lambda: release(site)),
-        ("status from another container", lambda: f"stream {site.stream_state("console")}"),
+        ("status from another container", lambda: f"stream {site.stream_state('console')}"),
         ("the ledger on PostgreSQL, rebuilt", lambda: line_about("", site.headrace("ledger", "rebuild"))),
         ("audit", lambda: line_about(AUDITED, site.headrace("audit"))),
         *([("the object store", lambda: stored_publication(site))] if stored else []),
