@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-stack test-hosts test-airflow-package test-bare test-observability check docs docs-check reference up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-tables test-stack test-containers test-hosts test-airflow-package test-bare test-observability check docs docs-check reference up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -38,49 +38,35 @@ demo-workloads: setup-runtime ## known workloads of stream processors from Kafka
 	@HEADRACE_STATE="$${HEADRACE_STATE:-.headrace-workloads}" HEADRACE_DATASETS=tests/workloads/datasets \
 		.venv/bin/headrace demo-workloads $(ARGS)
 
-# Two workers share the files; each file's tests stay on one worker, since they may share a broker or a platform.
-PYTEST := .venv/bin/python -m pytest
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
-# Named, since pytest does not ignore a folder that pyproject.toml names.
-BUT_STACK := tests/parity tests/recovery tests/cases tests/architecture tests/unit
-NEEDS_CHROMIUM = @[ -x /usr/bin/chromium ] || \
-	{ echo "headrace: /usr/bin/chromium is missing; nothing was tested. Debian: apt-get install chromium"; exit 1; }
+# The groups of tests, what each needs and how it runs: infra/test_groups.py.
+TESTS := .venv/bin/python -m infra.test_groups
 
-test: setup-dev ## set up, then the tests, with a real kill and an Airflow flow; some: make test ARGS="tests/unit -k jars"
-	@$(PYTEST) $(if $(ARGS),$(ARGS),-m "not extended" $(PARALLEL))
+test: setup-dev ## set up, then the tests, with a real kill, an Airflow flow, a cluster; some: make test ARGS="tests/unit -k jars"
+	@$(if $(ARGS),.venv/bin/python -m pytest $(ARGS),$(TESTS) fast)
 
-test-all: setup-dev ## also each kill, all of Airflow, its page in a browser; not test-observability, test-containers, test-hosts, test-airflow-package; 1.5 hours
-	$(NEEDS_CHROMIUM)
-	@$(PYTEST) -m "not extended" $(BUT_STACK) $(PARALLEL)
-	@$(MAKE) test-kills ARGS=
-	@$(MAKE) test-stack ARGS=
+test-all: setup-dev ## every group of tests, one table; after an interruption it goes on from there; hours
+	@$(TESTS)
 
 test-kills: setup-dev ## the tests of minutes: kills of drivers, jobs, runner and broker at each step; prints its measurements
-	$(if $(ARGS),,$(NEEDS_CHROMIUM))
-	@$(PYTEST) -s --durations=0 -m extended $(if $(ARGS),$(ARGS),$(BUT_STACK))
+	@$(TESTS) kills $(ARGS)
 
-test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboard with the real Prometheus and Alertmanager
-	@for name in promtool prometheus prometheus-alertmanager npm; do command -v $$name >/dev/null || \
-		{ echo "headrace: $$name is not on PATH; nothing was tested. Debian: apt-get install prometheus prometheus-alertmanager npm"; exit 1; }; done
-	@$(PYTEST) -v tests/observability $(ARGS)
+test-tables: setup-dev ## the other tests of minutes: tables, parity on Spark, the console in a browser
+	@$(TESTS) tables $(ARGS)
 
 test-stack: setup-dev ## the whole platform through Airflow: REST, browser, faults; about half an hour
-	$(if $(ARGS),,$(NEEDS_CHROMIUM))
-	@$(PYTEST) -v $(if $(ARGS),$(ARGS),tests/stack)
-
-test-containers: setup-dev ## the ledger on a real PostgreSQL server in a container; needs a Docker engine
-	@PYTHONPATH=tests/unit $(PYTEST) -v tests/containers $(ARGS)
+	@$(TESTS) stack $(ARGS)
 
 test-airflow-package: setup-dev ## an Airflow without Headrace's code and state folder: stream, plans, approval, audit by a connection
-	@PYTHONPATH=tests/recovery $(PYTEST) -v $(if $(ARGS),$(ARGS),tests/remote_airflow)
+	@$(TESTS) airflow-package $(ARGS)
+
+test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboard with the real Prometheus and Alertmanager
+	@$(TESTS) observability $(ARGS)
+
+test-containers: setup-dev ## the ledger on a real PostgreSQL server in a container; needs a Docker engine
+	@$(TESTS) containers $(ARGS)
 
 test-hosts: setup-dev ## two runner hosts, one stopped, cut off, killed; a shared volume; NFS; needs root, iproute2, PostgreSQL, User-Mode Linux
-	@[ "$$(id -u)" = 0 ] || { echo "headrace: network namespaces need root; nothing was tested"; exit 1; }
-	@command -v ip >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
-		{ echo "headrace: ip or initdb is missing, installing them"; apt-get install -y -qq --no-install-recommends iproute2 postgresql; }
-	@for name in linux.uml mount.nfs4 rpc.nfsd busybox; do command -v $$name >/dev/null || \
-		{ echo "headrace: $$name is missing; Debian: apt-get install user-mode-linux nfs-kernel-server nfs-common busybox-static"; exit 1; }; done
-	@PYTHONPATH=tests/recovery $(PYTEST) -v -s $(if $(ARGS),$(ARGS),tests/hosts)
+	@$(TESTS) hosts $(ARGS)
 
 test-bare: ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine
 	@bash infra/bare/test_bare.sh $(ARGS)
@@ -102,7 +88,7 @@ reference: setup-dev ## write docs/reference and the index of decisions from the
 docs-check: setup-dev ## build that site into .cache/site; a broken link or anchor is an error
 	@$(MKDOCS) build --quiet
 
-.PHONY: test-containers stack-up stack-pin stack-down stack-demo stack-faults stack-check
+.PHONY: stack-up stack-pin stack-down stack-demo stack-faults stack-check
 
 stack-up: ## build the images and start the compose stack; without a registry: make stack-up STAND_INS=1
 	@STAND_INS="$(STAND_INS)" bash infra/stack.sh up $(ARGS)

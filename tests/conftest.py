@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from case_budgets import CaseBudgets
 from pyspark.sql import SparkSession
 
 from include.ground.settings import Settings
@@ -22,6 +23,12 @@ os.environ.setdefault("HEADRACE_CONSOLE", "off")
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 SIZES = "HEADRACE_TEST_"
 """Variables of tests begin so: seeds and counts. Test modules read them when they are imported."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the groups, in the process that reports."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CaseBudgets())
 
 
 def pytest_internalerror(excrepr: object) -> None:
