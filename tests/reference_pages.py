@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+import yaml
 from fastapi.routing import APIRoute
 
 from include.cli.main import app
@@ -134,8 +135,15 @@ def _yaml_keys() -> str:
     )
 
 
+def key_meanings() -> dict[str, dict[str, str]]:
+    """Return what each key means, by the title of its model and the key."""
+    found: dict[str, dict[str, str]] = yaml.safe_load((DOCS / "reference" / "key-meanings.yaml").read_text("utf-8"))
+    return found
+
+
 def _models(roots: Iterable[Any]) -> Iterator[str]:
     """Tables of the keys of these models and of all models below them, each once."""
+    meanings = key_meanings()
     waiting, done, by_name = deque((root, "") for root in roots), set[Any](), dict[Any, bool]()
     while waiting:
         model, key = waiting.popleft()
@@ -155,9 +163,11 @@ def _models(roots: Iterable[Any]) -> Iterator[str]:
                 waiting.append((below, field.alias or name))
                 by_name[below] = "named_items" in declared
             default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
-            rows.append((_code(field.alias or name), written or _value(field, declared), default))
+            shown = field.alias or name
+            meaning = meanings.get(_title(model), {}).get(shown, "")
+            rows.append((_code(shown), written or _value(field, declared), default, meaning))
         title = f"### {_title(model)}, below `{key}`" if key else f"### {_title(model)}"
-        yield "\n\n".join(filter(None, (title, about, _table(("key", "value", "default"), rows))))
+        yield "\n\n".join(filter(None, (title, about, _table(("key", "value", "default", "meaning"), rows))))
 
 
 def _value(field: Any, readers: set[str]) -> str:
