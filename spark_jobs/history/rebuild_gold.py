@@ -28,7 +28,7 @@ from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silv
 from spark_jobs.layers.gold_layer import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import FROM, UNTIL, adjacent_to_reach, in_reach, reach_of
-from spark_jobs.layers.row_provenance import rows_in_grains, rows_of_other_grains, with_grains_replaced
+from spark_jobs.layers.row_provenance import rows_in_grains, rows_of_other_grains, with_history
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder
@@ -317,14 +317,12 @@ def replaced_grains(target: GoldTable, silver: Table, folder: PlanFolder, batch:
     fresh = refreshed_rows(gold, refreshed, gold_rows(gold).of_grains(merged, grains, batch))
     begun, old = gold_rows(gold).first_batches(whole, grains), touched_files(target, grains_in(gold, written))
     rows, keys = table.read(spark, old), gold.grain_columns
-    stale, others = (
-        rows_in_grains(rows, F.broadcast(grains), keys),
-        rows_of_other_grains(rows, F.broadcast(grains), keys),
-    )
+    stale = rows_in_grains(rows, F.broadcast(grains), keys)
+    others = rows_of_other_grains(rows, F.broadcast(grains), keys)
     if reach is not None:
         stale, kept = reach.divided(stale)
         others = others.unionByName(kept)
-    return ReplacedGrains(with_grains_replaced(keys, stale, fresh, grains, batch, begun), stale, others, old)
+    return ReplacedGrains(with_history(keys, stale, fresh, batch, begun), stale, others, old)
 
 
 def _silver_to_correct(

@@ -57,14 +57,17 @@ def _same(grain: Sequence[str], left: str, right: str) -> Column:
 
 
 def with_grains_replaced(
-    grain: Sequence[str],
-    old: DataFrame,
-    fresh: DataFrame,
-    grains: DataFrame,
-    batch: int,
-    begun: DataFrame | None = None,
+    grain: Sequence[str], old: DataFrame, fresh: DataFrame, grains: DataFrame, batch: int
 ) -> DataFrame:
-    """Return `old` with the rows of `grains` replaced by `fresh`, which has no history yet and gets theirs.
+    """Return `old` with the rows of `grains` replaced by `fresh`, which has no history yet and gets theirs."""
+    replaced = with_history(grain, old, fresh, batch)
+    return rows_of_other_grains(old, F.broadcast(grains), grain).select(*replaced.columns).unionByName(replaced)
+
+
+def with_history(
+    grain: Sequence[str], old: DataFrame, fresh: DataFrame, batch: int, begun: DataFrame | None = None
+) -> DataFrame:
+    """Return `fresh`, which has no history yet, with the one of the `old` rows of its grains.
 
     The revision of a grain whose rows are replaced together is the greatest of its rows', and one more. `begun` has the
     grains' first batches (`_first_batch`) of silver, when others than `batch` may have made a row that is new.
@@ -78,11 +81,9 @@ def with_grains_replaced(
     )
     number = batch_number(batch, f"_rows.{columns[0]}")
     fresh_rows = fresh.alias("_rows").join(F.broadcast(before).alias("_old"), _same(columns, "_rows", "_old"), "left")
-    replaced = fresh_rows.select(
+    return fresh_rows.select(
         *(F.col(f"_rows.`{name}`") for name in fresh.columns),
         F.coalesce("_first", number).alias("_first_batch"),
         number.alias("_last_batch"),
         (F.coalesce("_revisions", F.lit(0).cast("long")) + 1).alias("_revision"),
     )
-    kept = rows_of_other_grains(old, F.broadcast(grains), columns).select(*replaced.columns)
-    return kept.unionByName(replaced)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -23,7 +23,6 @@ from include.ground.durable_files import is_whole, named_checksum
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from spark_jobs.backends.backend import Backend, FilesDamaged
-from spark_jobs.backends.local.backend import LocalBackend
 from spark_jobs.backends.release import Release, refined_batch, unfinished_run
 from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable, old_neighbours
 from spark_jobs.stream.expiry import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
@@ -178,6 +177,7 @@ class CompactedTable:
     """
 
     table: Table
+    backend: Backend
     group_key: GroupKey = attrgetter("partition_text")
     order: tuple[str, ...] = ()
     day: str = ""
@@ -185,7 +185,6 @@ class CompactedTable:
     group_keys: Callable[[], Mapping[str, Hashable]] | None = None
     in_order: bool = False
     most_rows: int = sys.maxsize
-    backend: Backend = field(default_factory=LocalBackend)
 
     def groups(self, policy: CompactionPolicy) -> list[list[DataFile]]:
         """Return the groups of files to compact now, smallest first."""
@@ -260,23 +259,20 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
             continue
         writer, batch, time_column = release.writer, refined_batch(release), release.dataset.pipeline.event_time
         backend = release.backend
-        yield CompactedTable(writer.rejected, order=SILVER_ORDER, backend=backend)
+        yield CompactedTable(writer.rejected, backend, order=SILVER_ORDER)
         by_day = event_day_of(time_column)
-        yield CompactedTable(writer.silver, by_day, SILVER_ORDER, time_column, batch, in_order=True, backend=backend)
+        yield CompactedTable(writer.silver, backend, by_day, SILVER_ORDER, time_column, batch, in_order=True)
         for target in release.gold:
             yield compacted_gold(target, target.gold.row_columns, batch, backend)
     batch, backend = refined_batch(releases[0]), releases[0].backend
     bronze, order = releases[0].writer.bronze, ("_batch_id", "partition", "offset")
-    yield CompactedTable(bronze, kafka_partition_of, order, before=batch, in_order=True, backend=backend)
+    yield CompactedTable(bronze, backend, kafka_partition_of, order, before=batch, in_order=True)
 
 
-def compacted_gold(
-    target: GoldTable, order: tuple[str, ...], batch: int, backend: Backend | None = None
-) -> CompactedTable:
+def compacted_gold(target: GoldTable, order: tuple[str, ...], batch: int, backend: Backend) -> CompactedTable:
     """Return how a table of gold is compacted at `batch`."""
     neighbours = partial(old_neighbours, target, batch)
-    compacted = CompactedTable(target.table, order=order, group_keys=neighbours, most_rows=MOST_COMPACTED)
-    return compacted if backend is None else replace(compacted, backend=backend)
+    return CompactedTable(target.table, backend, order=order, group_keys=neighbours, most_rows=MOST_COMPACTED)
 
 
 def compact_group(compacted: CompactedTable, group: Sequence[DataFile]) -> None:

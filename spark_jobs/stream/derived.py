@@ -41,6 +41,7 @@ from include.read.published_tables import PublishedVersionGone
 from include.state.json_file import JsonFile
 from include.state.owner_requests import RequestKind, pending_request
 from include.state.release_files import PatchInProgress, PlanBuild
+from spark_jobs.backends.release import chosen_backend
 from spark_jobs.history.rebuild_derived import DerivedPatch
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.derived import (
@@ -275,8 +276,8 @@ class DerivedRelease(Owned):
         return self.derived.release
 
     def compactable(self) -> Iterator[CompactedTable]:
-        batch = self.batch
-        yield from (compacted_gold(each.target, each.grain, batch) for each in self.tables)
+        batch, backend = self.batch, chosen_backend(self.spark, self.settings)
+        yield from (compacted_gold(each.target, each.grain, batch, backend) for each in self.tables)
 
     def retained(self) -> RetainedTables:
         """Return the tables that are open, so that deletion opens none."""

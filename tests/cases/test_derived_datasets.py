@@ -36,6 +36,8 @@ from include.plans.plan import Compared
 from include.read.publication import find_publication, publication_json, publish, read_publication
 from include.read.published_tables import pinned
 from include.state.owner_requests import OwnerRequest, RequestKind, submit_request
+from spark_jobs.backends.local.backend import LocalBackend
+from spark_jobs.backends.spark.spark_backend import SparkBackend
 from spark_jobs.jobs.audit_job import recomputed_tables
 from spark_jobs.jobs.bounded_job import files_kept
 from spark_jobs.layers.derived import open_sources
@@ -163,7 +165,10 @@ def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_st
     assert_right(site)
 
 
-def test_owner_compacts_derived_tables_by_itself_as_the_setting_says(site: DerivedSite) -> None:
+@pytest.mark.parametrize(("backend", "rewriting"), [("local", LocalBackend), ("spark", SparkBackend)])
+def test_owner_compacts_derived_tables_by_itself_as_the_settings_say(
+    site: DerivedSite, backend: str, rewriting: type[object]
+) -> None:
     site.flights.take([flight(1, 1, 20)])
     site.weather.take([wind(1, 3.0)])
     site.follow()
@@ -171,7 +176,8 @@ def test_owner_compacts_derived_tables_by_itself_as_the_setting_says(site: Deriv
     site.follow()
     counts = []
     for least in (0, 2):
-        site.derived.settings = site.settings.model_copy(update={"compaction_files": least})
+        site.derived.settings = site.settings.model_copy(update={"compaction_files": least, "backend": backend})
+        assert {type(table.backend) for table in site.derived.compactable()} <= {rewriting}
         DriverLoop(site.derived, Source(), Mock(), Mock(), threading.Event()).keep_up()
         counts.append(site.derived.tables[0].target.table.file_count)
     assert counts == [2, 1], "with 0 only headrace maintain compacts"

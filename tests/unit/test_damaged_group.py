@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from include.ground.durable_files import name_by_checksum
+from spark_jobs.backends.local.backend import LocalBackend
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.compaction import AUTOMATIC, MEGABYTE, CompactedTable
 from spark_jobs.stream.upkeep import AutomaticCompaction
@@ -40,7 +41,7 @@ def add_file(table: Table, n: int, named: bool) -> None:
 def compact_all(compaction: AutomaticCompaction, *tables: Table) -> None:
     """Do what a driver does between runs, until nothing is left to do now."""
     for _ in range(50):
-        more = compaction.step([CompactedTable(table) for table in tables])
+        more = compaction.step([CompactedTable(table, LocalBackend()) for table in tables])
         if compaction._in_progress is not None:
             compaction._in_progress.written.exception(60)
         elif not more:

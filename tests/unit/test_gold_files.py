@@ -22,6 +22,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 
 from include.declare.gold import AdditiveGold, Gold, LatestGold
 from include.declare.windows import Window, parsed_size
+from spark_jobs.backends.local.backend import LocalBackend
 from spark_jobs.layers.gold_files import (
     YOUNG,
     GoldTable,
@@ -248,7 +249,7 @@ def test_any_changes_give_the_rows_of_a_dictionary(
 def compact(table: KeyedTable, batch: int) -> int:
     """Compact as the owner does after `batch`; return the number of groups."""
     group_keys = partial(old_neighbours, table.target, batch)
-    compacted = CompactedTable(table.table, order=table.gold.keys, group_keys=group_keys)
+    compacted = CompactedTable(table.table, LocalBackend(), order=table.gold.keys, group_keys=group_keys)
     groups = compacted.groups(AUTOMATIC)
     for group in groups:
         compact_group(compacted, group)
