@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 from derived_site import DerivedSite, flight, opened, wind
+from error_codes import raises
 from fewer_gold_tables import small_flights
 from pyspark.sql import SparkSession
-from refused import refused
 from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
 
@@ -23,6 +23,7 @@ from include.change.kind import PlanConflict
 from include.change.plan_parameters import BackfillParameters
 from include.change.recompute import BackfillPlan, recomputes_everything
 from include.change.stages import KINDS, approve, cancel, compare_built, confirm, stage_lines
+from include.ground.errors import Terminal
 from include.ground.paths import warehouse
 from include.ground.settings import CLONE, Settings
 from include.observe.ledger_reader import open_reader
@@ -233,7 +234,7 @@ def test_crash_while_a_patch_is_applied_or_reverted_is_finished_before_any_run(
         with pytest.raises(Died), dying_at(step, passes):
             requested(site, record, kind)
         assert published_rows(site) == (after if step is Step.PATCH_PUBLISHED else before)
-        with refused("already-published"):
+        with raises(Terminal, "already-published"):
             cancel(site.settings, record, "ann")
         site.restart()
         site.derived.finish_patch()
@@ -310,7 +311,7 @@ def test_range_is_whole_when_no_published_grain_lies_outside(site: DerivedSite) 
 
 
 def test_second_plan_and_other_reference_tables_are_refused(site: DerivedSite) -> None:
-    with refused("range-refused", match="joins no reference tables"):
+    with raises(Terminal, "range-refused", match="joins no reference tables"):
         planned(site, *SECOND, reference="today")
     record = planned(site, *SECOND)
     with pytest.raises(PlanConflict):
@@ -329,5 +330,5 @@ def test_recorded_patch_that_no_table_has_is_not_confirmed(site: DerivedSite) ->
     planted(site, "wind_days", "day = '2013-03-02'", departures="0")
     record = approve(site.settings, compared(site, planned(site, *SECOND))[0], "ann")
     record = record_result(site.settings, record.plan.id, Applied(batch=0, seconds=1.0), "ann")
-    with refused("not-confirmed", match="has no commit of it"):
+    with raises(Terminal, "not-confirmed", match="has no commit of it"):
         confirm(site.settings, record)

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 import small_release as small_release_module
 from compactable_release import EARLY, METER, head_rows, reading
+from error_codes import raises
 from pyspark.sql import SparkSession
-from refused import refused
 from slice_patcher import SlicePatcher, copy_release
 from small_release import ARRIVED, SmallRelease, small_release
 
@@ -23,6 +23,7 @@ from include.change.plan_parameters import BackfillParameters, ReleaseParameters
 from include.change.recompute import BackfillPlan, ReplayPlan
 from include.change.release import ReleasePlan
 from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.errors import Terminal
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
@@ -221,10 +222,10 @@ def test_plans_over_expired_records_are_refused_by_name(release: SmallRelease) -
         ReplayParameters(by="offsets", offsets={"0": [110, 120]}, source="bronze"),
         ReplayParameters(by="time", start=ARRIVED - timedelta(days=1), end=LATER + timedelta(days=1), source="bronze"),
     ):
-        with refused("range-refused", match=r"batches before 3: they have expired, as retention of pipeline\.yaml"):
+        with raises(Terminal, "range-refused", match="3: they have expired, as retention of pipeline.yaml"):
             ReplayPlan().plan(release.settings, "meter", parameters, "me", now)
     old = BackfillParameters(start=datetime(2024, 2, 10, tzinfo=UTC), end=datetime(2033, 1, 1, tzinfo=UTC))
-    with refused("range-refused", match="batches before 3: they have expired"):
+    with raises(Terminal, "range-refused", match="batches before 3: they have expired"):
         BackfillPlan().plan(release.settings, "meter", old, "me", now)
     kept = ReplayParameters(by="batches", first_batch=3, last_batch=4, source="bronze")
     assert ReplayPlan().plan(release.settings, "meter", kept, "me", now).plan.predicted.records == 8
@@ -332,7 +333,7 @@ def test_release_plan_names_the_expired_batches_that_it_lacks(release: SmallRele
     settings = release.settings.model_copy(update={"datasets": folder.parent})
     plan = ReleasePlan().plan(settings, "meter", ReleaseParameters(), "me", datetime.now(UTC)).plan
     assert plan.requested == "without batches before 3, which have expired from bronze"
-    with refused("start-point-refused", match="batches before 3 have expired from bronze"):
+    with raises(Terminal, "start-point-refused", match="batches before 3 have expired from bronze"):
         ReleasePlan().plan(settings, "meter", ReleaseParameters(from_batch=2), "me", datetime.now(UTC))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import joint_site
 import pytest
+from error_codes import raises
 from joint_site import CONTRACT, HOURS, NOON, JointSite
 from pyspark.sql import SparkSession
-from refused import refused
 from rich.console import Console
 from small_release import Record, SmallRelease
 
@@ -24,6 +24,7 @@ from include.declare import contract_file
 from include.declare.contract import WIDER
 from include.declare.contract_types import default_type
 from include.declare.dataset import released_dataset
+from include.ground.errors import Terminal
 from include.observe.progress import is_outdated
 from include.plans.dependants import DependantsBreak
 from include.plans.journal import load_comparison
@@ -105,7 +106,7 @@ def test_release_of_an_earlier_version_keeps_its_types_until_the_folder_is_relea
     stream.take([tap(5, -HUGE)])
     assert stream.silver()["n"].to_list() == [7, HUGE, 8, HUGE, -HUGE]
     assert not is_outdated(site.settings, "taps", record.plan.release)
-    with refused("nothing-to-release"):
+    with raises(Terminal, "nothing-to-release"):
         site.plan("taps")
 
 
@@ -148,7 +149,7 @@ def test_derived_dataset_over_a_widened_source_is_named_and_released_with_it(sit
     assert "--with taps_hours" in broken.value.remedy
     cancel(site.settings, held, "ann")
 
-    with refused("member-refused", match="published already"):
+    with raises(Terminal, "member-refused", match="published already"):
         site.plan("taps", "taps_hours")
     site.write("taps_hours/gold/taps_hours.sql", query.replace("max(n)", "cast(max(n) as bigint)"))
     record = site.run(site.plan("taps", "taps_hours"))

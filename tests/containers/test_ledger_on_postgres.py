@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_codes import raises
 from ledgered_stream import Stream
 from postgres_container import PostgresContainer, docker, start_postgres
 from sqlalchemy import select, text
@@ -93,9 +94,8 @@ def test_server_that_was_killed_is_an_outage_and_loses_nothing(
         project_dataset(writer, on_postgres, FLIGHTS)
         server.kill()
         stream.run(2, 2)
-        with pytest.raises(Transient) as outage:
+        with raises(Transient, "ledger-unavailable"):
             project_dataset(writer, on_postgres, FLIGHTS)
-        assert outage.value.code == "ledger-unavailable"
         server.start()
         project_dataset(writer, on_postgres, FLIGHTS)
     project(settings)

@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 from airflow.config_templates.airflow_local_settings import DEFAULT_LOGGING_CONFIG
+from error_codes import raises
 from headrace_airflow.task_logs import LOGGING_CONFIG, LocalTaskLogs
 from typer.testing import CliRunner
 
@@ -158,9 +159,8 @@ def test_missing_airflow_packages_name_the_command_that_installs_them(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(airflow_process, "find_spec", lambda name: None)
-    with pytest.raises(Terminal, match="make setup") as refused:
+    with raises(Terminal, "airflow-missing", match="make setup"):
         ensure_airflow(settings, lambda line: None)
-    assert refused.value.code == "airflow-missing"
 
 
 def test_naming_datasets_with_no_streams_is_refused() -> None:

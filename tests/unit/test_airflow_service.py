@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from error_codes import raises
 
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
@@ -17,9 +18,8 @@ def own_state(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_part_starts_only_after_init_with_the_same_keys() -> None:
-    with pytest.raises(Terminal) as refused:
+    with raises(Terminal, "not-initialised"):
         service_environment("scheduler")
-    assert refused.value.code == "not-initialised"
     keys = service_environment("init")["AIRFLOW__CORE__FERNET_KEY"]
     assert service_environment("scheduler")["AIRFLOW__CORE__FERNET_KEY"] == keys
     assert service_environment("init")["AIRFLOW__CORE__FERNET_KEY"] == keys

@@ -11,7 +11,7 @@ from pathlib import Path
 import networkx as nx
 import polars as pl
 import pytest
-from refused import refused
+from error_codes import raises
 from small_warehouse import SmallWarehouse, silver_row
 
 from include.change import analysis as analysis_run
@@ -189,7 +189,7 @@ def test_query_without_the_columns_or_rows_is_refused(
     declare("parts", "algorithm: components\nquery: select kind as source, shop as target from silver.sales limit 0")
     with pytest.raises(AnalysisRefused, match="has no rows"):
         run(settings, "parts")
-    with pytest.raises(Refused, check=lambda error: error.code == "analysis-unknown", match="parts, ranks"):
+    with raises(Refused, "analysis-unknown", match="parts, ranks"):
         declared_analysis(settings, "sales", "nothing")
 
 
@@ -234,7 +234,7 @@ def test_name_of_another_dataset_s_analysis_is_taken(settings: Settings, declare
 
 def test_second_process_is_refused(settings: Settings, warehouse: SmallWarehouse, declare: Declare) -> None:
     declare("parts", f"algorithm: components\n{QUERY}")
-    with take_lock(analyses_path(settings, "sales") / "lock", "another"), refused("analysis-busy", kind=Transient):
+    with take_lock(analyses_path(settings, "sales") / "lock", "another"), raises(Transient, "analysis-busy"):
         run(settings, "parts")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from avro_trades import CONTRACT, FIRST, SECOND, encoded, first_trade, schema_text, second_trade, trades_folder
+from error_codes import raises
 
 from include.declare.avro_record import SchemaUnusable, avro_record
 from include.declare.contract import Contract
@@ -147,7 +148,7 @@ def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract
     ],
 )
 def test_line_that_is_no_record_of_the_schema_is_named(contract: Contract, line: bytes, why: str) -> None:
-    with pytest.raises(Refused, check=lambda error: error.code == "record-not-encodable", match=why) as refused:
+    with raises(Refused, "record-not-encodable", match=why) as refused:
         avro_encoding(contract, contract_schema(contract), 5).encoded(7, line)
     assert refused.value.facts["line"] == 7
 

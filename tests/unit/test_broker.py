@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from error_codes import raises
 
 from include.ground.errors import Terminal
 from include.ground.java import Java, JavaMissing, find_java, major_version
@@ -129,9 +130,8 @@ def test_cluster_id_of_formatted_storage_takes_precedence(settings: Settings) ->
 
 def test_missing_data_of_a_formatted_broker_is_refused(settings: Settings) -> None:
     write_node(settings, BrokerNode("id", formatted=True))
-    with pytest.raises(Terminal) as refused:
+    with raises(Terminal, "broker-data-missing") as refused:
         read_node(settings)
-    assert refused.value.code == "broker-data-missing"
     assert "node.json" in refused.value.remedy
 
 
@@ -143,9 +143,8 @@ def test_broker_command_limits_its_memory(settings: Settings) -> None:
 
 
 def test_missing_jars_prevent_the_start(settings: Settings) -> None:
-    with pytest.raises(Terminal) as refused:
+    with raises(Terminal, "jar-missing"):
         start_broker(settings)
-    assert refused.value.code == "jar-missing"
     assert not kafka_path(settings).exists()
 
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from error_codes import raises
 from plan_samples import advanced
-from refused import refused
 from small_warehouse import RELEASE, SmallWarehouse, silver_row
 
 from include.change.recompute import write_verified
 from include.change.stages import confirm
 from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.plans.journal import load_plan, save_plan
 from include.plans.plan import BACKFILL, REPLAY, Plan, PlanRecord, Prediction, Stage
@@ -56,7 +57,7 @@ def corrected(sales: SmallWarehouse, plan: str, way: int) -> None:
 
 
 def test_unpublished_release_is_not_confirmed(sales: SmallWarehouse) -> None:
-    with refused("not-confirmed", match="not fedcba987654"):
+    with raises(Terminal, "not-confirmed", match="not fedcba987654"):
         confirm(sales.settings, applied(sales.settings, A_RELEASE, "fedcba987654"))
 
 
@@ -65,14 +66,14 @@ def test_rolled_back_release_is_confirmed(sales: SmallWarehouse) -> None:
 
 
 def test_patch_without_a_commit_is_not_confirmed(sales: SmallWarehouse) -> None:
-    with refused("not-confirmed", match="no commit of it"):
+    with raises(Terminal, "not-confirmed", match="no commit of it"):
         confirm(sales.settings, applied(sales.settings, REPLAY))
 
 
 def test_unpublished_patch_is_not_confirmed(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, REPLAY)
     corrected(sales, record.plan.id, 1)
-    with refused("not-confirmed", match="before it"):
+    with raises(Terminal, "not-confirmed", match="before it"):
         confirm(sales.settings, record)
     sales.move()
     assert confirm(sales.settings, record).result == "corrected"
@@ -82,7 +83,7 @@ def test_partly_reverted_patch_is_not_confirmed(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, REPLAY, back=True)
     corrected(sales, record.plan.id, 1)
     sales.move()
-    with refused("not-confirmed", match="rolled_back"):
+    with raises(Terminal, "not-confirmed", match="rolled_back"):
         confirm(sales.settings, record)
     corrected(sales, record.plan.id, 2)
     sales.move()
@@ -91,7 +92,7 @@ def test_partly_reverted_patch_is_not_confirmed(sales: SmallWarehouse) -> None:
 
 def test_verified_day_needs_its_verification_file(sales: SmallWarehouse) -> None:
     record = applied(sales.settings, BACKFILL, changed=0)
-    with refused("not-confirmed", match="verified"):
+    with raises(Terminal, "not-confirmed", match="verified"):
         confirm(sales.settings, record)
     write_verified(sales.settings, record.plan, 0, 0)
     assert confirm(sales.settings, record).result == "verified"

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from error_codes import raises
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -58,7 +59,7 @@ def made_state(settings: Settings) -> Path:
 def test_second_concurrent_demo_is_refused(settings: Settings) -> None:
     with (
         demo_lock(settings),
-        pytest.raises(DemoRefused, check=lambda error: error.code == "demo-busy"),
+        raises(DemoRefused, "demo-busy"),
         demo_lock(settings),
     ):
         pass
@@ -84,7 +85,7 @@ def test_fresh_refuses_a_folder_with_foreign_files(settings: Settings, foreign: 
     (state / foreign).parent.mkdir(exist_ok=True)
     (state / foreign).write_text("not ours")
     stopped: list[bool] = []
-    with pytest.raises(DemoRefused, check=lambda error: error.code == "foreign-files") as caught:
+    with raises(DemoRefused, "foreign-files") as caught:
         remove_state(settings, lambda: stopped.append(True))
     assert caught.value.facts["found"] == [foreign.split("/")[0]]
     assert not stopped
@@ -97,13 +98,13 @@ def test_fresh_does_not_follow_links_out_of_the_folder(settings: Settings, tmp_p
     elsewhere.mkdir()
     settings.state.mkdir()
     (settings.state / "warehouse").symlink_to(elsewhere)
-    with pytest.raises(DemoRefused, check=lambda error: error.code == "foreign-files"):
+    with raises(DemoRefused, "foreign-files"):
         require_own_state(settings)
 
 
 def test_fresh_refuses_an_external_ledger(tmp_path: Path) -> None:
     settings = Settings(state=tmp_path, ledger_url="postgresql://x@y/z")
-    with pytest.raises(DemoRefused, check=lambda error: error.code == "external-ledger"):
+    with raises(DemoRefused, "external-ledger"):
         require_own_state(settings)
 
 
@@ -220,7 +221,7 @@ def test_failed_delivery_is_raised_in_the_main_thread(settings: Settings, topics
 
 def test_topic_with_foreign_records_is_refused(settings: Settings, topics: Topics) -> None:
     topics.ends["flights"] = {0: 3, 1: 4}
-    with pytest.raises(DemoRefused, check=lambda error: error.code == "foreign-records") as caught:
+    with raises(DemoRefused, "foreign-records") as caught:
         require_own_records(settings, (WEATHER, FLIGHTS), "127.0.0.1:9")
     assert (caught.value.facts["topic"], caught.value.facts["records"]) == ("flights", 7)
 
@@ -243,14 +244,14 @@ def test_run_killed_before_its_manifest_is_detected_by_its_journal(settings: Set
 def test_manifest_without_its_records_is_refused(settings: Settings, topics: Topics) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     topics.ends["flights"] = {0: 3, 1: 4}
-    with pytest.raises(DemoRefused, check=lambda error: error.code == "topic-incomplete"):
+    with raises(DemoRefused, "topic-incomplete"):
         require_own_records(settings, (FLIGHTS,), "127.0.0.1:9")
 
 
 def test_demo_of_another_range_is_refused(settings: Settings) -> None:
     finish(manifest_path(settings, FLIGHTS), FLIGHTS, sent=10)
     assert finished_records(settings, FLIGHTS) == 10
-    with pytest.raises(DemoRefused, check=lambda error: error.code == "manifest-mismatch"):
+    with raises(DemoRefused, "manifest-mismatch"):
         finished_records(settings, demo_runs(FROM, TO + timedelta(days=1))[0])
 
 

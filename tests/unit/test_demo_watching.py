@@ -9,6 +9,7 @@ from io import StringIO
 
 import duckdb
 import pytest
+from error_codes import raises
 from rich.console import Console
 
 from include.demo.display import live_table, progress_display, progress_line, score_table, verdict
@@ -77,7 +78,7 @@ def test_other_datasets_are_ignored() -> None:
 @pytest.mark.parametrize("state", [ProcessState.CRASHED, ProcessState.FAILED, ProcessState.STOPPED])
 def test_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: ProcessState) -> None:
     lost = ProcessStatus("stream:flights", None, state, "because of [/this]")
-    with pytest.raises(Terminal, check=lambda error: error.code == "stream-lost", match="because of") as caught:
+    with raises(Terminal, "stream-lost", match="because of") as caught:
         StallDetector(settings).check(snapshot(0, flights(5, stream=lost)))
     assert caught.value.facts["process"] == lost.name
     assert "stream-flights.log" in caught.value.remedy
@@ -85,7 +86,7 @@ def test_lost_stream_ends_the_wait_with_its_reason(settings: Settings, state: Pr
 
 def test_lost_broker_ends_the_wait(settings: Settings) -> None:
     lost = ProcessStatus("broker", None, ProcessState.CRASHED, "pid 1 is gone")
-    with pytest.raises(Terminal, check=lambda error: error.code == "stream-lost"):
+    with raises(Terminal, "stream-lost"):
         StallDetector(settings).check(snapshot(0, flights(5), broker=lost))
 
 
@@ -96,7 +97,7 @@ def test_refine_may_be_halted_for_a_limited_time(settings: Settings) -> None:
     detector.check(snapshot(44, flights(6, stream=halted)))
     detector.check(snapshot(50, flights(6)))
     detector.check(snapshot(60, flights(7, stream=halted)))
-    with pytest.raises(Terminal, check=lambda error: error.code == "refine-halted", match="a bug"):
+    with raises(Terminal, "refine-halted", match="a bug"):
         detector.check(snapshot(105, flights(8, stream=halted)))
 
 
@@ -106,7 +107,7 @@ def test_stalled_demo_ends_with_the_missing_records(settings: Settings) -> None:
     detector.check(snapshot(119, flights(5)))
     detector.check(snapshot(130, flights(6)))
     detector.check(snapshot(249, flights(6)))
-    with pytest.raises(Terminal, check=lambda error: error.code == "demo-stalled") as caught:
+    with raises(Terminal, "demo-stalled") as caught:
         detector.check(snapshot(250, flights(6)))
     assert caught.value.facts["behind"] == {"flights": 94}
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import test_derived_plan_thresholds
 from console_client import console_client
+from error_codes import raises
 from fastapi.testclient import TestClient
-from refused import refused
 from test_airflow_api import BEARER, TOKEN
 from test_derived_plan_thresholds import NAME, NOON
 
 from include.change.plan_parameters import BackfillParameters
 from include.change.recompute import BackfillPlan
+from include.ground.errors import Terminal
 from include.ground.paths import ended_runs_path
 from include.ground.settings import Settings
 from include.plans.journal import planning_lock
@@ -79,7 +80,7 @@ def test_run_that_is_marked_as_failed_gets_no_plan_that_it_requested_before(
     before, ended = datetime.now(UTC), {"by": "ann", "origin": RUN}
     client.post("/api/v1/ended-runs", json=ended, headers=BEARER)
     hour = BackfillParameters(start=NOON, end=NOON + timedelta(hours=1))
-    with refused("run-ended", match=f"run {RUN} has ended"):
+    with raises(Terminal, "run-ended", match=f"run {RUN} has ended"):
         BackfillPlan().plan(settings, NAME, hour, "ann", before, RUN)
     assert (open_plans(settings), find_plan(settings, RUN)) == ([], None)
     assert BackfillPlan().plan(settings, NAME, hour, "ann", datetime.now(UTC), RUN).is_open, "the run was cleared"

@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import polars as pl
 import pytest
+from error_codes import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -203,7 +204,7 @@ def test_with_field_replaces_or_adds_a_field() -> None:
 
 @pytest.mark.parametrize("wrong", [-0.01, 1.01, float("nan"), float("inf")])
 def test_share_outside_0_and_1_is_refused(wrong: float) -> None:
-    with pytest.raises(Refused, check=lambda error: error.code == "invalid-share") as refused:
+    with raises(Refused, "invalid-share") as refused:
         Shares(late=wrong)
     assert refused.value.facts["fault"] == "late"
     assert np.isnan(wrong) or refused.value.facts["share"] == wrong

@@ -12,6 +12,7 @@ import orjson
 import polars as pl
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from error_codes import raises
 
 from include.ground.errors import Refused
 from include.producers import sending
@@ -162,7 +163,7 @@ def test_schedule_does_not_wait_for_a_slow_caller(broker: str) -> None:
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])
 def test_invalid_rate_is_refused(broker: str, rate: float) -> None:
-    with pytest.raises(Refused, check=lambda error: error.code == "invalid-rate"):
+    with raises(Refused, "invalid-rate"):
         produce(broker, "never", table(1), Pace(rate=rate))
 
 
@@ -302,7 +303,7 @@ def test_recreated_topic_is_refused(broker: str, tmp_path: Path, monkeypatch: py
     manifest = tmp_path / "m"
     stops = iter([False, False])
     sender(broker, "old", manifest)(pace=Pace(stop=lambda: next(stops, True)))
-    with pytest.raises(Refused, check=lambda error: error.code == "topic-recreated"):
+    with raises(Refused, "topic-recreated"):
         sender(broker, "old", manifest)(log_ends=lambda *_: {0: 0})
 
 

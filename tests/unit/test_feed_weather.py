@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import polars as pl
 import pytest
+from error_codes import raises
 from workloads.feeds import GENERATED
 
 from include.ground.errors import Refused
@@ -61,7 +62,7 @@ def test_unknown_feed_is_refused_with_the_known_ones() -> None:
     for name, feed in FEEDS.items():
         assert feed.name == feed.topic == name
     assert weather_events().columns == ["key", "value", "occurred_at", "event_id"]
-    with pytest.raises(Refused, check=lambda error: error.code == "unknown-feed") as refused:
+    with raises(Refused, "unknown-feed") as refused:
         find_feed("trains")
     assert refused.value.facts["known"] == (*FEEDS, *GENERATED)
 

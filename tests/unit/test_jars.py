@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from error_codes import raises
 
 from include.ground.errors import Terminal
 from include.ground.java import (
@@ -83,9 +84,9 @@ def test_jar_files_contain_no_address() -> None:
 def test_invalid_line_of_the_lock_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "jars.lock"
     path.write_text(f"# comment\n\n{line}\n")
-    with pytest.raises(Terminal) as refused:
+    with raises(Terminal, "jar-lock-unreadable") as refused:
         read_jar_list(path, hashed=True)
-    assert (refused.value.code, refused.value.facts) == ("jar-lock-unreadable", {"line": 3})
+    assert refused.value.facts == {"line": 3}
 
 
 def test_wrong_hash_is_refused_with_both_hashes(tmp_path: Path) -> None:
@@ -99,9 +100,9 @@ def test_wrong_hash_is_refused_with_both_hashes(tmp_path: Path) -> None:
 
 
 def test_missing_jars_name_the_command(tmp_path: Path) -> None:
-    with pytest.raises(Terminal) as refused:
+    with raises(Terminal, "jar-missing") as refused:
         require_jars(tmp_path, "broker", [jar("one"), jar("two", folder="broker")])
-    assert (refused.value.code, refused.value.facts["missing"]) == ("jar-missing", ["org.example:two:1.0"])
+    assert refused.value.facts["missing"] == ["org.example:two:1.0"]
     assert refused.value.remedy == "make setup"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from error_codes import raises
 from plan_samples import TO_APPLIED, advanced, publication, sample_plan
 
 from include.change import readers as table_readers
@@ -318,9 +319,8 @@ def test_who_meets_a_request_that_was_left_is_told_the_command_that_continues_it
 ) -> None:
     submit_request(settings, "hours", requested(record, 1))
     assert drop_obsolete(settings, "hours") is None
-    with pytest.raises(Transient) as refused:
+    with raises(Transient, "request-pending") as refused:
         submit_request(settings, "hours", OwnerRequest("", RequestKind.COMPACT, "h1"))
-    assert refused.value.code == "request-pending"
     assert f"headrace plan apply {record.plan.id}" in refused.value.remedy
 
 

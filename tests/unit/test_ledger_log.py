@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from error_codes import raises
 from ledgered_stream import commit, created
 
 from include.ground.delta_log import (
@@ -111,9 +112,8 @@ def test_log_with_a_removed_beginning_starts_at_its_first_version(table: Path) -
 
 
 def test_folder_without_a_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Terminal) as refused:
+    with raises(Terminal, "table-missing"):
         list(commits(tmp_path))
-    assert refused.value.code == "table-missing"
 
 
 def test_commit_without_a_timestamp_is_damaged(table: Path) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from error_codes import raises
 from typer.testing import CliRunner
 
 from include.cli.main import app
@@ -86,9 +87,8 @@ def test_running_process_of_an_earlier_version_stops_the_migration(old_layout: S
     run = read_run_file(old_layout, "runner")
     assert run is not None
     assert run.extra == {"settings": {"A": 1}}
-    with pytest.raises(Terminal, match="headrace down") as refused:
+    with raises(Terminal, "earlier-version-running", match="headrace down"):
         migrate_state(old_layout)
-    assert refused.value.code == "earlier-version-running"
     assert not request_path(old_layout, "flights").exists()
 
 

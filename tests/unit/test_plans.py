@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 import typer
 from deltalake import write_deltalake
+from error_codes import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_samples import TO_APPLIED, advanced, result_of
-from refused import refused
 from rich.console import Console
 
 from include.change import release as release_plan
@@ -26,7 +26,7 @@ from include.cli import plan as plan_command
 from include.declare.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.declare.release_diff import TableChange, release_changes
-from include.ground.errors import Transient
+from include.ground.errors import Terminal, Transient
 from include.ground.paths import plan_path, silver_path
 from include.ground.settings import CLONE, Settings
 from include.plans.journal import PlanBusy, PlanUnknown, load_plan, plan_lock, save_plan
@@ -155,9 +155,8 @@ def test_pending_request_blocks_another_until_its_response(settings: Settings) -
     )
     submit_request(settings, "flights", mine)
     submit_request(settings, "flights", mine)
-    with pytest.raises(Transient, match="release-flights-1") as refused:
+    with raises(Transient, "request-pending", match="release-flights-1"):
         submit_request(settings, "flights", other)
-    assert refused.value.code == "request-pending"
     answer = OwnerResponse(mine.plan, mine.kind, mine.release, "", 7)
     respond(settings, "flights", answer)
     assert (pending_request(settings, "flights"), find_response(settings, "flights", mine)) == (None, answer)
@@ -276,7 +275,7 @@ def test_change_of_the_watermark_names_the_tables_that_wait_for_it(
 def test_published_plan_cannot_be_cancelled(settings: Settings) -> None:
     record = save_plan(settings, plan(settings))
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
-    with refused("already-published", match="release-flights-1"):
+    with raises(Terminal, "already-published", match="release-flights-1"):
         plan_stages.cancel(settings, record, "ann")
     assert load_plan(settings, record.plan.id).stage is Stage.PLANNED
 
@@ -286,7 +285,7 @@ def test_retiring_without_a_running_stream_submits_no_request(settings: Settings
     publish(settings, Publication("flights", "bbb", 3, NOON, {0: 1}, {}))
     for stage in (Stage.BUILT, Stage.COMPARED, Stage.APPROVED, Stage.APPLIED):
         record = advanced(settings, load_plan(settings, name), stage)
-    with refused("stream-not-running", match="headrace up flights"):
+    with raises(Terminal, "stream-not-running", match="headrace up flights"):
         plan_stages.retire(settings, record, "ann")
     assert pending_request(settings, "flights") is None
 
@@ -329,7 +328,7 @@ def test_plan_larger_than_the_free_disk_is_refused(settings: Settings) -> None:
     free = shutil.disk_usage(settings.state).free
     fits = replace(plan(settings).predicted, bytes=free // 4)
     refuse_small_disk(settings, "flights", fits)
-    with refused("disk-too-small", match="GB are free", kind=Transient):
+    with raises(Transient, "disk-too-small", match="GB are free"):
         refuse_small_disk(settings, "flights", replace(fits, bytes=free))
 
 

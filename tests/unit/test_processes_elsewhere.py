@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from error_codes import raises
 from stand_ins import report_progress
 
 from include.ground.errors import Transient
@@ -166,9 +167,8 @@ def test_job_elsewhere_is_ended_by_its_guard(settings: Settings, tmp_path: Path)
         while not observe_jobs(settings):
             assert time.monotonic() < end, "the guard sends no heartbeat"
             time.sleep(0.05)
-        with pytest.raises(Transient) as refused:
+        with raises(Transient, "job-running"):
             refuse_running(settings, "p1")
-        assert refused.value.code == "job-running"
         children = psutil.Process(guard.pid).children()
         end_request_path(settings, "p1").write_text("")
         assert guard.wait(10) is not None
@@ -227,9 +227,8 @@ def test_doctor_finds_that_the_locks_of_another_host_are_not_seen_here(settings:
 
 def test_up_starts_no_runner_that_is_a_service(settings: Settings) -> None:
     service = settings.model_copy(update={"runner": "service"})
-    with pytest.raises(Transient, match="docker compose up -d runner") as refused:
+    with raises(Transient, "no-runner", match="docker compose up -d runner"):
         up_runner(service, lambda line: None)
-    assert refused.value.code == "no-runner"
     record(settings, RUNNER)
     report_progress(settings, RUNNER)
     lines = list[str]()

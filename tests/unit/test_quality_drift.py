@@ -10,10 +10,11 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.dataset as pd
 import pytest
-from refused import refused
+from error_codes import raises
 
 from include.change.quality import DriftWarning, RecordPosition, drift_warnings, psi_term
 from include.declare.contract import Column, Contract
+from include.ground.errors import Terminal
 from include.read.published_tables import PinnedTables
 
 CONTRACT = Contract(
@@ -131,7 +132,7 @@ def test_drift_is_named_with_its_first_record(plant: Plant, column: str, measure
 
 
 def test_period_without_records_is_refused() -> None:
-    with refused("nothing-to-compare"):
+    with raises(Terminal, "nothing-to-compare"):
         warnings(since=BATCHES)
 
 

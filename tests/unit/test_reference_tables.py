@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from error_codes import raises
 from ledgered_stream import Stream
 
 from include.declare import reference_tables
@@ -84,10 +85,10 @@ def test_reference_table_named_by_bronze_is_not_recreated(settings: Settings, fl
     stream = Stream(settings, release=flights.release)
     stream.bronze(0, reference={"planes": 2})
     shutil.rmtree(reference_path(settings, "flights", "planes"))
-    with pytest.raises(Terminal, check=lambda error: error.code == "reference-lost", match="planes has no version 2"):
+    with raises(Terminal, "reference-lost", match="planes has no version 2"):
         create_reference_tables(settings, flights)
     shutil.rmtree(reference_path(settings, "flights", "airlines"))
-    with pytest.raises(Terminal, check=lambda error: error.code == "reference-lost"):
+    with raises(Terminal, "reference-lost"):
         read_version(settings, "flights", declared_table(flights, "airports"), 7)
 
 
@@ -95,7 +96,7 @@ def test_missing_column_of_the_table_is_refused(settings: Settings, flights: Dat
     planes = declared_table(flights, "planes")
     grown = replace(planes, columns=(*planes.columns, ("engines", "integer")))
     pipeline = replace(flights.pipeline, reference=(grown,))
-    with pytest.raises(Terminal, check=lambda error: error.code == "reference-changed", match="no column engines"):
+    with raises(Terminal, "reference-changed", match="no column engines"):
         validate_reference_tables(settings, replace(flights, pipeline=pipeline))
     validate_reference_tables(settings, flights)
 
@@ -113,7 +114,5 @@ def test_file_with_too_many_rows_is_refused(
 def test_missing_file_or_table_is_refused(settings: Settings, flights: Dataset, tmp_path: Path) -> None:
     with pytest.raises(ReferenceRefused, match="the file does not exist"):
         load_reference(settings, flights, "planes", tmp_path / "none.csv")
-    with pytest.raises(
-        Refused, check=lambda error: error.code == "reference-unknown", match="airlines, airports, planes"
-    ):
+    with raises(Refused, "reference-unknown", match="airlines, airports, planes"):
         load_reference(settings, flights, "pilots", tmp_path / "none.csv")

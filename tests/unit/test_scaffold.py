@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from error_codes import raises
 from typer.testing import CliRunner
 
 from include.cli import folder as new_command
@@ -331,5 +332,5 @@ def test_unreadable_expectation_is_refused(tmp_path: Path) -> None:
     case = tmp_path / "sample.jsonl"
     assert expected_case(case) is None
     (tmp_path / "sample.expected.json").write_text('{"rejectd": {}}')
-    with pytest.raises(Terminal, check=lambda error: error.code == "case-unreadable", match="Extra inputs"):
+    with raises(Terminal, "case-unreadable", match="Extra inputs"):
         expected_case(case)

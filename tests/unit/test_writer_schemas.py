@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from error_codes import raises
 
 from include.declare.payloads import keep_schemas, known_schemas, schemas_size
 from include.ground.errors import Terminal
@@ -48,5 +49,5 @@ def test_edited_list_is_refused_with_its_line(settings: Settings, line: str) -> 
     keep_schemas(settings, "d", [ONE])
     with writer_schemas_path(settings, "d").open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(Terminal, check=lambda error: error.code == "writer-schemas-unreadable", match="line 2"):
+    with raises(Terminal, "writer-schemas-unreadable", match="line 2"):
         known_schemas(settings, "d")

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from refused import refused
+from error_codes import raises
 
 from include.change.plan_parameters import ReleaseParameters
 from include.change.recompute import published_windows
@@ -17,6 +17,7 @@ from include.declare.dataset import content_hash, declared_dataset, load_dataset
 from include.declare.release_diff import release_changes
 from include.declare.time_zones import ZONES_FILE, database_version, installed_zone
 from include.declare.windows import Window, day_range
+from include.ground.errors import Terminal
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 from include.observe.doctor import Verdict, check_java_zones, check_time_zones
@@ -83,7 +84,7 @@ def test_other_rules_are_a_release_and_are_named(settings: Settings) -> None:
 
 def test_plan_refuses_the_same_rules_and_takes_others(settings: Settings) -> None:
     warehouse = write_sales(settings)
-    with refused("nothing-to-release"):
+    with raises(Terminal, "nothing-to-release"):
         ReleasePlan().plan(settings, "sales", ReleaseParameters(dry_run=True), "ann", LATE)
     published = earlier_rules(settings, warehouse.release)
     replace(warehouse, release=published).move(batch=1, offsets={0: 4, 1: 1})
