@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -20,7 +20,6 @@ from include.declare.yaml_declarations import NAME
 from include.ground import strict_values
 from include.ground.strict_values import MAX_OFFSET, offset_range, partition_number
 
-WRITTEN_OUT = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
 TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})$"
 AS_OF = "as-of"
 OFFSET = {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET}
@@ -33,14 +32,12 @@ OFFSETS = {
 
 def _utc(value: object) -> object:
     """A bare number would be read as seconds since 1970, a time without a zone as local time."""
-    if isinstance(value, str):
-        if not WRITTEN_OUT.match(value):
-            raise ValueError("must be a time like 2013-06-10T00:00:00Z")
-        value = datetime.fromisoformat(value)
-    try:
-        return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
-    except OverflowError as error:
-        raise ValueError("is outside the years 1 to 9999 in UTC") from error
+    text = value.isoformat() if isinstance(value, datetime) else value
+    if not isinstance(text, str):
+        return value
+    if not re.match(TIME, text, re.ASCII):
+        raise ValueError("must be a time like 2013-06-10T00:00:00Z")
+    return strict_values.utc_time(text)
 
 
 def _offset_ranges(given: Any) -> Any:
