@@ -23,7 +23,6 @@ from pyarrow import fs
 
 from include.audit.files import READ_ERRORS, beginning, latest_of
 from include.audit.gold import (
-    MERGED,
     GoldCheck,
     GoldResult,
     Recomputation,
@@ -31,10 +30,10 @@ from include.audit.gold import (
     gold_check,
     grained_sql,
     latest_candidates_sql,
-    merge_sql,
     newest_sql,
     recompute_sql,
 )
+from include.audit.measures import merged_sql
 from include.audit.verified_history import AuditScope, VerifiedGold, is_there, row_digest
 from include.declare.event_times import FIRST, LAST, after, before
 from include.declare.gold import Gold
@@ -323,8 +322,7 @@ def is_merged(gold: Gold, before: VerifiedGold) -> bool:
     """Whether verified rows and newer rows of silver give a table's rows, without older rows of silver."""
     if gold.deciding_columns:
         return before.decided
-    is_additive = bool(gold.measures) and gold.timed_by is None
-    return is_additive and all(measure.function in (*MERGED, "ratio") for measure in gold.measures)
+    return bool(gold.measures) and gold.timed_by is None and merged_sql(gold.measures) is not None
 
 
 def _find_touched(database: Any, changed: ChangedGold) -> None:
@@ -376,11 +374,6 @@ def _merged(database: Any, changed: ChangedGold) -> str:
         candidates = latest_candidates_sql(gold, silver)
         names = listed(columns_of(database, candidates))
         return newest_sql(gold, f"select {names} from touched_before union all {candidates}")
-    return _merged_measures(gold, recompute_sql(gold, silver))
-
-
-def _merged_measures(gold: Gold, newer: str) -> str:
-    keys, names = listed(gold.keys), listed(measure.name for measure in gold.measures if measure.function in MERGED)
+    names, newer, keys = listed(each.name for each in gold.measures), recompute_sql(gold, silver), listed(gold.keys)
     both = f"select {keys}, {names} from touched_before union all by name select {keys}, {names} from ({newer})"
-    measures = ", ".join(f"{merge_sql(measure)} as {sql_identifier(measure.name)}" for measure in gold.measures)
-    return f"select {keys}, {measures} from ({both}) group by {keys}"
+    return f"select {keys}, {', '.join(merged_sql(gold.measures) or ())} from ({both}) group by {keys}"

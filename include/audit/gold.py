@@ -17,98 +17,13 @@ from typing import Any
 import duckdb
 
 from include.audit.findings import Finding, FindingKind
+from include.audit.measures import Aggregates, is_wrong_sql
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
-from include.declare.measures import QUANTILE_ERROR, SUM_ERROR, Measure, measure_expressions
+from include.declare.measures import Measure, measure_expressions
 from include.declare.windows import SESSION_NUMBER, windowed_sql
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
 from include.read.published_tables import RefreshState
-
-EXACT_BELOW = 200
-RELATIVE_ERROR = 0.05
-
-
-MERGED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
-"""Measures that a verified value and that of newer rows give together, and how."""
-
-
-def aggregate_sql(measure: Measure, silver: Sequence[str], measures: Sequence[Measure]) -> str:
-    """Return the aggregate of a measure over rows with the columns `silver`; a ratio is of two of `measures`."""
-    expression, function = duckdb_expression(measure.expression, silver), measure.function
-    if function == "ratio":
-        of, to = (next(each for each in measures if each.name == name) for name in (measure.of, measure.to))
-        of_sql, to_sql = (f"cast({aggregate_sql(each, silver, measures)} as double)" for each in (of, to))
-        return f"{of_sql} / nullif({to_sql}, 0)"
-    if function == "count_if":
-        return f"count(*) filter (where {expression})"
-    if function in ("approx_distinct", "count_distinct"):
-        return f"count(distinct {expression})"
-    if function == "avg":
-        # One division after an exact sum: DuckDB's own avg adds up doubles.
-        return f"cast(sum({expression}) as double) / nullif(count({expression}), 0)"
-    if measure.declared.placed:
-        return _in_order(measure, expression, duckdb_expression(measure.by, silver))
-    if function == "top_k" and measure.weight:
-        return _heaviest(measure, expression, duckdb_expression(measure.weight, silver))
-    if function == "top_k":
-        return _top(measure, expression)
-    if function == "approx_quantile":
-        return f"quantile_disc(cast({expression} as double), {measure.at})"
-    if function == "histogram":
-        return f"[{', '.join(f'count(*) filter (where {chosen})' for chosen in _bins(measure, expression))}]"
-    return f"{function}({expression})"
-
-
-def is_wrong_sql(measure: Measure, gold: str, expected: str, scale: int | None) -> str:
-    """Return the condition that a published value is not the recomputed one; `scale` is of a decimal column."""
-    differs, near = f"{gold} is distinct from {expected}", ""
-    if measure.function == "approx_distinct":
-        near = f"{expected} >= {EXACT_BELOW} and abs({gold} - {expected}) <= {RELATIVE_ERROR} * {expected}"
-    elif measure.function == "approx_quantile":
-        near = f"abs({gold} - {expected}) <= {QUANTILE_ERROR} * abs({expected}) * (1 + 1e-9)"
-    elif measure.function == "avg":
-        unit = 0.0 if scale is None else 10.0**-scale
-        near = f"abs(cast({gold} as double) - {expected}) <= {unit} + 1e-12 * abs({expected})"
-    elif measure.function == "sum" and scale is None:
-        near = f"abs({gold} - {expected}) <= {SUM_ERROR} * abs({expected}) and typeof({gold}) = 'DOUBLE'"
-    return f"({differs}) and not coalesce({near}, false)" if near else differs
-
-
-def merge_sql(measure: Measure) -> str:
-    """Return the aggregate of a verified value and that of newer rows."""
-    if measure.function == "ratio":
-        of, to = (f"cast(sum({sql_identifier(name)}) as double)" for name in (measure.of, measure.to))
-        return f"{of} / nullif({to}, 0)"
-    return f"{MERGED[measure.function]}({sql_identifier(measure.name)})"
-
-
-def _in_order(measure: Measure, expression: str, by: str) -> str:
-    choose = "arg_min" if measure.declared.earliest else "arg_max"
-    order_key = f"struct_pack(a := {by}, b := _partition, c := _offset)"
-    # Of a struct, since a value that is null would be passed over.
-    return f"({choose}(struct_pack(v := {expression}), {order_key}) filter (where {by} is not null)).v"
-
-
-def _top(measure: Measure, expression: str) -> str:
-    counted = f"map_entries(histogram({expression}))"
-    pair = "struct_pack(n := -cast(_each.value as bigint), v := _each.key)"
-    ranked = f"list_sort(list_transform({counted}, lambda _each: {pair}))"
-    named = "struct_pack(value := _each.v, count := -_each.n)"
-    return f"coalesce(list_transform({ranked}, lambda _each: {named})[1:{measure.k}], [])"
-
-
-def _heaviest(measure: Measure, expression: str, weight: str) -> str:
-    pairs = f"select unnest(list(struct_pack(v := {expression}, w := {weight}))) as _each"
-    known = f"select * from ({pairs}) where _each.v is not null and _each.w is not null"
-    summed = f"select _each.v as _v, cast(sum(_each.w) as bigint) as _w from ({known}) group by all"
-    ranked = "list(struct_pack(value := _v, weight := _w) order by _w desc, _v)"
-    return f"coalesce((select {ranked}[1:{measure.k}] from ({summed})), [])"
-
-
-def _bins(measure: Measure, expression: str) -> list[str]:
-    value, bounds = f"cast({expression} as double)", [f"{bound!r}::double" for bound in measure.bounds]
-    between = [f"{value} >= {low} and {value} < {high}" for low, high in zip(bounds, bounds[1:], strict=False)]
-    return [f"{value} < {bounds[0]}", *between, f"{value} >= {bounds[-1]}"]
 
 
 def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
@@ -117,12 +32,9 @@ def recompute_sql(gold: Gold, silver: Sequence[str]) -> str:
 
 
 def _additive(gold: Gold, silver: Sequence[str]) -> str:
-    columns = grained_columns(gold, silver)
+    rows = Aggregates(grained_columns(gold, silver), gold.measures)
     keys = selected = [sql_identifier(name) for name in gold.grain_columns]
-    measures = [
-        f"{aggregate_sql(measure, columns, gold.measures)} as {sql_identifier(measure.name)}"
-        for measure in gold.measures
-    ]
+    measures = [f"{rows.of(measure)} as {sql_identifier(measure.name)}" for measure in gold.measures]
     source = "grained"
     if gold.session is not None:
         source = f"({gold.session.numbered_sql(gold.keys, source)})"
@@ -374,7 +286,7 @@ def _failing_expression(database: Any, gold: Gold, silver: Sequence[str]) -> str
 
 def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]:
     for measure in gold.measures:
-        yield measure.expression, f"select {aggregate_sql(measure, silver, gold.measures)} from silver"
+        yield measure.expression, f"select {Aggregates(silver, gold.measures).of(measure)} from silver"
     for _, expression in gold.columns:
         yield expression, f"select {duckdb_expression(expression, silver)} from silver"
     condition = duckdb_expression(gold.row_condition, grained_columns(gold, silver))

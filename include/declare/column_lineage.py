@@ -341,7 +341,7 @@ def _computed(gold: Gold, silver: str) -> Iterator[tuple[str, Origins]]:
 def _measure(measure: Measure, silver: str) -> Iterator[ColumnOrigin]:
     for key, expression in measure_expressions(measure):
         yield from _expression(silver, expression, "sort" if key[-1] == "by" else "aggregation")
-    if measure.function in ("first", "last"):
+    if measure.declared.by_time:
         yield from _expression(silver, measure.by, "sort")
 
 

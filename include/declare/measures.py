@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, StrictInt
 from pydantic.dataclasses import dataclass
@@ -18,10 +18,6 @@ from pydantic.dataclasses import dataclass
 from include.declare.yaml_declarations import Finding, InvalidValue, shown
 from include.ground.sql_quoting import sql_identifier
 
-MeasureFunction = (
-    Literal["count", "count_if", "sum", "min", "max", "avg", "approx_distinct", "count_distinct", "first", "last"]
-    | Literal["min_by", "max_by", "top_k", "approx_quantile", "histogram", "ratio"]
-)
 QUANTILE_ERROR = 0.01
 """Relative error of an `approx_quantile`, at most."""
 SUM_ERROR = 1e-9
@@ -48,6 +44,11 @@ class Function:
     exact: bool = False
     added_up: bool = False
 
+    @property
+    def by_time(self) -> bool:
+        """Whether it takes one row by the event time, which is not declared."""
+        return self.placed and not self.parameters
+
 
 FUNCTIONS: dict[str, Function] = {
     "count": Function(merged_by="sum", exact=True),
@@ -67,6 +68,10 @@ FUNCTIONS: dict[str, Function] = {
     "histogram": Function(("value", "bounds")),
     "ratio": Function(("of", "to")),
 }
+if TYPE_CHECKING:
+    FunctionName: TypeAlias = str
+else:
+    FunctionName = Literal[tuple(FUNCTIONS)]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -79,7 +84,7 @@ class Measure:
     """
 
     name: str
-    function: MeasureFunction
+    function: FunctionName
     expression: str = ""
     by: str = ""
     weight: str = ""
@@ -122,8 +127,7 @@ def _parsed(name: str, function: str, given: Any) -> dict[str, Any]:
 
 def ordered_by_time(measures: Sequence[Measure], event_time: str) -> tuple[Measure, ...]:
     """Return the measures; `first` and `last` are by event time."""
-    by_time = {"first", "last"}
-    return tuple(replace(each, by=event_time) if each.function in by_time else each for each in measures)
+    return tuple(replace(each, by=event_time) if each.declared.by_time else each for each in measures)
 
 
 def measure_expressions(measure: Measure) -> Iterator[Finding]:
@@ -143,12 +147,12 @@ def measures_findings(measures: Sequence[Measure]) -> Iterator[Finding]:
     """Yield what is wrong with the measures of one table, apart from their SQL."""
     divisible = {each.name for each in measures if each.declared.exact}
     for measure in measures:
-        place = (measure.name, measure.function)
-        for key in ("of", "to") if measure.function == "ratio" else ():
+        place, parameters = (measure.name, measure.function), measure.declared.parameters
+        for key in [each for each in ("of", "to") if each in parameters]:
             if (other := getattr(measure, key)) not in divisible:
                 listed = ", ".join(sorted(divisible)) or "none is declared"
                 yield (*place, key), f"must be a count or sum of this table ({listed}), is {shown(other)}"
-        if measure.function == "histogram" and not measure.bounds:
+        if "bounds" in parameters and not measure.bounds:
             yield (*place, "bounds"), "must have at least one number"
         if any(low >= high for low, high in pairwise(measure.bounds)):
             yield (*place, "bounds"), f"must ascend, are {', '.join(f'{each:g}' for each in measure.bounds)}"

@@ -148,7 +148,6 @@ def release_columns(settings: Settings, reading: PinnedTables, found: PublishedT
 
 
 MOST_COLUMNS = 120
-ADDED = ("count", "count_if", "sum")
 UNITS = ("minute", "hour", "day", "month", "year")
 LABEL_LENGTHS = {"year": 4, "month": 7, "day": 10, "hour": 13, "minute": 16}
 """Characters of an ISO time that tell one unit from the next."""
@@ -187,7 +186,7 @@ def gold_axes(settings: Settings, reading: PinnedTables, found: PublishedTable) 
 def _axes(gold: Gold) -> GoldAxes:
     window, session = gold.window, gold.session
     time_column = window.name if window else session.start if session else ""
-    added = [each.name for each in gold.measures if each.function in ADDED]
+    added = [each.name for each in gold.measures if each.declared.merged_by == "sum"]
     return GoldAxes(time_column, gold.grain_columns[0], added, bool(time_column))
 
 

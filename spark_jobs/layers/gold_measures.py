@@ -7,7 +7,7 @@ neither batches nor their order change a value. The class of a measure has both 
 only what it computes as Spark does, to the last bit (`is_embedded`); a table with others is merged by Spark.
 
 A further measure: an entry of `FUNCTIONS` in `include/declare/measures.py`, one here, and the audit's own formula in
-`include/audit/gold.py`, which is separate so that an error here is found there.
+`include/audit/measures.py`, which is separate so that an error here is found there.
 """
 
 from __future__ import annotations
