@@ -7,8 +7,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -26,25 +27,11 @@ from include.ground.kafka import ensure_topic
 from include.ground.settings import load_settings
 from include.producers.faults import Shares
 from include.producers.registry import find_feed
-from include.producers.sending import AT_ONCE, DeliveryFailed, Pace, Run, SendProgress, Sent, send
+from include.producers.sending import AT_ONCE, DeliveryFailed, Pace, Produced, Run, SendProgress, Sent, send
 from include.producers.sending import produce as produce_rows
 from include.state.run_files import bootstrap_servers
 
 CHUNK_LINES = 20_000
-
-
-@dataclass(frozen=True)
-class FileSent:
-    """What was sent of a file: `sent` of `total` records in `seconds`."""
-
-    sent: int
-    total: int
-    seconds: float
-
-    @property
-    def finished(self) -> bool:
-        """Whether the whole file is in the topic."""
-        return self.sent == self.total
 
 
 def send_file(
@@ -55,26 +42,25 @@ def send_file(
     key: str | None = None,
     encoded: Encode | None = None,
     pace: Pace = AT_ONCE,
-) -> FileSent:
+) -> Sent:
     """Send each line that is not empty as a record to a topic, which must exist, in order of the file.
 
     `key` is the field of the JSON object whose value becomes the Kafka key, so that equal keys stay in order; a line
     without it, or without `key`, has none. `encoded` makes a record of a line and its number, before the first is sent,
     and again when it is sent. Raises DeliveryFailed, and what `encoded` raises.
     """
-    total = sum(1 for _ in _records(path, encoded))
-    sent, seconds = 0, 0.0
+    total, done = sum(1 for _ in _records(path, encoded)), Produced(0, 0, 0.0, 0.0, {})
     for chunk in _chunks(path, key, encoded):
-        before, began = sent, seconds
 
-        def shift(at: SendProgress, before: int = before, began: float = began) -> None:
-            pace.on_progress(SendProgress(0, before + at.sent, total, began + at.seconds, at.behind))
+        def shift(at: SendProgress, before: Produced = done) -> None:
+            pace.on_progress(SendProgress(0, before.sent + at.sent, total, before.seconds + at.seconds, at.behind))
 
-        done = produce_rows(bootstrap, topic, chunk, replace(pace, on_progress=shift))
-        sent, seconds = sent + done.sent, seconds + done.seconds
-        if done.next_row < chunk.height:
+        part = produce_rows(bootstrap, topic, chunk, replace(pace, on_progress=shift))
+        sent, seconds = done.sent + part.sent, done.seconds + part.seconds
+        done = Produced(sent, sent, seconds, max(done.behind, part.behind), {})
+        if part.next_row < chunk.height:
             break
-    return FileSent(sent, total, seconds)
+    return Sent(done, total, done.sent == total)
 
 
 def _records(path: Path, encoded: Encode | None) -> Iterator[tuple[bytes, bytes]]:
@@ -167,25 +153,27 @@ def produce(
     """
 
     shares = Shares(duplicates, late, reorder, corrupt)
+    send_to: Callable[..., Sent]
     if file is not None:
         _refuse_feed_options(feed, since or until or manifest or repeat > 1 or shares != Shares())
-        target, encoded = _target(topic, dataset, schema)
-        _produce_file(file, target, key, encoded, rate, partitions, bootstrap or _own_broker(), quiet)
-        return
-    if feed is None or topic or dataset or schema or key:
+        name, (target, encoded) = file.name, _target(topic, dataset, schema)
+        send_to = partial(send_file, file, topic=target, key=key, encoded=encoded)
+    elif feed is None or topic or dataset or schema or key:
         raise typer.BadParameter("name a feed, or --file FILE with --topic TOPIC or --dataset D", param_hint="FEED")
-    run = Run(find_feed(feed), since, until, repeat, shares, seed)
-    address = bootstrap or _own_broker()
-    console = Console(stderr=True, soft_wrap=True)
-    now = datetime.now(UTC)
-    with _stop_on_interrupt() as stop, _progress(console, run.feed.name, quiet) as on_progress:
+    else:
+        run = Run(find_feed(feed), since, until, repeat, shares, seed)
+        name, target = run.feed.name, run.feed.topic
+        send_to = partial(send, run, now=datetime.now(UTC), manifest=manifest)
+    address, console = bootstrap or bootstrap_servers(load_settings()), Console(stderr=True, soft_wrap=True)
+    with _stop_on_interrupt() as stop, _progress(console, name, quiet) as on_progress:
         try:
-            ensure_topic(address, run.feed.topic, partitions)
-            sent = send(run, address, now=now, manifest=manifest, pace=Pace(rate, None, on_progress, stop))
+            ensure_topic(address, target, partitions)
+            sent = send_to(address, pace=Pace(rate, None, on_progress, stop))
         except DeliveryFailed as error:
             console.print(f"[bold red]headrace:[/] {error}", highlight=False)
             raise typer.Exit(FAILED) from error
-    _print_result(sent, run.feed.topic, manifest)
+    again = "" if file else " (with a --manifest it continues)"
+    _print_result(sent, target, manifest, "continues there" if manifest else f"starts over{again}")
 
 
 def _refuse_feed_options(feed: str | None, given: object) -> None:
@@ -212,41 +200,7 @@ def _target(topic: str | None, dataset: str | None, schema: Path | None) -> tupl
     return str(topic), None
 
 
-def _produce_file(
-    file: Path,
-    topic: str,
-    key: str | None,
-    encoded: Encode | None,
-    rate: float | None,
-    partitions: int,
-    address: str,
-    quiet: bool,
-) -> None:
-    console = Console(stderr=True, soft_wrap=True)
-    with _stop_on_interrupt() as stop, _progress(console, file.name, quiet) as on_progress:
-        try:
-            ensure_topic(address, topic, partitions)
-            pace = Pace(rate, None, on_progress, stop)
-            sent = send_file(file, address, topic, key=key, encoded=encoded, pace=pace)
-        except DeliveryFailed as error:
-            console.print(f"[bold red]headrace:[/] {error}", highlight=False)
-            raise typer.Exit(FAILED) from error
-    speed = sent.sent / sent.seconds if sent.seconds else 0.0
-    Console(soft_wrap=True).print(
-        f"{sent.sent:,} records of {file} to topic {topic} in {sent.seconds:.1f} s ({speed:,.0f}/s)",
-        markup=False,
-        highlight=False,
-    )
-    if not sent.finished:
-        console.print(f"stopped after {sent.sent:,} of {sent.total:,} records; the same command starts over")
-        raise typer.Exit(INTERRUPTED)
-
-
-def _own_broker() -> str:
-    return bootstrap_servers(load_settings())
-
-
-def _print_result(sent: Sent, topic: str, manifest: Path | None) -> None:
+def _print_result(sent: Sent, topic: str, manifest: Path | None, again: str) -> None:
     done = sent.produced
     rate = done.sent / done.seconds if done.seconds else 0.0
     resumed = f", from record {sent.resumed_at:,} on" if sent.resumed_at else ""
@@ -259,7 +213,6 @@ def _print_result(sent: Sent, topic: str, manifest: Path | None) -> None:
     if manifest:
         Console(soft_wrap=True).print(f"faults and their offsets: {manifest}")
     if not sent.finished:
-        again = "continues there" if manifest else "starts over (with a --manifest it continues)"
         Console(stderr=True, soft_wrap=True).print(f"stopped; the same command {again}")
         raise typer.Exit(INTERRUPTED)
 

@@ -62,7 +62,7 @@ def test_key_is_the_value_of_the_field(record: bytes, key: bytes | None) -> None
 def test_every_line_is_a_record_with_the_bytes_of_the_line(broker: str, file: Path) -> None:
     seen: list[SendProgress] = []
     sent = send_file(file, broker, "lines", key="id", pace=Pace(on_progress=seen.append))
-    assert (sent.sent, sent.total, sent.finished) == (5, 5, True)
+    assert (sent.produced.sent, sent.total, sent.finished) == (5, 5, True)
     found = records(broker, "lines", 5)
     assert sorted(value or b"" for _, value in found) == sorted(LINES)
     assert {value: key for key, value in found}[LINES[2]] == b"2"
@@ -77,11 +77,11 @@ def test_chunks_together_are_the_whole_file_at_the_rate(
     path = tmp_path / "many.jsonl"
     path.write_text("".join(f'{{"n": {n}}}\n' for n in range(35)))
     sent = send_file(path, broker, "chunks", pace=Pace(rate=100))
-    assert sent.sent == 35
-    assert 0.2 < sent.seconds < 5
+    assert sent.produced.sent == 35
+    assert 0.2 < sent.produced.seconds < 5
     assert len(records(broker, "chunks", 35)) == 35
 
 
 def test_stop_leaves_the_rest_of_the_file(broker: str, file: Path) -> None:
     sent = send_file(file, broker, "stopped", pace=Pace(stop=lambda: True))
-    assert (sent.sent, sent.total, sent.finished) == (0, 5, False)
+    assert (sent.produced.sent, sent.total, sent.finished) == (0, 5, False)
