@@ -62,7 +62,7 @@ test-airflow-package: setup-dev ## an Airflow without Headrace's code and state 
 test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboard with the real Prometheus and Alertmanager
 	@$(TESTS) observability $(ARGS)
 
-test-containers: setup-dev ## the ledger on a real PostgreSQL server in a container; needs a Docker engine
+test-containers: setup-dev ## docker compose up in a fresh clone; the ledger on a real PostgreSQL server; needs a Docker engine
 	@$(TESTS) containers $(ARGS)
 
 test-hosts: setup-dev ## two runner hosts, one stopped, cut off, killed; a shared volume; NFS; needs root, iproute2, PostgreSQL, User-Mode Linux
@@ -88,22 +88,13 @@ reference: setup-dev ## write docs/reference and the index of decisions from the
 docs-check: setup-dev ## build that site into .cache/site; a broken link or anchor is an error
 	@$(MKDOCS) build --quiet
 
-.PHONY: stack-up stack-pin stack-down stack-demo stack-faults stack-check
+.PHONY: stack-demo stack-faults stack-check
 
-stack-up: ## build the images and start the compose stack; without a registry: make stack-up STAND_INS=1
-	@STAND_INS="$(STAND_INS)" bash infra/stack.sh up $(ARGS)
-
-stack-pin: ## resolve the official images' tags to digests, which stack-up then uses; needs a registry
-	@bash infra/stack.sh pin
-
-stack-down: ## drain and stop the compose stack; also its data: make stack-down ARGS=--volumes
-	@STAND_INS="$(STAND_INS)" bash infra/stack.sh down $(ARGS)
-
-stack-demo: setup-runtime ## flights through the stack; backfill, replay, release by Airflow's REST API; a month: ARGS="--to 2013-02-01"
-	@STAND_INS="$(STAND_INS)" .venv/bin/python -m stack_tools.demo $(ARGS)
+stack-demo: setup-runtime ## flights through a compose stack; backfill, replay, release by Airflow's REST API; a month: ARGS="--to 2013-02-01"
+	@.venv/bin/python -m stack_tools.demo $(ARGS)
 
 stack-faults: setup-runtime ## kill, pause, cut off, starve, fill, replace the stack's containers under load; audit after each
-	@STAND_INS="$(STAND_INS)" .venv/bin/python -m stack_tools.faults $(ARGS)
+	@.venv/bin/python -m stack_tools.faults $(ARGS)
 
 stack-check: setup-dev ## check docker-compose.yml, image files and their settings; needs no engine
 	@.venv/bin/python -m stack_tools.check

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The broker of the compose stack: bash serve.sh   (working folder: its volume)
 # Reads: server.properties, the embedded broker's, with other addresses; KAFKA_HEAP, KAFKA_HOST_PORT.
-# The password of the only user, headrace, is in /run/secrets/kafka_password. A volume keeps the one of its first start.
+# The password of the only user, headrace, is in /run/secrets/kafka/password. A volume keeps the one of its first start.
 # Writes: the volume. The cluster id is written by the first start, and kept. After a crash: Kafka recovers its logs.
 set -euo pipefail
 
 heap=${KAFKA_HEAP:-512m} host_port=${KAFKA_HOST_PORT:-9094}
-IFS= read -r password </run/secrets/kafka_password
+IFS= read -r password </run/secrets/kafka/password
 # 9223372036854775807: the operating system decides when records reach the disk.
 sed -e 's/\${port}/9092/; s/\${controller_port}/9093/; s/\${flush}/9223372036854775807/' \
   -e '/^\(listeners\|advertised\.listeners\|listener\.security\.protocol\.map\)=/d' /opt/kafka/server.properties >server.properties

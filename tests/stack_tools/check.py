@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ INSTRUCTIONS = {
     *("ARG", "FROM", "RUN", "COPY", "USER", "WORKDIR", "ENV", "CMD", "ENTRYPOINT", "EXPOSE", "STOPSIGNAL"),
 }
 ONE_SHOT = "service_completed_successfully"
-OURS = "headrace-"
+OURS = ("headrace-", "headrace:")
+FIRST_START, SECRETS = "secrets", "/run/secrets/"
 FIXED = re.compile(r":(?!latest$)[\w.-]+$|@sha256:[0-9a-f]{64}$")
 # What an official image needs to give its volume to its user, and to become that user.
 NEEDED = {"CHOWN", "DAC_READ_SEARCH", "FOWNER", "SETGID", "SETUID"}
@@ -41,6 +42,7 @@ def problems(clone: Path) -> list[str]:
     found = [*unknown_services(stack, stand_ins), *left_to_a_registry(stack, stand_ins)]
     found += [f"{COMPOSE}, {what}" for what in provisioning_problems(clone, stack)]
     found += [f"{KAFKA}: {what}" for what in listener_problems((clone / KAFKA).read_text("utf-8"))]
+    found += [f"{COMPOSE}, {what}" for what in (*build_problems(clone, stack), *password_problems(stack))]
     one_shots = completed_services(stack)
     for name, service in stack["services"].items():
         found += [f"{COMPOSE}, {name}: {what}" for what in service_problems(clone, stack, service, name in one_shots)]
@@ -95,6 +97,45 @@ def left_to_a_registry(stack: Mapping[str, Any], stand_ins: Mapping[str, Any]) -
             yield f"{STAND_INS}: {name} has neither a stand-in nor a profile of its own that leaves it out"
 
 
+def build_problems(clone: Path, stack: Mapping[str, Any]) -> Iterator[str]:
+    """Yield images of ours that `docker compose up` does not build, or would build twice."""
+    builders: dict[str, list[str]] = {}
+    for name, service in stack["services"].items():
+        if not str(service["image"]).startswith(OURS):
+            continue
+        built = builders.setdefault(service["image"], [])
+        if (build := service.get("build")) is None:
+            continue
+        built.append(name)
+        path = clone / build["dockerfile"]
+        stages = re.findall(r"^FROM \S+ AS (\S+)$", path.read_text("utf-8"), re.MULTILINE) if path.is_file() else None
+        if stages is None or build.get("target") not in (*stages, None):
+            yield f"{name}: {build['dockerfile']} with target {build.get('target')} does not exist"
+    for image, names in builders.items():
+        if len(names) != 1:
+            yield f"image {image} is built by {', '.join(names) or 'no service'}, instead of by one"
+
+
+def password_problems(stack: Mapping[str, Any]) -> Iterator[str]:
+    """Yield passwords that a fresh clone lacks: not written by the first start, or read before it."""
+    services = stack["services"]
+    written = {mount.split(":")[0] for mount in services[FIRST_START]["volumes"]}
+    waiting: set[str] = {FIRST_START}
+    while more := {name for name, each in services.items() if waiting & set(each.get("depends_on", ()))} - waiting:
+        waiting |= more
+    for name, service in services.items():
+        mounts = {str(mount).split(":")[1]: str(mount).split(":")[0] for mount in service.get("volumes", ())}
+        for key, value in service.get("environment", {}).items():
+            if not str(value).startswith(SECRETS):
+                continue
+            if mounts.get(str(value).rpartition("/")[0]) not in written:
+                yield f"{name}: {key} is in no volume that {FIRST_START} writes"
+            elif name not in waiting:
+                yield f"{name}: does not wait for {FIRST_START}, which writes {value}"
+    if "secrets" in stack:
+        yield "secrets of files: a fresh clone has none"
+
+
 def completed_services(stack: Mapping[str, Any]) -> set[str]:
     """Return the services that others wait for to end."""
     needs = [need for service in stack["services"].values() for need in service.get("depends_on", {}).items()]
@@ -132,9 +173,6 @@ def service_problems(
         if how.get("condition") not in ("service_healthy", ONE_SHOT):
             yield f"does not wait until {name} is healthy"
     yield from volume_problems(clone, stack, service)
-    for secret in service.get("secrets", []):
-        if secret not in stack.get("secrets", {}):
-            yield f"secret {secret} is not declared"
 
 
 def listener_problems(text: str) -> Iterator[str]:
@@ -176,19 +214,31 @@ def setting_problems(environment: Mapping[str, Any]) -> Iterator[str]:
 def image_problems(clone: Path, path: Path) -> Iterator[str]:
     """Yield what is wrong with an image file: unknown or BuildKit syntax, missing sources, root at the end."""
     instructions = list(parsed(path.read_text("utf-8")))
+    stages = {"debian:bookworm-slim", *(rest.split()[-1] for word, rest in instructions if word == "FROM")}
     for word, rest in instructions:
         if word not in INSTRUCTIONS:
             yield f"unknown instruction {word}"
         if "--mount" in rest or rest.startswith("<<"):
             yield f"{word} needs BuildKit, which not every engine has"
-        if word == "FROM" and not rest.startswith("${") and rest != "debian:bookworm-slim":
+        if word == "FROM" and not rest.startswith("${") and rest.split()[0] not in stages:
             yield f"FROM {rest} cannot be replaced by an ARG"
         if word == "COPY" and "--from" not in rest:
             sources = [source for source in rest.split()[:-1] if not source.startswith("--")]
             yield from (f"copies {source}, which does not exist" for source in sources if not (clone / source).exists())
-    users = [rest for word, rest in instructions if word == "USER"]
-    if not users or users[-1] in ("root", "0"):
-        yield "its last USER is root"
+    yield from (f"its last USER is root{stage and f' in {stage}'}" for stage in run_by_root(instructions))
+
+
+def run_by_root(instructions: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the stages that are images, not the base of another one, whose user is root; "" is one without a name."""
+    users, bases, stage = dict[str, str](), set[str](), ""
+    for word, rest in instructions:
+        if word == "FROM":
+            base, _, stage = rest.partition(" AS ")
+            users[stage] = users.get(base, "root")
+            bases.add(base)
+        elif word == "USER":
+            users[stage] = rest
+    return (stage for stage, user in users.items() if stage not in bases and user in ("root", "0"))
 
 
 def parsed(text: str) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import CLONE
 from stack_tools.site import AUDITED, DATASET, StackSite, await_that, await_value, line_about
 
-COPY = ".stack/datasets"
+PROJECT, COPY = "headrace-demo", ".stack/datasets"
 STREAM, BACKFILL, REPLAY, RELEASE = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "release"))
 DAYS = ("2013-01-02", "2013-01-03")
 RUN_WITHIN = 1500.0
@@ -62,10 +62,11 @@ def main() -> int:
     stored = "STACK_WAREHOUSE" in os.environ
     profiles = "observability,objectstore" if stored else "observability"
     chosen = {"STACK_DATASETS": COPY, "COMPOSE_PROFILES": profiles}
-    # Its own datasets whatever is set: it changes a folder.
+    # Its own volumes and datasets whatever is set: it sends the flights itself, and changes a folder.
+    chosen |= {"COMPOSE_PROJECT_NAME": PROJECT, "STACK_SAMPLE": "0"}
     site = StackSite({k: v for k, v in os.environ.items() if k.startswith("STACK_")} | chosen)
     steps: list[tuple[str, Callable[[], str]]] = [
-        ("the stack starts", lambda: line_about("healthy", site.script("up"))),
+        ("the stack starts", site.up),
         (
             "flights from Kafka to gold",
             lambda: line_about("balanced", site.headrace("demo", *(("--to", until) if until else ()))),

@@ -29,7 +29,7 @@ from include.ground.errors import HeadraceError, Terminal
 from include.ground.settings import CLONE
 from stack_tools.load import FIRST, Load
 from stack_tools.oracle import departures_by_carrier
-from stack_tools.site import DATASET, CommandFailed, StackSite, await_that, await_value, line_about
+from stack_tools.site import DATASET, CommandFailed, StackSite, await_that, await_value
 
 PROJECT, FOLDER = "headrace-faults", ".stack/faults"
 # Other ports than the stack's, which may run next to it.
@@ -137,7 +137,7 @@ def output(*words: str) -> str:
 
 def remove(site: StackSite) -> None:
     """Remove the containers, volumes, datasets and device of earlier runs."""
-    site.script("down", "--volumes")
+    site.compose("--profile", "*", "down", "--volumes")
     for device in loop_devices(CLONE / FOLDER / "state.img"):
         output("losetup", "--detach", device)
     shutil.rmtree(CLONE / FOLDER, ignore_errors=True)
@@ -213,19 +213,19 @@ def fill_volume(site: StackSite) -> None:
 def down_and_up(site: StackSite) -> None:
     """Remove all containers and the network, keep the volumes, start everything."""
     site.compose("down", within=400)
-    site.script("up")
+    site.up()
 
 
 def roll_out(site: StackSite) -> None:
     """Rebuild the images with a changed dataset, replace one service after the other, then ship the release."""
     site.add_column()
-    (CLONE / "infra" / "runner" / "rolled_out").write_text(f"{time.time()}\n")
+    (CLONE / "infra" / "rolled_out").write_text(f"{time.time()}\n")
     try:
-        site.script("build")
+        site.compose("build", within=1800.0)
         for service in OURS:
             site.compose("up", "--detach", "--no-deps", "--wait", "--force-recreate", service)
     finally:
-        (CLONE / "infra" / "runner" / "rolled_out").unlink()
+        (CLONE / "infra" / "rolled_out").unlink()
     site.headrace("release", "run", "--dataset", DATASET, service="console", within=900)
 
 
@@ -247,11 +247,12 @@ def faults_of(site: StackSite) -> Sequence[Fault]:
 
 def faults_site() -> StackSite:
     """Return the site of the faults: a project, ports and, for root, a small volume of their own."""
-    environ = {"COMPOSE_PROJECT_NAME": PROJECT, "COMPOSE_PROFILES": "observability"}
+    environ = {"COMPOSE_PROJECT_NAME": PROJECT, "COMPOSE_PROFILES": "observability", "STACK_SAMPLE": "0"}
     environ |= {"STACK_DATASETS": f"{FOLDER}/datasets"} | {f"STACK_{name}_PORT": port for name, port in PORTS.items()}
     if os.geteuid() == 0:
         device = str(CLONE / FOLDER / "state.device")
-        environ |= {"STACK_OVERRIDE": "infra/stand-ins/small_volume.yaml", "STACK_STATE_DEVICE": device}
+        files = f"{os.environ.get('COMPOSE_FILE', 'docker-compose.yml')}:infra/stand-ins/small_volume.yaml"
+        environ |= {"COMPOSE_FILE": files, "STACK_STATE_DEVICE": device}
     # Its own datasets and ports whatever is set: it changes a folder, and another stack may run.
     return StackSite({k: v for k, v in os.environ.items() if k.startswith("STACK_")} | environ)
 
@@ -262,7 +263,7 @@ def start(site: StackSite) -> None:
         small_volume()
     if not site.datasets.exists():
         shutil.copytree(CLONE / "include" / "datasets", site.datasets, ignore=shutil.ignore_patterns("__pycache__"))
-    print(line_about("healthy", site.script("up")), flush=True)
+    print(site.up(), flush=True)
     start_stream(site)
 
 
@@ -283,11 +284,11 @@ def main() -> int:
         for fault in chosen:
             fault.survive(site, load)
         site.print_costs()
-        site.script("down")
+        site.compose("--profile", "*", "down")
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         print(
-            f"  the containers were left as they are → COMPOSE_PROJECT_NAME={PROJECT} make stack-down", file=sys.stderr
+            f"  the containers were left as they are → docker compose -p {PROJECT} --profile '*' down", file=sys.stderr
         )
         return 1
     return 0

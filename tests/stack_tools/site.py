@@ -44,16 +44,18 @@ class StateNotReached(Transient):
 
 @dataclass(frozen=True)
 class StackSite:
-    """The stack of this clone, with `environ`: STAND_INS, STACK_DATASETS, STACK_AIRFLOW_PORT and the other ports."""
+    """The stack of a clone, with `environ`: COMPOSE_PROJECT_NAME, STACK_DATASETS, ports."""
 
     environ: Mapping[str, str]
+    clone: Path = CLONE
 
     def run(self, *words: str, within: float = 900.0) -> str:
         """Run a command in the clone and return its output. Raises CommandFailed."""
         try:
             done = subprocess.run(
-                words, cwd=CLONE, env={**os.environ, **self.environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, timeout=within, check=False,
+                words, cwd=self.clone, env={**os.environ, **self.environ},
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=within,
+                check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise CommandFailed(words, TIMED_OUT, f"it was ended after {within:.0f} s\n{error.output or ''}") from error
@@ -61,13 +63,16 @@ class StackSite:
             raise CommandFailed(words, done.returncode, done.stdout)
         return done.stdout
 
-    def script(self, *words: str, within: float = 1800.0) -> str:
-        """Run infra/stack.sh."""
-        return self.run("bash", "infra/stack.sh", *words, within=within)
-
     def compose(self, *words: str, within: float = 900.0) -> str:
         """Run `docker compose`."""
-        return self.script("compose", *words, within=within)
+        return self.run("docker", "compose", *words, within=within)
+
+    def up(self) -> str:
+        """Build the images, start the stack, and wait until every service is healthy; return how long that took."""
+        self.compose("build", within=1800.0)
+        began = time.monotonic()
+        self.compose("up", "--detach", "--wait")
+        return f"healthy after {time.monotonic() - began:.0f} s"
 
     def headrace(self, *words: str, service: str = "runner", within: float = 1800.0) -> str:
         """Run `headrace …` in a container of the stack."""
@@ -132,7 +137,7 @@ class StackSite:
     @property
     def datasets(self) -> Path:
         """The folder of datasets that is mounted."""
-        return CLONE / self.environ["STACK_DATASETS"]
+        return self.clone / self.environ["STACK_DATASETS"]
 
     def add_column(self) -> None:
         """Add a column to silver of the dataset in the mounted folder: a change that is only an addition."""
@@ -156,7 +161,7 @@ class StackSite:
 
     def sizes(self) -> dict[str, str]:
         """Return the size of each image of ours; layers are shared."""
-        lines = self.run("docker", "image", "ls", "headrace-*", "--format", "{{.Repository}} {{.Size}}").splitlines()
+        lines = self.run("docker", "image", "ls", "headrace*", "--format", "{{.Repository}} {{.Size}}").splitlines()
         return dict(line.split() for line in lines)
 
 
