@@ -1,6 +1,7 @@
 """Both backends act alike: gold of each kind and refresh, failing code, patches, expiry, compaction.
 
-They have the same rows and the same facts in their logs; Spark's commits are fenced.
+They have the same rows and the same facts in their logs; Spark's commits are fenced. Compaction uses most verbs of a
+backend, and runs in `make test`; the others are extended.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ def correct_too_late(patcher: SlicePatcher) -> None:
     assert patcher.production.versions() == versions
 
 
+@pytest.mark.extended
 def test_patches(spark: SparkSession, tmp_path: Path) -> None:
     on_both(patched(spark, tmp_path, correct_and_revert, correct, correct_too_late))
 
@@ -139,6 +141,7 @@ def test_compaction(spark: SparkSession, tmp_path: Path) -> None:
     on_both(act)
 
 
+@pytest.mark.extended
 def test_expiry(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     declared = aged_batches.declared(tmp_path, "silver: 1200 days")
 
@@ -197,6 +200,7 @@ def test_sessions(spark: SparkSession, tmp_path: Path) -> None:
     on_both(act)
 
 
+@pytest.mark.extended
 def test_records_on_which_code_fails(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, event = errors.failing_dataset(tmp_path), errors.event
     # Two failing records of a batch are tolerated, three of a run.
@@ -217,6 +221,7 @@ def test_records_on_which_code_fails(spark: SparkSession, tmp_path: Path, monkey
     on_both(act)
 
 
+@pytest.mark.extended
 def test_rows_without_an_event_time(spark: SparkSession, tmp_path: Path) -> None:
     declared = Path(shutil.copytree(METER, tmp_path / "meter", ignore=shutil.ignore_patterns("__pycache__")))
     code = declared / "silver.py"

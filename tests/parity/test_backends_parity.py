@@ -75,6 +75,12 @@ def facts(release: SmallRelease, table: str) -> list[dict[str, object]]:
     return [{key: value for key, value in each.items() if key not in (*UNSTABLE, "epoch")} for each in found]
 
 
+def assert_same_facts(found: SmallRelease, expected: SmallRelease) -> None:
+    for table in tables(expected):
+        assert facts(found, table) == facts(expected, table), table
+
+
+@pytest.mark.extended
 def test_spark_gives_the_rows_and_the_metadata_of_the_drivers_process(
     local: SmallRelease, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -84,8 +90,7 @@ def test_spark_gives_the_rows_and_the_metadata_of_the_drivers_process(
         release.take(batch)
     assert_accounted(release)
     assert_same_rows(release, local)
-    for table in tables(local):
-        assert facts(release, table) == facts(local, table), table
+    assert_same_facts(release, local)
     for table in tables_of([release.release]):
         protocol = DeltaTable(str(table.spec.path)).protocol()
         assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2), table.spec.name
@@ -93,7 +98,13 @@ def test_spark_gives_the_rows_and_the_metadata_of_the_drivers_process(
         assert [each.version for each in log if each.owner is None] == [], "a commit of rows is not fenced"
 
 
-@pytest.mark.parametrize("backends", [("local", "spark", "local", "spark"), ("spark", "local", "local", "spark")])
+@pytest.mark.parametrize(
+    "backends",
+    [
+        ("spark", "local", "local", "spark"),
+        pytest.param(("local", "spark", "local", "spark"), marks=pytest.mark.extended),
+    ],
+)
 @pytest.mark.parametrize("local", ["flights"], indirect=True)
 def test_release_that_one_backend_began_is_continued_by_the_other(
     local: SmallRelease, spark: SparkSession, tmp_path: Path, backends: Sequence[str]
@@ -112,6 +123,7 @@ def replace_backend(settings: Settings, backend: str) -> Settings:
     return settings.model_copy(update={"backend": backend})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("local", ["flights"], indirect=True)
 def test_spark_continues_after_a_death_at_each_step(local: SmallRelease, spark: SparkSession, tmp_path: Path) -> None:
     sent = deliveries("flights", DAYS["flights"], SHARES, 11)

@@ -18,7 +18,7 @@ from standalone_cluster import Cluster, Worker, standalone_cluster
 
 from include.ground.settings import CLONE, Settings
 
-pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 WITHIN = 900.0
 SECRET = "canary7731-of-the-cluster"
 DAYS = ("2013-01-01", "2013-01-03")
@@ -90,6 +90,7 @@ def carriers_in_gold(site: Site) -> dict[str, int]:
     return {row["carrier"]: row["flights"] for row in json.loads(found.stdout) if row["flights"]}
 
 
+@pytest.mark.extended
 def test_executor_killed_in_mid_run_and_worker_added_lose_and_double_nothing(
     cluster: Cluster, flights: ClusterSite
 ) -> None:
@@ -120,6 +121,7 @@ def test_executor_killed_in_mid_run_and_worker_added_lose_and_double_nothing(
     assert carriers_in_gold(flights) == departures_by_carrier(since, until)
 
 
+@pytest.mark.extended
 def test_python_function_of_silver_runs_on_executors_with_our_code_in_utc(cluster: Cluster, site: Site) -> None:
     (site.settings.datasets / site.dataset / "silver.py").write_text(WITH_PYTHON, "utf-8")
     cluster.add_worker()

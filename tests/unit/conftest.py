@@ -1,4 +1,4 @@
-"""A runner with stand-ins for broker and drivers."""
+"""A runner with stand-ins for broker and drivers, and the command line in this process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 from stand_ins import StandIns
 
 from include.ground.settings import Settings
@@ -32,3 +33,9 @@ def stand_ins(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(runner, "start_blocker", lambda *_: "")
     yield found
     found.end()
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """Run commands in this process."""
+    return CommandLine(monkeypatch, capfd)

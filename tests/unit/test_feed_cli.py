@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from subprocess import run
 
@@ -65,7 +64,7 @@ def test_empty_range_is_refused_before_the_broker_is_contacted() -> None:
 
 
 def test_unreachable_broker_is_an_error_without_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "ensure_topic", partial(kafka.ensure_topic, timeout=1))
+    monkeypatch.setattr(kafka, "TIMEOUT", 1.0)
     words = ["produce", "weather", "--quiet", "--manifest", str(tmp_path / "m"), *ANYWHERE]
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, kafka.BrokerUnreachable)

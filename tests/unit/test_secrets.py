@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 
 from include.ground.errors import Terminal, mask_secrets, mask_value
 from include.ground.settings import Settings, load_settings
@@ -128,14 +127,16 @@ def test_no_error_shows_the_secret_of_an_address(around: str) -> None:
 
 @pytest.mark.parametrize("name", ["LEDGER_URL", "LEASE_URL", "AIRFLOW_DATABASE"])
 @pytest.mark.parametrize("place", ["me:{}@127.0.0.1:1/db", "{}@127.0.0.1:1/db", "127.0.0.1:1/db?user=u&password={}"])
-def test_commands_print_no_secret_of_a_database(name: str, place: str, tmp_path: Path) -> None:
-    url = f"postgresql+psycopg://{place.format(CANARY)}"
-    known = {**os.environ, "HEADRACE_STATE": str(tmp_path), f"HEADRACE_{name}": url}
+def test_commands_print_no_secret_of_a_database(
+    name: str, place: str, tmp_path: Path, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.observe.progress.KAFKA_SECONDS", 0.1)
+    known = {"HEADRACE_STATE": str(tmp_path), f"HEADRACE_{name}": f"postgresql+psycopg://{place.format(CANARY)}"}
     known |= {"HEADRACE_RUNNER": "service", "HEADRACE_KAFKA_BOOTSTRAP": "127.0.0.1:1"} if name == "LEASE_URL" else {}
     for command in (["settings"], ["status"], ["status", "--json"], ["ledger", "rebuild"]):
-        argv = [sys.executable, "-m", "include.cli.main", *command]
-        done = subprocess.run(argv, env=known, capture_output=True, text=True, timeout=120, check=False)
-        assert CANARY not in done.stdout + done.stderr, command
+        ended = command_line(*command, **known)
+        assert ended.output + ended.errors != "", command
+        assert CANARY not in ended.output + ended.errors, command
 
 
 @pytest.mark.parametrize(
@@ -161,18 +162,13 @@ def test_text_without_a_secret_is_unchanged(text: str) -> None:
 
 @pytest.mark.parametrize("arguments", [("settings",), ("settings", "--json")])
 @pytest.mark.parametrize("wrong", [{}, *({name: value} for name, value in INVALID.items())])
-def test_settings_command_prints_no_secret(arguments: tuple[str, ...], wrong: dict[str, str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "include.cli.main", *arguments],
-        env={**os.environ, **SECRETS, "HEADRACE_STATE": str(tmp_path), **wrong},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == (2 if wrong else 0)
-    assert CANARY not in done.stdout + done.stderr
-    assert "***" in done.stdout
+def test_settings_command_prints_no_secret(
+    arguments: tuple[str, ...], wrong: dict[str, str], tmp_path: Path, command_line: CommandLine
+) -> None:
+    ended = command_line(*arguments, **{**SECRETS, "HEADRACE_STATE": str(tmp_path), **wrong})
+    assert ended.code == (2 if wrong else 0)
+    assert CANARY not in ended.output + ended.errors
+    assert "***" in ended.output
 
 
 def test_unreadable_state_file_prints_no_secret(tmp_path: Path) -> None:

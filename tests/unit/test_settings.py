@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 from typer.testing import CliRunner
 
 from include.cli.main import app
@@ -237,18 +238,10 @@ def test_help_imports_no_heavy_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_error_message_is_not_interpreted_as_markup() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "include.cli.main", "status"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "HEADRACE_DRIVER_MEMORY": "[bold]3g[/nope]"},
-    )
-    assert done.returncode == 2
-    assert "[bold]3g[/nope]" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_error_message_is_not_interpreted_as_markup(command_line: CommandLine) -> None:
+    ended = command_line("status", HEADRACE_DRIVER_MEMORY="[bold]3g[/nope]")
+    assert ended.code == 2
+    assert "[bold]3g[/nope]" in ended.errors
 
 
 @pytest.mark.parametrize("name", ["HEADRACE_STATE", "HEADRACE_DATASETS", "HEADRACE_JARS"])
@@ -305,12 +298,12 @@ def test_heap_too_small_to_start_is_refused(monkeypatch: pytest.MonkeyPatch, nam
         *((command, "HEADRACE_DATASETS", "/nope") for command in ("up", "status")),
     ],
 )
-def test_commands_refuse_unusable_folders_with_exit_2(tmp_path: Path, command: str, variable: str, value: str) -> None:
-    environ = {**os.environ, "HEADRACE_STATE": str(tmp_path / "state"), variable: value}
-    words = [sys.executable, "-m", "include.cli.main", command]
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert f"headrace: setting {variable}: " in done.stderr
+def test_commands_refuse_unusable_folders_with_exit_2(
+    tmp_path: Path, command_line: CommandLine, command: str, variable: str, value: str
+) -> None:
+    ended = command_line(command, **{"HEADRACE_STATE": str(tmp_path / "state"), variable: value})
+    assert ended.code == 2
+    assert f"headrace: setting {variable}: " in ended.errors
 
 
 def test_leases_of_several_hosts_need_a_kafka_and_a_runner_that_outlive_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
