@@ -32,13 +32,7 @@ class WrittenRowsMissing(Transient):
 def write_files(
     rows: DataFrame, folder: Path, mode: str, partition: str | None = None, options: Mapping[str, str] | None = None
 ) -> None:
-    """Write rows into a folder with Spark, by `partition` if given; raises WrittenRowsMissing.
-
-    Threads of this process write what it finds; rows that executors of a cluster write are counted.
-    """
-    if str(rows.sparkSession.sparkContext.master).startswith("local"):
-        _write(rows, folder, mode, partition, options)
-        return
+    """Write rows into a folder with Spark, by `partition` if given; raises WrittenRowsMissing."""
     before = set(finished_files(folder)) if mode == "append" else set()
     observed = Observation()
     _write(rows.observe(observed, F.count(F.lit(1)).alias(WRITTEN)), folder, mode, partition, options)

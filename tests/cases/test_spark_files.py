@@ -12,19 +12,8 @@ from spark_jobs.tables import spark_files
 from spark_jobs.tables.spark_files import WrittenRowsMissing, finished_files, write_files
 
 
-@pytest.fixture
-def of_a_cluster(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    """A session that says that its executors are elsewhere."""
-    monkeypatch.setattr(spark.sparkContext, "master", "spark://elsewhere:7077")
-    return spark
-
-
-@pytest.mark.parametrize("master", ["local[2]", "spark://elsewhere:7077"])
 @pytest.mark.parametrize("partition", [None, "part"])
-def test_rows_that_are_found_are_accepted(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: str | None, master: str
-) -> None:
-    monkeypatch.setattr(spark.sparkContext, "master", master)
+def test_rows_that_are_found_are_accepted(spark: SparkSession, tmp_path: Path, partition: str | None) -> None:
     rows = spark.range(10).selectExpr("id", "id % 3 as part").repartition(2)
     for mode, expected in (("overwrite", 10), ("append", 20), ("append", 30), ("overwrite", 10)):
         write_files(rows, tmp_path / "rows", mode, partition)
@@ -33,7 +22,7 @@ def test_rows_that_are_found_are_accepted(
 
 @pytest.mark.parametrize("mode", ["overwrite", "append"])
 def test_rows_in_a_folder_of_another_host_are_missed(
-    of_a_cluster: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     write = spark_files._write
 
@@ -43,7 +32,7 @@ def test_rows_in_a_folder_of_another_host_are_missed(
 
     monkeypatch.setattr(spark_files, "_write", lost)
     with pytest.raises(WrittenRowsMissing, match="nothing was committed") as missed:
-        write_files(of_a_cluster.range(10).repartition(2), tmp_path / "rows", mode)
+        write_files(spark.range(10).repartition(2), tmp_path / "rows", mode)
     assert missed.value.written == 10 > missed.value.found
 
 
