@@ -68,8 +68,8 @@ test-containers: setup-dev ## docker compose up in a fresh clone; the ledger on 
 test-hosts: setup-dev ## two runner hosts, one stopped, cut off, killed; a shared volume; NFS; needs root, iproute2, PostgreSQL, User-Mode Linux
 	@$(TESTS) hosts $(ARGS)
 
-test-bare: ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine
-	@bash infra/bare/test_bare.sh $(ARGS)
+test-bare: setup-dev ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine
+	@$(TESTS) bare $(ARGS)
 
 check: setup-dev stack-check docs-check ## style and types: ruff, mypy; the compose stack; the documentation
 	@.venv/bin/ruff check .
