@@ -33,7 +33,7 @@ from include.cli.plan import (
 )
 from include.cli.rejected import Column, Reason, Since, Status, Until
 from include.cli.rejected import app as rejected_app
-from include.cli.terminal import AsJson, Offset, Offsets, Partition, parser_of
+from include.cli.terminal import AsJson, Offset, Offsets, Partition, parser_of, print_json
 from include.ground.settings import Settings, load_settings
 from include.plans.journal import plan_lock
 from include.plans.plan import PlanRecord
@@ -199,6 +199,7 @@ def fix_rejected(
             help="A file with the payload; - for standard input.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Store a corrected payload for one record, to be validated instead of the original; bronze is unchanged."""
 
@@ -206,6 +207,9 @@ def fix_rejected(
         raise typer.BadParameter("give one of --payload and --payload-file")
     data = payload.encode() if payload is not None else _read(payload_file)
     new = fix(load_settings(), dataset, {(partition, offset): data}, _author(why))
+    if as_json:
+        print_json({"fixed": bool(new), "partition": partition, "offset": offset})
+        return
     console = Console()
     console.print("fixed" if new else "the record already has this fix", highlight=False)
     again = f"--dataset {dataset} --offsets '{{\"{partition}\": [{offset}, {offset + 1}]}}'"
@@ -223,6 +227,7 @@ def discard_rejected(
     until: Until = None,
     offsets: Offsets = None,
     yes: Annotated[bool, YES] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Discard records: they stay out of silver even if later code or contracts would accept them."""
 
@@ -230,7 +235,10 @@ def discard_rejected(
     if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
         raise typer.Exit(FAILED)
     count = discard(load_settings(), dataset, selection, _author(why))
-    Console().print(f"{count:,} records discarded", highlight=False)
+    if as_json:
+        print_json({"discarded": count})
+    else:
+        Console().print(f"{count:,} records discarded", highlight=False)
 
 
 @rejected_app.command("reinstate")

@@ -50,6 +50,7 @@ def new(
         str | None,
         typer.Option(help="The dataset's topic; without --from, infer the dataset from it. (default: DATASET)"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the folder of a new dataset, inferred from a sample: contract, pipeline, silver.py, gold, a case.
 
@@ -63,7 +64,10 @@ def new(
     records = _sample(settings, sample, topic)
     found = inferred_dataset(dataset, topic or dataset, records, datetime.now(UTC))
     written = write_folder(settings, found, records)
-    _show_folder(settings, found, written, sample)
+    if as_json:
+        print_json({"folder": written.folder, **asdict(found)})
+    else:
+        _show_folder(settings, found, written, sample)
     validate_datasets(settings, [dataset])
 
 
@@ -235,18 +239,26 @@ def check(
 @contract_app.command()
 def rules(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset. (default: all)")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the rules of contracts, what each validates and its action; then all known expectations."""
 
     settings, console = load_settings(), line_console(markup=True)
-    for name in all_dataset_names(settings) if dataset is None else [dataset]:
-        contract = declared_contract(settings, name)
-        for table, found in {f"silver.{name}": contract.rules, **contract.gold}.items():
-            for rule in found:
-                where = "each record" if rule.validates_records else f"{table} as a whole"
-                about = ", ".join(rule.columns) or "rows"
-                line = f"{name}: {rule.name}: {rule.action}, {where}: {rule.expectation} of {about}"
-                console.print(line, highlight=False, markup=False)
+    found = [
+        (name, table, rule)
+        for name in (all_dataset_names(settings) if dataset is None else [dataset])
+        for contract in [declared_contract(settings, name)]
+        for table, rules in {f"silver.{name}": contract.rules, **contract.gold}.items()
+        for rule in rules
+    ]
+    if as_json:
+        print_json([{"dataset": name, "table": table, **asdict(rule)} for name, table, rule in found])
+        return
+    for name, table, rule in found:
+        where = "each record" if rule.validates_records else f"{table} as a whole"
+        about = ", ".join(rule.columns) or "rows"
+        line = f"{name}: {rule.name}: {rule.action}, {where}: {rule.expectation} of {about}"
+        console.print(line, highlight=False, markup=False)
     console.print("\neach record (reject, warn):", *sorted(ROW_EXPECTATIONS), sep="\n  ")
     console.print(
         "tables as a whole (warn, hold, fail): these and", *sorted(TABLE_EXPECTATIONS), sep="\n  ", highlight=False
@@ -304,6 +316,7 @@ def load(
     table: Annotated[str, typer.Argument(help="The table, as pipeline.yaml names it.")],
     file: Annotated[Path, typer.Argument(help="CSV with a header; it becomes the whole table.")],
     dataset: Annotated[str, DATASET],
+    as_json: AsJson = False,
 ) -> None:
     """Load a file as the next version of a table, used from the next batch on; older batches are unchanged."""
 
@@ -312,6 +325,9 @@ def load(
     # The running release joins it: the released declaration applies, not the folder's.
     declared = released_dataset(settings, dataset, published.release) if published else folder
     done = load_reference(settings, declared, table, file)
+    if as_json:
+        print_json(done)
+        return
     what = f"version {done.version}" if done.is_new else f"already has these rows, as version {done.version}"
     line_console(markup=True).print(f"{dataset}, {table}: {what}, {done.rows:,} rows")
     if done.is_new:

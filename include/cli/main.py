@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 from typer.main import get_command, get_group
 
-from include.ground.errors import HeadraceError, Terminal
+from include.ground.errors import HeadraceError, Refused, Terminal
 
 FAILED = 1
 """The command worked and its result is negative: not balanced, not approved, not valid, not caught up."""
@@ -48,11 +50,74 @@ class LazyCommand:
         if isinstance(found, typer.Typer):
             group = get_group(found)
             group.name = name
-            return group
+            return with_known_values(group)
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         options = {"ignore_unknown_options": True, "allow_interspersed_args": False}
         app.command(name, context_settings=options if self.passes_on else None)(found)
-        return get_command(app)
+        return with_known_values(get_command(app))
+
+
+COMPLETES = "_HEADRACE_COMPLETE"
+"""The variable by which a shell requests completion; Typer's name for it."""
+SCRIPTS = {
+    "bash": """_headrace() {
+  local IFS=$'\\n'
+  COMPREPLY=($(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" _HEADRACE_COMPLETE=complete_bash "$1"))
+}
+complete -o default -F _headrace headrace""",
+    "zsh": """#compdef headrace
+_headrace() {
+  eval $(_TYPER_COMPLETE_ARGS="${words[1,$CURRENT]}" _HEADRACE_COMPLETE=complete_zsh "${words[1]}")
+}
+compdef _headrace headrace""",
+    "fish": """function _headrace
+    set -lx _HEADRACE_COMPLETE complete_fish
+    set -lx _TYPER_COMPLETE_FISH_ACTION $argv[1]
+    set -lx _TYPER_COMPLETE_ARGS (commandline -cp)
+    set -l words (commandline -opc)
+    eval $words[1]
+end
+complete --command headrace --no-files --condition '_headrace is-args' --arguments '(_headrace get-args)'""",
+}
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that reads the script.")],
+) -> None:
+    """Print a script for your shell that completes commands, options, datasets and plans."""
+    typer.echo(SCRIPTS[shell])
+
+
+def with_known_values(command: Any) -> Any:
+    """Return the command; while a shell completes it, with the datasets and plans for its parameters of these names."""
+    if COMPLETES in os.environ:
+        for each in getattr(command, "commands", {}).values():
+            with_known_values(each)
+        for parameter in command.params:
+            if find := KNOWN_VALUES.get(parameter.name):
+                parameter._custom_shell_complete = _completing(find)
+    return command
+
+
+def _completing(find: Callable[[], Iterable[str]]) -> Callable[[Any, Any, str], list[str]]:
+    return lambda _context, _parameter, begun: [name for name in find() if name.startswith(begun)]
+
+
+def _datasets() -> Iterable[str]:
+    from include.declare.derived_dataset import all_dataset_names
+    from include.ground.settings import load_settings
+
+    return all_dataset_names(load_settings())
+
+
+def _plans() -> Iterable[str]:
+    from include.ground.settings import load_settings
+    from include.plans.lookup import newest_plans
+
+    return [record.plan.id for record in newest_plans(load_settings(), 50).plans]
+
+
+KNOWN_VALUES = {"dataset": _datasets, "datasets": _datasets, "plan": _plans}
 
 
 class CommandStub(TyperCommand):
@@ -220,6 +285,10 @@ COMMANDS = {
         "include.cli.settings:settings",
         "List every setting: variable, value, where it comes from, default, meaning; exit code 2 when one is invalid.",
     ),
+    "completion": LazyCommand(
+        "include.cli.main:completion",
+        "Print a script for your shell that completes commands, options, datasets and plans.",
+    ),
 }
 
 
@@ -250,20 +319,43 @@ def headrace(context: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; a HeadraceError becomes a message on stderr and exit code 2, Ctrl-C in a query 130."""
+    """Run the command line; a HeadraceError becomes a message on stderr and exit code 2, Ctrl-C in a query 130.
+
+    With --json the message is one JSON object, also for options that are wrong.
+    """
     # Files of the state folder may hold payloads and settings: they are for this user only.
     os.umask(0o077)
+    if COMPLETES in os.environ:
+        # It registers the shells with Typer, which then prints what completes the words, and exits.
+        from typer.completion import get_completion_inspect_parameters
+
+        get_completion_inspect_parameters()
     try:
-        app()
+        sys.exit(app(standalone_mode="--json" not in sys.argv))
     except HeadraceError as error:
-        shown = escape(str(_with_known_datasets(error)))
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {shown}", highlight=False)
+        show_error(_with_known_datasets(error))
         sys.exit(2)
+    except TyperException as error:
+        show_error(Refused(error.format_message(), "the same command with --help", code="usage"))
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        show_error(Refused("not confirmed; nothing was done", code="not-confirmed"))
+        sys.exit(FAILED)
     except RuntimeError as error:
         # DuckDB raises this for Ctrl-C.
         if str(error) != "Query interrupted":
             raise
         sys.exit(INTERRUPTED)
+
+
+def show_error(error: HeadraceError) -> None:
+    """Print an error on stderr; with --json as an object of its code, its message and the next command."""
+    if "--json" in sys.argv:
+        values = {"code": error.code, "message": error.what, "next": error.remedy or None}
+        print(json.dumps(values, ensure_ascii=False), file=sys.stderr)
+    else:
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
 
 
 def _with_known_datasets(error: HeadraceError) -> HeadraceError:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -114,59 +113,75 @@ def explain(plan: Annotated[str, ID], json_: AsJson = False) -> None:
 
 
 @app.command()
-def approve(plan: Annotated[str, ID]) -> None:
+def approve(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Approve the change that the comparison shows; `plan apply` then publishes it."""
 
-    with _work(plan) as (console, settings, record):
-        record = plan_stages.approve(settings, record, current_user())
-        _print_stage(console, record)
-        console.print(f"next: [bold]headrace plan apply {plan}[/]   (publishes it)", highlight=False)
+    _act(plan, json_, plan_stages.approve)
+    if not json_:
+        Console().print(f"next: [bold]headrace plan apply {plan}[/]   (publishes it)", highlight=False)
 
 
 @app.command()
-def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False) -> None:
+def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False, json_: AsJson = False) -> None:
     """Run the remaining stages: build, compare, request approval, publish."""
-    with _work(plan) as (console, settings, record):
-        run_through(console, settings, record, approver(yes))
+    settings = load_settings()
+    with plan_lock(settings, plan):
+        record = run_through(Console(stderr=json_), settings, load_plan(settings, plan), approver(yes))
+    if json_:
+        print_json(record_json(record))
 
 
 @app.command()
-def cancel(plan: Annotated[str, ID]) -> None:
+def cancel(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Drop a plan that is not applied, and end its job; nothing of it was ever published."""
 
-    _print_stage(Console(), end_and_cancel(load_settings(), plan, current_user(), LOCK_WITHIN))
+    _show_stage(end_and_cancel(load_settings(), plan, current_user(), LOCK_WITHIN), json_)
 
 
 @app.command()
-def reject(plan: Annotated[str, ID]) -> None:
+def reject(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Reject the change after its comparison."""
 
-    with _work(plan) as (console, settings, record):
-        _print_stage(console, plan_stages.reject(settings, record, current_user()))
+    _act(plan, json_, plan_stages.reject)
 
 
 @app.command()
-def compare(plan: Annotated[str, ID]) -> None:
+def compare(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Build up to the published batch, and compare again."""
 
-    with _work(plan) as (console, settings, record), TerminalReporter(console, settings) as reporter:
-        rebuild(settings, record, reporter, current_user())
+    settings = load_settings()
+    with plan_lock(settings, plan), TerminalReporter(Console(stderr=json_), settings) as reporter:
+        record = rebuild(settings, load_plan(settings, plan), reporter, current_user())
+    if json_:
+        print_json(record_json(record))
 
 
 @app.command()
-def rollback(plan: Annotated[str, ID]) -> None:
+def rollback(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Publish the state from before the plan, advanced to the current batch."""
 
-    with _work(plan) as (console, settings, record):
-        _print_stage(console, plan_stages.roll_back(settings, record, current_user()))
+    _act(plan, json_, plan_stages.roll_back)
 
 
 @app.command()
-def retire(plan: Annotated[str, ID]) -> None:
+def retire(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Stop maintaining the release that is not published; its tables stay."""
 
-    with _work(plan) as (console, settings, record):
-        _print_stage(console, plan_stages.retire(settings, record, current_user()))
+    _act(plan, json_, plan_stages.retire)
+
+
+def _act(plan: str, json_: bool, act: Callable[[Settings, PlanRecord, str], PlanRecord]) -> None:
+    """Record what `act` does to the plan for this user, and show it."""
+    settings = load_settings()
+    with plan_lock(settings, plan):
+        _show_stage(act(settings, load_plan(settings, plan), current_user()), json_)
+
+
+def _show_stage(record: PlanRecord, json_: bool) -> None:
+    if json_:
+        print_json(record_json(record))
+    else:
+        _print_stage(Console(), record)
 
 
 def plan_only(planned: Planner, json_: bool) -> None:
@@ -299,13 +314,6 @@ def _plan_table(records: Sequence[PlanRecord]) -> Table:
         at = f"{p.planned_at:%Y-%m-%d %H:%M}"
         rows.append((p.id, str(r.stage), p.requested or p.about, at, p.planned_by, verdict))
     return table_of(("plan", "stage", "about", "planned (UTC)", "by", "verdict"), rows)
-
-
-@contextmanager
-def _work(plan: str) -> Iterator[tuple[Console, Settings, PlanRecord]]:
-    settings = load_settings()
-    with plan_lock(settings, plan):
-        yield Console(), settings, load_plan(settings, plan)
 
 
 def _print_stage(console: Console, record: PlanRecord) -> None:

@@ -39,6 +39,7 @@ class Format(StrEnum):
 def query(
     sql: Annotated[str, typer.Argument(help="One SELECT over bronze.x, silver.x, rejected.x, gold.y; - reads stdin.")],
     format: Annotated[Format, typer.Option(help="json and csv hold every row and digit.")] = Format.table,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     limit: Annotated[
         int | None, typer.Option(min=0, help=f"Maximum number of rows. (default: {SHOWN_ROWS} in a table, else all)")
     ] = None,
@@ -52,6 +53,7 @@ def query(
     """
 
     text = sys.stdin.read() if sql == "-" else sql
+    format = Format.json if as_json else format
     if watch:
         _watch(text, format, limit)
         return

@@ -333,6 +333,7 @@ def wait(
     caught_up: Annotated[bool, typer.Option("--caught-up", help="Wait until gold holds everything in Kafka.")] = False,
     timeout: Annotated[float, typer.Option(parser=seconds, metavar="SECONDS", help="Give up after this time.")] = 300.0,
     dataset: Annotated[list[str] | None, typer.Option(help="Only this dataset; repeatable.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help."""
 
@@ -343,31 +344,38 @@ def wait(
         raise typer.BadParameter("give --caught-up: headrace wait --caught-up")
     console = line_console(stderr=True, markup=True)
     settings = load_settings()
-    console.print(await_caught_up(settings, dataset or [], timeout))
+    elapsed = await_caught_up(settings, dataset or [], timeout, as_json)
+    if as_json:
+        print_json({"caught_up": True, "seconds": round(elapsed, 1)})
+        return
+    console.print(f"[green]caught up[/] after {elapsed:.1f} s")
     for name in dataset or dataset_names(settings):
         for line in open_sentences(settings, name):
             console.print(f"  {line}", markup=False)
 
 
-def await_caught_up(settings: Settings, datasets: list[str], timeout: float) -> str:
-    """Return a sentence when everything is published in two observations in a row; else Exit(1) with the backlog."""
+def await_caught_up(settings: Settings, datasets: list[str], timeout: float, as_json: bool = False) -> float:
+    """Return the seconds until everything was published in two observations in a row; else Exit(1) with the backlog."""
 
     started, before = time.monotonic(), None
     while True:
         observed, elapsed = observe_catch_up(settings, datasets), time.monotonic() - started
         if observed.caught_up and before == observed.ends:
-            return f"[green]caught up[/] after {elapsed:.1f} s"
+            return elapsed
         if observed.blocked_by and not observed.caught_up:
-            fail(observed, f"waiting cannot help: {observed.blocked_by}", "headrace status, then headrace up")
+            fail(observed, f"waiting cannot help: {observed.blocked_by}", "headrace status, then headrace up", as_json)
         # After a first observation with everything published there is always a second one, whatever the timeout.
         if elapsed >= timeout and (before is not None or not observed.caught_up):
-            fail(observed, f"not caught up after {timeout:g} s", "headrace status")
+            fail(observed, f"not caught up after {timeout:g} s", "headrace status", as_json)
         before = observed.ends if observed.caught_up else None
         time.sleep(POLL_SECONDS / 2)
 
 
-def fail(observed: CatchUpProgress, what: str, remedy: str) -> None:
+def fail(observed: CatchUpProgress, what: str, remedy: str, as_json: bool) -> None:
     """Print the reason, the backlog and the remedy; exit 1."""
+    if as_json:
+        print_json({"caught_up": False, "why": what, "next": remedy, **asdict(observed)})
+        raise typer.Exit(FAILED)
     console = line_console(stderr=True, markup=True)
     console.print(f"[bold red]headrace:[/] {escape(what)}")
     for dataset, partitions in observed.behind.items():

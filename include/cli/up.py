@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from include.cli.main import FAILED
+from include.cli.main import FAILED, show_error
 from include.cli.terminal import AsJson, print_json, table_of, wide_console
 from include.declare.derived_dataset import all_dataset_names
 from include.ground.errors import Refused
@@ -52,6 +52,7 @@ def up(
     datasets: Annotated[list[str] | None, NAMES] = None,
     airflow: Annotated[bool, typer.Option("--airflow", help="Also start Airflow.")] = False,
     no_streams: Annotated[bool, typer.Option("--no-streams", help="Start only the runner.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Start the broker and the streams under a runner and wait until they work; with --airflow, start Airflow too."""
 
@@ -59,7 +60,7 @@ def up(
         raise typer.BadParameter("either datasets, or --no-streams")
     if airflow:
         require_airflow()
-    settings, console = load_settings(), Console()
+    settings, console = load_settings(), Console(stderr=as_json)
     try:
         if no_streams:
             started = up_runner(settings, lambda line: print_progress(console, line))
@@ -68,7 +69,7 @@ def up(
                 settings, datasets or all_dataset_names(settings), lambda line: print_progress(console, line)
             )
     except NotStarted as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
+        show_error(error)
         raise typer.Exit(FAILED) from error
     console.print(
         f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
@@ -83,6 +84,11 @@ def up(
             )
     if airflow:
         start_airflow(settings, console)
+    if as_json:
+        # Imported late: `down`, `doctor` and `airflow` need no ledger.
+        from include.cli.status import process_json
+
+        print_json({"state": settings.state, "processes": [process_json(each) for each in started]})
 
 
 def show_page(console: Console, name: str, status: ProcessStatus) -> None:
@@ -97,7 +103,7 @@ def start_airflow(settings: Settings, console: Console) -> None:
     try:
         run = up_airflow(settings, lambda line: print_progress(console, line))
     except AirflowNotStarted as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
+        show_error(error)
         raise typer.Exit(FAILED) from error
     console.print(f"Airflow: {escape(login_hint(settings, run))}", highlight=False, soft_wrap=True)
     console.print(f"next: {NEXT_IN_AIRFLOW}", highlight=False, soft_wrap=True)
@@ -105,14 +111,17 @@ def start_airflow(settings: Settings, console: Console) -> None:
 
 def down(
     datasets: Annotated[list[str] | None, typer.Argument(help="Stop only these datasets.", show_default=False)] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Stop Airflow, jobs, streams, broker and runner; or only jobs and streams of DATASETS. Streams finish a batch."""
 
-    settings, console = load_settings(), Console()
+    settings, console = load_settings(), Console(stderr=as_json)
     airflow = not datasets and down_airflow(settings, lambda line: print_progress(console, line))
     jobs = observe_jobs(settings)
     before = bring_down(settings, lambda line: print_progress(console, line), datasets or [])
-    if not airflow and not jobs and all(status.state is ProcessState.STOPPED for status in before):
+    if as_json:
+        print_json({"stopped": [each.name for each in before if each.state is not ProcessState.STOPPED]})
+    elif not airflow and not jobs and all(status.state is ProcessState.STOPPED for status in before):
         console.print("nothing was running", highlight=False)
 
 

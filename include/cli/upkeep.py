@@ -206,12 +206,15 @@ def show(
 
 
 @ledger_app.command()
-def rebuild() -> None:
+def rebuild(as_json: AsJson = False) -> None:
     """Rebuild the ledger from the Delta logs and compare it with the old one."""
 
-    console = line_console(markup=True)
+    console = line_console(markup=True, stderr=as_json)
     with console.status("reading every commit of every table"):
         rebuilt = rebuild_ledger(load_settings())
+    if as_json:
+        print_json(rebuilt)
+        return
     console.print(rebuilt_table(rebuilt))
     for line in verdict(rebuilt):
         console.print(line)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import CommandLine
 from rich.text import Text
 from typer.testing import CliRunner
 
@@ -95,6 +99,85 @@ def test_unknown_dataset_is_refused_with_the_known_ones(
     assert ended.value.code == 2
     assert "use one of: flights, weather, weather_delays" in capsys.readouterr().err
     assert not (tmp_path / "leases").exists()
+
+
+def options_of(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+WITHOUT_JSON = {
+    *("demo", "demo-change", "bench run", "bench peers", "bench show", "produce"),
+    *("airflow", "console", "metrics", "alerts", "openlineage", "quality docs", "completion", "repair", "restore"),
+}
+"""They print a story, serve until Ctrl-C, ask a question, pass on to another program, or print one line of text."""
+
+
+def test_every_command_with_a_result_prints_json() -> None:
+    lines = [words for name in COMMANDS for words in command_lines(COMMANDS[name].load(name), (name,))]
+    found = {" ".join(words): command_of(words) for words in lines}
+    leaves = {name: command for name, command in found.items() if not hasattr(command, "commands")}
+    without = {name for name, command in leaves.items() if "--json" not in options_of(command)}
+    assert without == WITHOUT_JSON
+
+
+def command_of(words: tuple[str, ...]) -> Any:
+    command = COMMANDS[words[0]].load(words[0])
+    for word in words[1:]:
+        command = command.commands[word]
+    return command
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "code", "following"),
+    [
+        ("tables --json --nope", 2, "usage", "the same command with --help"),
+        ("status --json --watch=1", 2, "usage", "the same command with --help"),
+        ("try nope --json", 2, "dataset-unknown", "use one of: flights, weather, weather_delays"),
+        ("plan show nope-1 --json", 2, "plan-unknown", "there are no plans yet"),
+    ],
+)
+def test_error_is_one_object_for_programs(
+    words: str, exit_code: int, code: str, following: str, command_line: CommandLine, tmp_path: Path
+) -> None:
+    ended = command_line(*words.split(), HEADRACE_STATE=str(tmp_path))
+    assert (ended.code, ended.output) == (exit_code, "")
+    values = json.loads(ended.errors)
+    assert (values["code"], values["next"]) == (code, following)
+    assert values["message"]
+
+
+def completions(tmp_path: Path, *words: str) -> list[str]:
+    """What bash completes after these words; the last one is incomplete."""
+    asked = {
+        "_HEADRACE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(("headrace", *words)),
+        "COMP_CWORD": str(len(words)),
+        "HEADRACE_STATE": str(tmp_path),
+    }
+    program = Path(sys.executable).parent / "headrace"
+    done = subprocess.run([program], env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("stat",), ["status"]),
+        (("plan", "ro"), ["rollback"]),
+        (("status", "--w"), ["--watch"]),
+        (("release", "plan", "--dataset", "wea"), ["weather", "weather_delays"]),
+    ],
+)
+def test_shell_completes_what_may_follow(tmp_path: Path, words: tuple[str, ...], found: list[str]) -> None:
+    assert completions(tmp_path, *words) == found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_scripts_of_their_shell(shell: str) -> None:
+    script = CliRunner().invoke(app, ["completion", shell]).output
+    assert "_HEADRACE_COMPLETE" in script
+    if program := shutil.which(shell):
+        assert subprocess.run([program, "-n"], input=script, text=True, check=False).returncode == 0
 
 
 def test_contradicting_options_are_refused_without_words_of_the_library() -> None:
