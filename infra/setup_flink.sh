@@ -4,8 +4,10 @@
 # After an interruption: run it again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PYTHONS=3.11 # of those that apache-flink 2.3 is made for
 # shellcheck source=infra/uv.sh
 . infra/uv.sh
+find_tools
 
 stamp=.cache/flink/headrace-$(cksum <requirements/flink.lock | tr ' ' -)
 if [ ! -e "$stamp" ]; then

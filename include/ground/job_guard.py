@@ -1,4 +1,4 @@
-"""Run a command that ends with its parent, without leaving processes behind (Linux).
+"""Run a command that ends with its parent, without leaving processes behind.
 
     python -m include.ground.job_guard tether PARENT COMMAND ...
 
@@ -10,6 +10,9 @@ no process holds any more.
 
 Start it as the leader of a session. When the parent dies, on SIGTERM and after LIMIT seconds, the command gets SIGTERM;
 after GRACE seconds every process of the session is killed. The kernel kills the command if this process is killed.
+
+On macOS the kernel sends no signal with a parent's death: both look for their parent ten times a second, and what a
+killed guard ran goes on to its end.
 
 Each second it touches RECORD, the run file, as a heartbeat for other containers and hosts, and looks for the file
 by which they request the end of the job: RECORD with the ending `.end` (include/state/adr-0002).
@@ -29,6 +32,7 @@ from pathlib import Path
 
 from include.ground.processes import end_session
 
+KERNEL_SIGNALS = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1
 PARENT_GONE = 3
 
@@ -38,7 +42,8 @@ def signal_with_parent(number: signal.Signals, parent: int | None = None) -> Non
 
     With `parent`, exit at once when that process has died already: the kernel would send nothing.
     """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if KERNEL_SIGNALS:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         os._exit(PARENT_GONE)
 
@@ -46,9 +51,26 @@ def signal_with_parent(number: signal.Signals, parent: int | None = None) -> Non
 def tether(parent: str, *command: str) -> int:
     """Tie this process to its parent, then execute the command in it; return 3 when the parent is gone already."""
     signal_with_parent(signal.SIGKILL)
-    if os.getppid() == int(parent):
+    if os.getppid() != int(parent):
+        return PARENT_GONE
+    if KERNEL_SIGNALS:
         os.execv(command[0], command)
-    return PARENT_GONE
+    return watched(int(parent), command)
+
+
+LOOK_EVERY = 0.1
+
+
+def watched(parent: int, command: Sequence[str]) -> int:
+    """Run the command and pass SIGTERM on to it; kill it when the parent is gone."""
+    child = subprocess.Popen(command)
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    while child.poll() is None:
+        if os.getppid() != parent:
+            child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(LOOK_EVERY)
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 TIMED_OUT = 124
@@ -68,16 +90,26 @@ def start_command(command: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, preexec_fn=prepare)
 
 
-def await_end(job: subprocess.Popen[bytes], limit: float, record: Path) -> bool:
-    """Wait until the job exits or its end is requested; return False when the limit passed first."""
+def received_signal(within: float) -> int | None:
+    """Wait for one of AWAITED, which are blocked; return it, None if none came in time."""
+    if sys.platform == "linux":
+        received = signal.sigtimedwait(AWAITED, within)
+        return None if received is None else received.si_signo
+    time.sleep(min(within, LOOK_EVERY))
+    pending = signal.sigpending() & AWAITED
+    return signal.sigwait(pending) if pending else None
+
+
+def await_end(job: subprocess.Popen[bytes], limit: float, record: Path, parent: int) -> bool:
+    """Wait until the job exits, its end is requested or the parent is gone; return False if the limit passed first."""
     end = time.monotonic() + limit
-    while job.poll() is None:
+    while job.poll() is None and os.getppid() == parent:
         with suppress(OSError):
             os.utime(record)
-        received = signal.sigtimedwait(AWAITED, min(SIGN_EVERY, max(0.0, end - time.monotonic())))
+        received = received_signal(min(SIGN_EVERY, max(0.0, end - time.monotonic())))
         if received is None and time.monotonic() >= end:
             return False
-        if (received is not None and received.si_signo == signal.SIGTERM) or record.with_suffix(".end").exists():
+        if received == signal.SIGTERM or record.with_suffix(".end").exists():
             break
     return True
 
@@ -99,7 +131,7 @@ def guard(parent: str, limit: str, grace: str, record: str, *command: str) -> in
     if os.getppid() != int(parent):
         return PARENT_GONE
     job = start_command(command)
-    in_time = await_end(job, float(limit), Path(record))
+    in_time = await_end(job, float(limit), Path(record), int(parent))
     end_command(job, float(grace))
     code = job.wait()
     if not in_time:

@@ -27,7 +27,17 @@ from include.declare.derived_dataset import derived_names
 from include.declare.time_zones import changed_zones, database_version, recorded_version
 from include.ground import ports
 from include.ground.errors import HeadraceError
-from include.ground.java import Jar, JarMismatch, Java, JavaMissing, find_java, installed_jars, java_path, verify_jar
+from include.ground.java import (
+    Jar,
+    JarMismatch,
+    Java,
+    JavaMissing,
+    find_java,
+    installed_jars,
+    java_path,
+    packaged_home,
+    verify_jar,
+)
 from include.ground.kafka import TopicMissing, cluster_id, topic_concerns
 from include.ground.object_store import StoreUnavailable, find_store
 from include.ground.paths import runner_lock_path, snapshot_path
@@ -76,7 +86,7 @@ def check_java(find: Callable[[Mapping[str, str]], Java], environ: Mapping[str, 
         java = find(environ)
     except JavaMissing as error:
         return failed("java", error.what, error.remedy)
-    origin = "JAVA_HOME" if environ.get("JAVA_HOME") else "PATH"
+    origin = "JAVA_HOME" if environ.get("JAVA_HOME") else "make setup" if packaged_home() else "PATH"
     return passed("java", f"{java.version} at {java.path} (by {origin})")
 
 
@@ -146,15 +156,15 @@ def check_port(
     return failed("port", found, "stop that process, or choose another HEADRACE_KAFKA_PORT (0: a free one)")
 
 
-PYTHON = (3, 11)
+PYTHONS = ((3, 11), (3, 12), (3, 13))
 SPARK = "4.2.0"
 
 
 def check_python(version: tuple[int, int, int], prefix: str, clone: Path) -> CheckResult:
-    """Check that Python is 3.11 and of the clone's own environment."""
+    """Check that Python is a supported one and of the clone's own environment."""
     found = f"{'.'.join(map(str, version))} in {prefix}"
-    if version[:2] != PYTHON:
-        return failed("python", found, "make setup   (with Python 3.11 on PATH)")
+    if version[:2] not in PYTHONS:
+        return failed("python", found, "make setup   (takes Python 3.11, 3.12 or 3.13, or brings one)")
     if Path(prefix) != clone / ".venv":
         return warning("python", f"{found}, not the clone's own .venv", "use .venv/bin/headrace of this clone")
     return passed("python", found)

@@ -14,6 +14,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from include.ground.errors import Transient
+from include.ground.java import packaged_home
 from include.ground.ports import EXECUTOR_SECONDS
 from include.ground.settings import CLONE, Settings
 
@@ -69,6 +70,8 @@ def prepare_environment(settings: Settings, python: str) -> None:
     """Set what PySpark reads from the environment; `python` is this process's."""
     os.environ.pop("SPARK_HOME", None)
     os.environ["PYSPARK_PYTHON"] = python
+    if home := packaged_home():
+        os.environ.setdefault("JAVA_HOME", home)
     if not settings.spark_master:
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     else:

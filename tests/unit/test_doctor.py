@@ -51,7 +51,7 @@ def test_missing_java_fails() -> None:
     found = check_java(lambda _: Java(Path("/j/bin/java"), 17, "17.0.1"), {"JAVA_HOME": "/j"})
     assert (found.verdict, "JAVA_HOME" in found.found) == (OK, True)
     assert check_java(no_java, {}).verdict is FAIL
-    assert "JDK 17" in check_java(no_java, {}).remedy
+    assert "make setup brings one" in check_java(no_java, {}).remedy
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(1.9, FAIL), (2, WARN), (4.9, WARN), (5, OK)])
@@ -133,7 +133,12 @@ def test_unwritable_state_folder_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "prefix", "verdict"),
-    [((3, 11, 9), "/c/.venv", OK), ((3, 12, 0), "/c/.venv", FAIL), ((3, 11, 9), "/usr", WARN)],
+    [
+        ((3, 11, 9), "/c/.venv", OK),
+        ((3, 13, 0), "/c/.venv", OK),
+        ((3, 14, 0), "/c/.venv", FAIL),
+        ((3, 11, 9), "/usr", WARN),
+    ],
 )
 def test_wrong_python_fails_and_another_environment_warns(
     version: tuple[int, int, int], prefix: str, verdict: Verdict

@@ -305,6 +305,34 @@ def test_tethered_process_ends_with_its_parent(tmp_path: Path) -> None:
     child.wait(5)
 
 
+def test_without_signals_of_the_kernel_the_tether_looks_for_its_parent() -> None:
+    """As on macOS: the command is a child of the tether, gets its SIGTERM, and is killed when the parent is gone."""
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+    tether = (
+        "import sys; from include.ground import job_guard as guard; guard.KERNEL_SIGNALS = False; "
+        "sys.exit(guard.tether(*sys.argv[1:]))"
+    )
+    code = (
+        "import os, subprocess, sys, time\n"
+        f"argv = [sys.executable, '-c', {tether!r}, str(os.getpid()), *{sleeper!r}]\n"
+        "print(*(subprocess.Popen(argv).pid for _ in range(2)), flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=CLONE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    tethers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+    end = time.monotonic() + 20
+    while not all(each.children() for each in tethers):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    commands = [each.children()[0] for each in tethers]
+    tethers[0].terminate()
+    commands[0].wait(5)
+    assert commands[1].is_running()
+    parent.kill()
+    parent.wait()
+    commands[1].wait(5)
+
+
 def test_tether_without_its_parent_starts_nothing(tmp_path: Path) -> None:
     made = tmp_path / "made"
     argv = [sys.executable, "-m", "include.ground.job_guard", "tether", "1", "/bin/sh", "-c", f"touch '{made}'"]

@@ -1,31 +1,105 @@
-"""`make setup`: which Python it takes, and that it looks at the machine before it fetches anything."""
+"""`make setup`: which Python and Java it takes, and what it brings to a machine that has none. Nothing is fetched."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from include.ground.settings import CLONE
 
+TOOLS = ("bash", "cat", "cksum", "cut", "dirname", "flock", "mkdir", "rm", "sed", "tr")
 
-def sourced(**environment: str) -> subprocess.CompletedProcess[str]:
-    """Return how the search for Python ends in this environment; uv is not fetched."""
-    code = '. infra/uv.sh; echo "took $PYTHON"'
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A PATH without Python and Java; its uv is of the locked version, notes its arguments, and installs nothing."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in TOOLS:
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    locked = (CLONE / "requirements" / "uv.lock").read_text("utf-8").split("==")[1].split()[0]
+    cases = f'"--version ") echo "uv {locked}" ;; "python find") echo /brought/python ;; venv*) exit 9 ;;'
+    program(folder, "uv", f'case "$1 $2" in {cases} esac\necho "$@" >>{tmp_path}/uv.log')
+    return folder
+
+
+def program(folder: Path, name: str, code: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!{shutil.which('bash')}\n{code}\n", "utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def ran(code: str, path: Path, cwd: Path = CLONE, **environment: str) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": str(path), "HOME": os.environ.get("HOME", "/"), **environment}
     return subprocess.run(
-        ["bash", "-c", code], cwd=CLONE, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        [str(shutil.which("bash")), "-c", code], cwd=cwd, env=environ, capture_output=True, text=True, check=False
     )
 
 
-def test_python_of_another_version_is_refused_and_named(tmp_path: Path) -> None:
-    other = tmp_path / "python3.13"
-    other.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.13.1" && exit 0\nexit 1\n', "utf-8")
-    other.chmod(0o755)
-    done = sourced(PYTHON=str(other))
+def taken(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return ran('set -eu; . infra/uv.sh; find_tools; echo "took $PYTHON"', path, **environment)
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_python_of_the_machine_is_taken(bare: Path, version: str) -> None:
+    found = program(bare, "python3", f"echo {version}")
+    assert taken(bare).stdout == f"took {found}\n"
+
+
+def test_python_may_be_a_version(bare: Path) -> None:
+    program(bare, "python3", "echo 3.11")
+    found = program(bare, "python3.13", "echo 3.13")
+    assert taken(bare, PYTHON="3.13").stdout == f"took {found}\n"
+
+
+def test_python_of_another_version_is_refused_and_named(bare: Path) -> None:
+    other = program(bare, "python3.14", "echo 3.14")
+    done = taken(bare, PYTHON=str(other))
     assert done.returncode == 1
-    assert f"Python 3.11 is needed, and PYTHON={other} is Python 3.13.1; nothing was installed" in done.stderr
+    assert f"PYTHON={other} is Python 3.14, and 3.11, 3.12, 3.13 are supported; nothing was installed" in done.stderr
 
 
-def test_set_up_looks_for_java_before_it_fetches_anything() -> None:
-    lines = (CLONE / "infra" / "setup.sh").read_text("utf-8").splitlines()
-    assert lines.index("  require_java") < lines.index("  . infra/uv.sh")
+@pytest.mark.parametrize(("wanted", "fetched"), [("", "3.13"), ("3.12", "3.12")])
+def test_uv_brings_a_python_that_the_machine_lacks(bare: Path, wanted: str, fetched: str) -> None:
+    program(bare, "python3", "echo 3.9")
+    done = taken(bare, PYTHON=wanted)
+    assert done.stdout.endswith("took /brought/python\n")
+    assert f"python install --quiet --no-bin {fetched}\n" in (bare.parent / "uv.log").read_text("utf-8")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone as far as set-up reads it before it installs."""
+    folder = tmp_path / "clone"
+    (folder / "infra").mkdir(parents=True)
+    for name in ("setup.sh", "uv.sh"):
+        shutil.copy(CLONE / "infra" / name, folder / "infra")
+    shutil.copytree(CLONE / "requirements", folder / "requirements")
+    shutil.copy(CLONE / "pyproject.toml", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("java", "groups"),
+    [("", "runtime java"), ('openjdk version "11.0.2"', "runtime java"), ('openjdk version "21.0.2"', "runtime")],
+)
+def test_java_is_brought_to_a_machine_without_one_that_is_new_enough(
+    bare: Path, clone: Path, java: str, groups: str
+) -> None:
+    program(bare, "python3", "echo 3.12")
+    if java:
+        program(bare, "java", f"echo '{java}' >&2")
+    done = ran("bash infra/setup.sh runtime", bare, clone)
+    assert f"Python packages ({groups})" in done.stdout
+    assert done.returncode == 9, "the stand-in of uv makes no environment"
+
+
+def test_java_home_without_java_is_refused_before_anything_is_fetched(bare: Path, clone: Path) -> None:
+    done = ran("bash infra/setup.sh runtime", bare, clone, JAVA_HOME="/nowhere")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "JAVA_HOME=/nowhere holds no Java 17 or newer; nothing was installed" in done.stderr
