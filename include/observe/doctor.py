@@ -27,17 +27,7 @@ from include.declare.derived_dataset import derived_names
 from include.declare.time_zones import changed_zones, database_version, recorded_version
 from include.ground import ports
 from include.ground.errors import HeadraceError
-from include.ground.java import (
-    Jar,
-    JarMismatch,
-    Java,
-    JavaMissing,
-    find_java,
-    installed_jars,
-    java_path,
-    packaged_home,
-    verify_jar,
-)
+from include.ground.java import Jar, JarMismatch, Java, JavaMissing, find_java, installed_jars, java_path, verify_jar
 from include.ground.kafka import TopicMissing, cluster_id, topic_concerns
 from include.ground.object_store import StoreUnavailable, find_store
 from include.ground.paths import runner_lock_path, snapshot_path
@@ -86,8 +76,8 @@ def check_java(find: Callable[[Mapping[str, str]], Java], environ: Mapping[str, 
         java = find(environ)
     except JavaMissing as error:
         return failed("java", error.what, error.remedy)
-    origin = "JAVA_HOME" if environ.get("JAVA_HOME") else "make setup" if packaged_home() else "PATH"
-    return passed("java", f"{java.version} at {java.path} (by {origin})")
+    origin = " (by JAVA_HOME)" if environ.get("JAVA_HOME") else ""
+    return passed("java", f"{java.version} at {java.path}{origin}")
 
 
 def check_disk(free: int, folder: Path) -> CheckResult:
