@@ -3,7 +3,6 @@
 Guarantee: a retried or cleared task finds what its run began: the stream's request, the plan and its stages. Data of a
 comparison is literal text: it is set after templates were rendered.
 After a crash: a server that restarted begins again on request; plans continue from their journal.
-Does not: decide anything; the server does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The job that evaluates the contract's table rules on a plan's built tables.
 
-Reads: the plan's tables. Writes: nothing. Does not: decide what follows from a failed rule.
-
 Usage: python -m include.change.quality_job PLAN. Prints one JSON object: `checks`, or `failed` with the reason.
 """
 

@@ -1,6 +1,5 @@
 """Sends the demo's runs, each once: the flights with faults, and on request the weather.
 
-Reads: the feeds, the topics' ends.  Writes: the topics, `<state>/demo/<feed>.manifest.jsonl` and `<feed>.ends.json`.
 Guarantee: a run whose manifest is finished is not sent again; a stopped one continues.
 After a crash: the chunk being sent is sent a second time; the manifest records it.
 """

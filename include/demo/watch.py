@@ -1,6 +1,5 @@
 """Waits until every sent record is published: polls progress, computes rates, detects a stalled demo.
 
-Reads: what `headrace status` reads, and the sender's progress.  Changes nothing.
 Ends when everything sent is published, a process is lost, refine stays halted, no count
 changes any more, or sending failed (the sender's error).
 """

@@ -1,6 +1,5 @@
 """The plan folders: one folder for each plan in the state folder. Only this module reads and writes them.
 
-Reads / Writes: `plan.json`, `events.jsonl`, `failure.txt`, `comparison.json`, `comparison.html`, `lock`.
 Guarantee: a stage's event is on disk when `record_result` returns.
 After a crash: a line of events.jsonl that was cut off counts as not written.
 """

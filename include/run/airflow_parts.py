@@ -1,9 +1,7 @@
 """The parts of Airflow under one process: those of `airflow standalone`, each restarted when it dies (adr-0002).
 
-Reads: the environment, from airflow_process.py.  Writes: Airflow's database schema; starts and ends processes.
 Guarantee: SIGTERM ends every process of this session; a part does not outlive this process.
 After a crash: the kernel sends SIGTERM to the parts; `headrace up --airflow` starts them again.
-Does not: import Airflow.
 
 Usage: python -m include.run.airflow_parts
 """

@@ -1,9 +1,7 @@
 """Airflow as a process of the state folder: settings, start, health and login.
 
-Reads: Airflow's own health page.  Writes: `airflow/` in the state folder, the run file.
 Guarantee: the environment sets everything, so a configuration file elsewhere changes nothing.
 After a crash: `headrace up --airflow` starts it again on the same database; streams and plans do not notice.
-Does not: define DAGs (dags/).
 """
 
 from __future__ import annotations

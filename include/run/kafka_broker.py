@@ -1,6 +1,5 @@
 """The embedded Kafka broker: one KRaft node in a separate JVM, on the loopback address.
 
-Reads: the broker jars, infra/kafka/.  Writes: `<state>/kafka`, the run file and log of `broker`.
 Guarantee: one cluster id for the life of the state folder; topics survive SIGKILL.
 After a crash: the runner restarts it, Kafka recovers its logs. Missing storage is an error, never an empty start.
 """

@@ -1,9 +1,8 @@
 """Trims long logs of processes and removes old ones, as `retention.logs` of the pipelines declares.
 
-Reads: publications, plans. Writes: `logs/` and Airflow's own logs in the state folder.
 Guarantee: the end of a trimmed log is saved as `….log.1`; a process continues writing into the same file.
 After a crash: the next check does the rest.
-Does not: remove the log of a plan that is open, or anything while the policy of its dataset cannot be read.
+The log of an open plan stays, and everything while the policy of its dataset cannot be read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The runner: keeps the broker and the desired streams running. `python -m include.run.runner`
 
-Reads: desired streams, run and status files, the process table.  Writes: run files, logs, its record.
 Guarantee: one runner per state folder. Drivers end with it, the broker continues (adr-0001). SIGTERM drains all
 drivers at a batch boundary, stops the broker, then exits.
 After a crash: the next runner finds the broker by its run file and restarts the drivers; failure counts start at zero.
-Does not: decide when to retry or give up (reconcile.py does), compute rows, or run inside Airflow.
 """
 
 from __future__ import annotations

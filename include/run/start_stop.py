@@ -1,6 +1,5 @@
 """Up and down: request or release streams, ensure that a runner exists, wait for the result; one command at a time.
 
-Reads: run files, status files, the runner's record.  Writes: desired streams.  Starts: the runner only.
 Guarantee: running processes are left alone; nothing is started twice in one state folder.
 After a crash of the command: the requests stay and the runner continues; the next `up` or `down` finds both.
 """

@@ -1,6 +1,5 @@
 """The actions of users in the console: one line for each attempt and each outcome, in the state folder.
 
-Reads / Writes: `console/actions.jsonl`.
 Guarantee: an action is on disk before it begins. An incomplete last line counts as not written.
 """
 

@@ -2,7 +2,6 @@
 
 Guarantee: every request has a token. A repeated one never creates a second plan, and never begins work that runs.
 After a crash: clients poll again, and start the work again that this process had in progress.
-Does not: decide or compute; a route calls what the command line calls.
 """
 
 from __future__ import annotations

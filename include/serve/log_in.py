@@ -1,6 +1,5 @@
 """Who may decide: users of a password file, sessions in memory, and tokens against forged requests.
 
-Reads: the password file, when it has changed.  Writes: the password file, for `headrace console --add-user`.
 Guarantee: without a password file nobody can log in, and the console only shows. A session ends when the password file
 lacks its user or has another password.
 """

@@ -1,7 +1,4 @@
-"""The current state that all pages show, observed by one thread: no page waits for Kafka or reads the history.
-
-Reads: what `headrace status` reads, the ledger's new runs, open plans.  Writes: nothing.
-"""
+"""The current state that all pages show, observed by one thread: no page waits for Kafka or reads the history."""
 
 from __future__ import annotations
 

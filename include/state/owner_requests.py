@@ -1,6 +1,5 @@
 """Owner requests: what a plan or a command requests from the process that owns a dataset's tables.
 
-Reads / Writes: one request file and one response file for each dataset.
 Guarantee: a request stays until the owner has responded; executing it twice has the effect of executing it once.
 After a crash: the next owner finds the request and executes it.
 """

@@ -1,7 +1,4 @@
-"""Whether the queries of derived datasets are valid over tables that are not published yet, as Spark analyses them.
-
-Reads: snapshots, schemas. Writes: nothing, and reads no row.
-"""
+"""Whether the queries of derived datasets are valid over tables that are not published yet, as Spark analyses them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Rebuild of a slice of history: validated again, deduplicated, with its duplicate closure.
 
-Reads: the slice's bronze rows from files; silver and rejected as published at batch `batch`.
-Writes: rows before and after the rebuild, into the plan's folder (`PlanFolder`).
 Guarantee: the rebuilt slice equals what one pass over all of bronze would give.
 After a crash: repeated from the start; production was not touched.
-Does not: apply anything (apply_patch.py).
 
 Closure (docs/architecture.md §6): a record outside that shares an identity with an accepted one inside belongs to it,
 be it the winner in silver or a duplicate that lost to it: who wins is decided among all of them.

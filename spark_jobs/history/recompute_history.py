@@ -1,10 +1,7 @@
 """Deep audit: silver, rejected and gold recomputed from bronze, and compared row by row with what is published.
 
-Reads: bronze up to the published batch, the published versions of the tables, decisions about records.
-Writes: a temporary folder: the rows of one slice of batches, one gold table, and the rows that differ.
 Guarantee: duplicates are found among recomputed rows, so a wrong row of silver changes the verdict on no other.
 After a crash: the folder is one of the process's temporary files; nothing else was written.
-Does not: use the release's index of identities, or change a table.
 """
 
 from __future__ import annotations

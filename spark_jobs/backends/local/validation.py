@@ -1,9 +1,7 @@
 """Validation of bronze records: valid ones become rows of silver, the others rows of rejected.
 
-Reads: files with the columns of bronze. Writes: files in a staging folder.
 Guarantee: a record is among the accepted or among the invalid, or RowsUnaccounted is raised.
 After a crash: the folder is replaced.
-Does not: compare identities (identities.py).
 """
 
 from __future__ import annotations
