@@ -24,6 +24,7 @@ from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
+from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
@@ -92,16 +93,6 @@ class DecidedRun(Protocol):
 
     def release(self) -> None:
         """Free what the run holds: files, or cached blocks. Called once, also after an error."""
-
-
-@dataclass(frozen=True)
-class ReplacedGrains:
-    """The rows of a gold table that take the place of its `stale` ones; `files` may have stale rows, and `others`."""
-
-    fresh: DataFrame
-    stale: DataFrame
-    others: DataFrame
-    files: Sequence[DataFile]
 
 
 @dataclass(frozen=True)
@@ -261,7 +252,7 @@ class Backend(Protocol):
         facts: Metadata,
         decided: DecidedRun | None = None,
     ) -> None:
-        """Merge an update into a gold table: additive, latest, query or session. One without rows is committed too.
+        """Merge an update that has rows into a gold table: additive, latest, query or session.
 
         `decided`: the run that this process has just committed, if the update is of one. Raises NeedsSpark before
         anything is committed where the backend cannot.
@@ -281,7 +272,7 @@ class Backend(Protocol):
     def replace_grains(
         self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
     ) -> None:
-        """Replace rows of gold in one commit."""
+        """Replace rows of gold in one commit, whose metadata also gets `rows` written and the `total`."""
 
     def expire(
         self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata

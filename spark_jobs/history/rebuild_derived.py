@@ -1,8 +1,8 @@
-"""A derived gold table, or a range of it, rebuilt from its sources for a backfill and the audit; the patch of a plan.
+"""A derived gold table, or a range of it, rebuilt from its sources for a backfill and the audit; runs and patches.
 
 A rebuild writes rows before and after, and the grains to correct, into the plan's folder (`PlanFolder`). Rows after are
 what the table's query gives over the published versions of the sources; rows that differ in the last digits of a double
-stay as they are (`row_differences.py`). The tables' owner commits the patch.
+stay as they are (`row_differences.py`). The tables' owner commits runs and patches.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from include.ground.settings import Settings
 from include.ground.sql_quoting import same_sql, sql_identifier
 from include.read.publication import Publication
 from include.state.release_files import PatchDirection, PatchInProgress
+from spark_jobs.backends.backend import Backend, Metadata, Transaction
 from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.contract.literals import literal
@@ -37,15 +38,15 @@ from spark_jobs.layers.derived import (
     Sources,
     SourcesGone,
     SourceTable,
+    grains_replaced_by,
     known_shifts,
     open_sources,
     query_over,
     rows_of_grains,
 )
 from spark_jobs.layers.gold_files import grains_in, touched_files
-from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
-from spark_jobs.layers.row_provenance import rows_in_grains, with_grains_replaced
-from spark_jobs.tables.data_files import DataFile
+from spark_jobs.layers.gold_layer import failure_named
+from spark_jobs.layers.row_provenance import ReplacedGrains, rows_in_grains
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder
 
@@ -136,6 +137,35 @@ def _names(grain: tuple[str, ...]) -> str:
     return ", ".join(map(sql_identifier, grain))
 
 
+def commit_run(table: DerivedTable, run: DerivedInput, backend: Backend, facts: Metadata, staging: Path) -> None:
+    """Commit a run to a table, once; `facts` go into the commit. Raises OwnershipLost, GoldFailed."""
+    target, transaction = table.target, Transaction(table.target.app_id, run.number)
+    if target.table.committed(target.app_id) >= run.number:
+        return
+    with failure_named(facts["dataset"], target.table):
+        replaced = grains_replaced_by(table, run, staging)
+        commit_grains(backend, table, replaced, staging, transaction, facts)
+    pass_step(Step.GOLD_COMMITTED, run.number)
+
+
+def commit_grains(
+    backend: Backend,
+    table: DerivedTable,
+    replaced: ReplacedGrains | None,
+    place: Path,
+    transaction: Transaction,
+    facts: Metadata,
+) -> None:
+    """Commit the grains in the folder `place` as replaced; with None only the transaction. Raises OwnershipLost."""
+    target, name = table.target, table.target.table.spec.name
+    stated = {**facts, "table": name, "app_id": transaction.app_id, "grains": rows_in_folder(place)}
+    if replaced is not None:
+        backend.replace_grains(target, replaced, transaction, stated)
+    else:
+        stated |= {"rows": 0, "total": target.table.rows}
+        target.table.commit(transaction.app_id, transaction.version, stated, [])
+
+
 @dataclass(frozen=True)
 class DerivedPatch:
     """A plan's patch of a derived release at its run `number`, applied or reverted.
@@ -143,6 +173,7 @@ class DerivedPatch:
     `facts` go into each commit, which is idempotent by the plan's app id.
     """
 
+    backend: Backend
     recorded: PatchInProgress
     folder: PlanFolder
     tables: Sequence[DerivedTable]
@@ -190,7 +221,7 @@ class DerivedPatch:
             return
         schema, again = visible(table.target.table.spec.data_schema), self.folder.staging(name)
         with failure_named(self.facts["dataset"], table.target.table):
-            rows = rows_of_grains(table, published(), parquet_files(place))
+            rows = rows_of_grains(table, published(), place)
             write_folder(rows.select(*schema.fieldNames()), again)
         if self._differ(table, put, lambda duck: duck.view_folder("found", again, schema)):
             raise PatchOutdated(name, self.recorded.plan, "rows of its sources have changed")
@@ -211,24 +242,15 @@ class DerivedPatch:
 
     def _commit(self, table: DerivedTable) -> None:
         """Commit to one table; one without any of the rows gets a commit too, so that all tables confirm it."""
-        target, number, recorded = table.target, self.number, self.recorded
-        if target.table.committed(self.app_id) >= recorded.direction:
+        recorded, place = self.recorded, self._rows(table, "grains")
+        if table.target.table.committed(self.app_id) >= recorded.direction:
             return
-        place = self._rows(table, "grains")
-        grains, old, added = rows_in_folder(place), list[DataFile](), list[DataFile]()
-        if grains:
-            old = touched_files(target, grains_in(target.gold, parquet_files(place)))
-            added, _ = write_gold(
-                target, self._patched(table, old), f"{recorded.plan}-{recorded.direction}", old, number
-            )
-        facts = {**self.facts, "batch": number, "plan": recorded.plan, "direction": recorded.direction}
-        metadata = gold_metadata(target, added, old, grains, facts) | {"app_id": self.app_id}
-        target.table.commit(self.app_id, recorded.direction, metadata, added, old)
+        facts = {**self.facts, "batch": self.number, "plan": recorded.plan, "direction": recorded.direction}
+        replaced = table.replaced(place, self._put(table), self.number) if rows_in_folder(place) else None
+        commit_grains(self.backend, table, replaced, place, Transaction(self.app_id, recorded.direction), facts)
 
-    def _patched(self, table: DerivedTable, old: list[DataFile]) -> DataFrame:
-        """Return the rows of the files `old` with the patch's grains replaced."""
+    def _put(self, table: DerivedTable) -> DataFrame:
+        """Return the rows that take the place of those of the patch's grains."""
         spark, schema = table.target.spark, visible(table.target.table.spec.data_schema)
         grains = read_folder(spark, self._rows(table, "grains"), table.grains_schema)
-        put = read_folder(spark, self._rows(table, self.states[1]), schema)
-        fresh = rows_in_grains(put, grains, table.grain)
-        return with_grains_replaced(table.grain, table.target.table.read(spark, old), fresh, grains, self.number)
+        return rows_in_grains(read_folder(spark, self._rows(table, self.states[1]), schema), grains, table.grain)

@@ -21,14 +21,14 @@ from include.declare.windows import Session
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql
-from spark_jobs.backends.backend import Backend, ReplacedGrains, Sql
+from spark_jobs.backends.backend import Backend, Sql
 from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
 from spark_jobs.layers.gold_layer import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import FROM, UNTIL, adjacent_to_reach, in_reach, reach_of
-from spark_jobs.layers.row_provenance import rows_in_grains, rows_of_other_grains, with_history
+from spark_jobs.layers.row_provenance import ReplacedGrains, rows_in_grains, rows_of_other_grains, with_history
 from spark_jobs.tables.data_files import DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder
@@ -317,12 +317,11 @@ def replaced_grains(target: GoldTable, silver: Table, folder: PlanFolder, batch:
     fresh = refreshed_rows(gold, refreshed, gold_rows(gold).of_grains(merged, grains, batch))
     begun, old = gold_rows(gold).first_batches(whole, grains), touched_files(target, grains_in(gold, written))
     rows, keys = table.read(spark, old), gold.grain_columns
-    stale = rows_in_grains(rows, F.broadcast(grains), keys)
-    others = rows_of_other_grains(rows, F.broadcast(grains), keys)
+    stale, others = rows_in_grains(rows, grains, keys), rows_of_other_grains(rows, grains, keys)
     if reach is not None:
         stale, kept = reach.divided(stale)
         others = others.unionByName(kept)
-    return ReplacedGrains(with_history(keys, stale, fresh, batch, begun), stale, others, old)
+    return ReplacedGrains(with_history(keys, stale, fresh, batch, begun), stale, others, old, batch)
 
 
 def _silver_to_correct(

@@ -59,7 +59,7 @@ def prepare(
         return lambda: None
     fence_earlier_owner(settings, name, lease.epoch)
     if name in derived_names(settings):
-        release = open_derived(settings, name, opened(), lease.epoch)
+        release = open_derived(settings, name, opened(), lease)
         reporter.status.release = release.release_name
         return DriverLoop(release, DerivedSource(release, reporter), lease, reporter, stop).run
     source, lease = open_kafka_source(settings, name, lease, reporter, stop, opened)

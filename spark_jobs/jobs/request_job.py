@@ -53,7 +53,7 @@ def opened(settings: Settings, dataset: str, request: OwnerRequest, lease: Lease
     name = f"headrace request of {request.requester}"
     if dataset in derived_names(settings):
         read_publication(settings, dataset)
-        owned = open_derived(settings, dataset, open_session(settings, name), lease.epoch)
+        owned = open_derived(settings, dataset, open_session(settings, name), lease)
         owned.resume_patch()
         return owned
     declared = released_dataset(settings, dataset, read_publication(settings, dataset).release)

@@ -136,7 +136,7 @@ def built_from_sources(
     dataset, over = published.dataset, [publication_from_json(each) for each in order.get("over", ())]
     lease = take_lease(settings, release_lease_path(settings, dataset, release), dataset, datetime.now(UTC))
     declared = released_derived(settings, dataset, release)
-    shadow = DerivedRelease(settings, declared, spark, lease.epoch, is_published=False)
+    shadow = DerivedRelease(settings, declared, spark, lease, is_published=False)
     built = shadow.build(shadow.readable_versions(published.sources, new_versions(settings, over)))
     pins = {name: pin.over(built) for name, pin in pin_members(settings, published, order.get("members", ())).items()}
     return _facts(built, published, pins, analysed_readers(settings, spark, [*over, built]))

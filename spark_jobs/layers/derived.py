@@ -1,8 +1,8 @@
-"""The gold of a derived dataset: the grains that changed sources touch, recomputed and merged copy-on-write.
+"""The gold of a derived dataset: the grains that changed sources touch, recomputed.
 
-The sources are published tables of other datasets at pinned versions, and what changed in them. A run is one commit to
-each `gold.<table>`, idempotent by (app id, run): the table is then what its query gives over the sources of that run.
-After a crash the same run computes the same rows from the same versions.
+The sources are published tables of other datasets at pinned versions, and what changed in them. After a run a table is
+what its query gives over the sources of that run. After a crash the same run computes the same rows from the same
+versions.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -35,13 +32,18 @@ from include.ground.paths import gold_path, warehouse
 from include.ground.settings import Settings
 from include.read.publication import PublishedTable, SourceVersion
 from include.read.published_tables import open_table
-from spark_jobs.layers.gold_files import GoldTable, grains_in, touched_files
-from spark_jobs.layers.gold_layer import failure_named, gold_metadata, write_gold
-from spark_jobs.layers.row_provenance import PROVENANCE, first_provenance, rows_in_grains, with_grains_replaced
-from spark_jobs.layers.silver_tables import MONTH
-from spark_jobs.tables.data_files import DataFile, TableSpec
-from spark_jobs.tables.delta_table import Table, partitioned_schema
-from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.layers.gold_files import GoldTable, column_spans, grains_in, touched_files
+from spark_jobs.layers.row_provenance import (
+    PROVENANCE,
+    ReplacedGrains,
+    first_provenance,
+    rows_in_grains,
+    rows_of_other_grains,
+    with_history,
+)
+from spark_jobs.layers.silver_tables import MONTH, OpenTable
+from spark_jobs.tables.data_files import TableSpec
+from spark_jobs.tables.delta_table import partitioned_schema
 from spark_jobs.tables.spark_files import no_rows, parquet_files, parquet_rows, read_files, read_folder, write_folder
 
 if TYPE_CHECKING:
@@ -224,6 +226,15 @@ class DerivedTable:
         """The types of the grain's columns."""
         return StructType([self.target.table.spec.schema[name] for name in self.grain])
 
+    def replaced(self, folder: Path, fresh: DataFrame, number: int) -> ReplacedGrains:
+        """Return the rows of the grains in a folder's files, as run `number` replaces them by `fresh` ones."""
+        spark, table = self.target.spark, self.target.table
+        grains = read_folder(spark, folder, self.grains_schema)
+        files = touched_files(self.target, grains_in(self.target.gold, parquet_files(folder)))
+        old = table.read(spark, files)
+        stale, others = rows_in_grains(old, grains, self.grain), rows_of_other_grains(old, grains, self.grain)
+        return ReplacedGrains(with_history(self.grain, stale, fresh, number), stale, others, files, number)
+
 
 @dataclass(frozen=True)
 class DerivedInput:
@@ -238,7 +249,12 @@ class DerivedInput:
 
 
 def open_derived_table(
-    spark: SparkSession, settings: Settings, derived: DerivedDataset, gold: DerivedGold, sources: Sources
+    spark: SparkSession,
+    settings: Settings,
+    derived: DerivedDataset,
+    sources: Sources,
+    open_table: OpenTable,
+    gold: DerivedGold,
 ) -> DerivedTable:
     """Open or create a gold table; raises QueryUnfit when its query does not fit the sources' columns."""
     own = spark.newSession()
@@ -250,28 +266,18 @@ def open_derived_table(
     spec = TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
     app_id = release_app_id(derived.name, derived.release, f"gold/{gold.name}")
     shifts = {name: known_shifts(touched_by) for name, touched_by in gold.touched_by.items()}
-    return DerivedTable(gold, GoldTable(as_query(gold), Table(spec), own, app_id), shifts)
+    return DerivedTable(gold, GoldTable(as_query(gold), open_table(spec, None), own, app_id), shifts)
 
 
-def commit_derived(table: DerivedTable, run: DerivedInput, facts: Mapping[str, Any], staging: Path) -> None:
-    """Commit a run to a table, once; `facts` go into the commit. Raises OwnershipLost, GoldFailed."""
-    target, number = table.target, run.number
-    if target.table.committed(target.app_id) >= number:
-        return
-    old, added, changed = list[DataFile](), list[DataFile](), 0
-    with failure_named(facts["dataset"], target.table):
-        write_folder(_touched(table, run), staging)
-        written = parquet_files(staging)
-        if parquet_rows(written):
-            old = (
-                target.table.files() if run.changes is None else touched_files(target, grains_in(target.gold, written))
-            )
-            rows = _merged(table, run, old, written)
-            added, changed = write_gold(target, rows, f"b{number:08d}-{facts['epoch']}", old, number)
-    pass_step(Step.GOLD_WRITTEN, number)
-    metadata = gold_metadata(target, added, old, changed, facts)
-    target.table.commit(target.app_id, number, metadata, added, old)
-    pass_step(Step.GOLD_COMMITTED, number)
+def grains_replaced_by(table: DerivedTable, run: DerivedInput, staging: Path) -> ReplacedGrains | None:
+    """Return the rows of the grains that a run touches, as its sources give them; None when it touches none.
+
+    The grains are written into the folder `staging`.
+    """
+    write_folder(_touched(table, run), staging)
+    if not parquet_rows(parquet_files(staging)):
+        return None
+    return table.replaced(staging, rows_of_grains(table, run, staging), run.number)
 
 
 def query_over(spark: SparkSession, query: str, frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -296,24 +302,18 @@ def _touched(table: DerivedTable, run: DerivedInput) -> DataFrame:
     return reduce(DataFrame.unionByName, (each.select(*columns) for each in found)).distinct()
 
 
-def _merged(table: DerivedTable, run: DerivedInput, old: Sequence[DataFile], written: Sequence[Path]) -> DataFrame:
-    target, fresh = table.target, rows_of_grains(table, run, written)
-    grains = read_folder(target.spark, written[0].parent, table.grains_schema)
-    return with_grains_replaced(table.grain, target.table.read(target.spark, old), fresh, grains, run.number)
-
-
-def rows_of_grains(table: DerivedTable, run: DerivedInput, written: Sequence[Path]) -> DataFrame:
-    """Return the rows of the grains in these files, which are those of a folder, as the run's sources give them."""
+def rows_of_grains(table: DerivedTable, run: DerivedInput, folder: Path) -> DataFrame:
+    """Return the rows of the grains in a folder's files, as the run's sources give them."""
     spark, grain = table.target.spark, table.grain
-    grains = read_folder(spark, written[0].parent, table.grains_schema)
-    spans = {} if run.changes is None else _spans(written, grain)
+    grains = read_folder(spark, folder, table.grains_schema)
+    spans = {} if run.changes is None else _spans(parquet_files(folder), grain)
     frames = {
         name: source.all_rows(spark)
         if run.changes is None
         else _near_grains(table, name, source.rows_near(spark, table.shifts[name], spans), grains)
         for name, source in run.sources.items()
     }
-    return rows_in_grains(query_over(spark, table.declared.query, frames), F.broadcast(grains), grain)
+    return rows_in_grains(query_over(spark, table.declared.query, frames), grains, grain)
 
 
 def _near_grains(table: DerivedTable, source: str, rows: DataFrame, grains: DataFrame) -> DataFrame:
@@ -325,19 +325,14 @@ def _near_grains(table: DerivedTable, source: str, rows: DataFrame, grains: Data
     if not single:
         return rows
     wanted = grains.select(*[F.col(named[name]).alias(name) for name in single]).distinct()
-    return rows_in_grains(marked, F.broadcast(wanted), single).drop(*named)
+    return rows_in_grains(marked, wanted, single).drop(*named)
 
 
 def _spans(written: Sequence[Path], columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the least and the greatest value of the columns that have an order and no null."""
-    rows = pa.concat_tables([pq.read_table(path, columns=list(columns), partitioning=None) for path in written])
-    ordered = [name for name in columns if not rows[name].null_count and _is_ordered(rows.schema.field(name).type)]
-    bounds = {name: pc.min_max(rows[name]).as_py() for name in ordered}
-    return {name: (found["min"], found["max"]) for name, found in bounds.items()}
-
-
-def _is_ordered(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind))
+    """Return the least and the greatest value of the columns that have an order and no null, from the footers."""
+    known = {name: column_spans(written, name) for name in columns}
+    ordered = {name: spans for name, spans in known.items() if spans and isinstance(spans[0][0], int | str | date)}
+    return {name: (min(low for low, _ in each), max(high for _, high in each)) for name, each in ordered.items()}
 
 
 def checked_rows(

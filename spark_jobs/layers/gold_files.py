@@ -155,16 +155,21 @@ def _rows_of(paths: Sequence[Path], columns: Sequence[str], most: int = MOST_GRA
 
 
 def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
-    """Return the column that selects files of a gold table, and its spans in files of grains.
-
-    A grain that is null there lies in no span, so the spans are not known then.
-    """
+    """Return the column that selects files of a gold table, and its spans in files of grains."""
     column = gold.grain_columns[0]
+    return column, column_spans(written, column)
+
+
+def column_spans(written: Sequence[Path], column: str) -> Spans:
+    """Return the spans of a column in files, from their footers.
+
+    A null lies in no span, so the spans are not known then.
+    """
     if any(may_have_nulls(path, column) for path in written):
-        return column, None
+        return None
     found = [bounds for path in written for bounds in bounds_of(path, (column,))]
     known = [(low[column], high[column]) for low, high in found if column in low]
-    return column, known if len(known) == len(found) else None
+    return known if len(known) == len(found) else None
 
 
 def files_within(table: Table, column: str, spans: Spans) -> list[DataFile]:

@@ -37,6 +37,7 @@ from spark_jobs.layers.gold_files import (
     files_within,
     grains_of_silver,
     near_sessions,
+    rows_of,
     silver_within,
     touched_files,
     touched_spans,
@@ -286,23 +287,6 @@ def merged_rows(
     return gold_rows(gold).merged(old, sources, whole, batch)
 
 
-def gold_metadata(
-    target: GoldTable, added: Sequence[DataFile], removed: Sequence[DataFile], grains: int, facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the metadata of a commit to a gold table: `facts` of the run, rows written, grains changed, total rows."""
-    table = target.table
-    rows = sum(file.rows for file in added)
-    total = table.rows - sum(file.rows for file in removed) + rows
-    return {
-        **facts,
-        "table": table.spec.name,
-        "app_id": target.app_id,
-        "rows": rows,
-        "grains": grains,
-        "total": total,
-    }
-
-
 def _changed_rows(table: Table, file: DataFile, batch: int) -> int:
     column = pq.read_table(table.spec.path / file.path, columns=["_last_batch"], partitioning=None)["_last_batch"]
     return int(pc.sum(pc.equal(column, batch)).as_py() or 0)
@@ -341,8 +325,9 @@ def commit_merged(
     grains: int = 0,
 ) -> None:
     """Commit the files of a merge, which has changed so many `grains`; the transaction's version is the last batch."""
-    app_id, batch = transaction
+    (app_id, batch), table, rows = transaction, target.table, rows_of(added)
     pass_step(Step.GOLD_WRITTEN, batch)
-    metadata = gold_metadata(target, added, old, grains, facts) | {"app_id": app_id} | update.metadata
-    target.table.commit(app_id, batch, metadata, added, old)
+    named = {**facts, "table": table.spec.name, "app_id": app_id, **update.metadata}
+    counts = {"rows": rows, "grains": grains, "total": table.rows - rows_of(old) + rows}
+    table.commit(app_id, batch, {**named, **counts}, added, old)
     pass_step(Step.GOLD_COMMITTED, batch)

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.tables.data_files import DataFile
+
 PROVENANCE = ("_first_batch", "_last_batch", "_revision")
+
+
+@dataclass(frozen=True)
+class ReplacedGrains:
+    """The rows of a gold table that take the place of its `stale` ones at a batch, or run.
+
+    `files` may have stale rows, and `others`.
+    """
+
+    fresh: DataFrame
+    stale: DataFrame
+    others: DataFrame
+    files: Sequence[DataFile]
+    batch: int
 
 
 def batch_number(batch: int, anchor: str) -> Column:
@@ -80,7 +97,7 @@ def with_history(
         F.min("_first_batch").alias("_first"), F.max("_revision").alias("_revisions")
     )
     number = batch_number(batch, f"_rows.{columns[0]}")
-    fresh_rows = fresh.alias("_rows").join(F.broadcast(before).alias("_old"), _same(columns, "_rows", "_old"), "left")
+    fresh_rows = fresh.alias("_rows").join(before.alias("_old"), _same(columns, "_rows", "_old"), "left")
     return fresh_rows.select(
         *(F.col(f"_rows.`{name}`") for name in fresh.columns),
         F.coalesce("_first", number).alias("_first_batch"),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,10 +40,12 @@ from include.read.publication import (
 )
 from include.read.published_tables import PublishedVersionGone
 from include.state.json_file import JsonFile
+from include.state.lease import Lease
 from include.state.owner_requests import RequestKind, pending_request
 from include.state.release_files import PatchInProgress, PlanBuild
-from spark_jobs.backends.release import chosen_backend
-from spark_jobs.history.rebuild_derived import DerivedPatch
+from spark_jobs.backends.backend import Backend
+from spark_jobs.backends.release import chosen_backend, claim_tables
+from spark_jobs.history.rebuild_derived import DerivedPatch, commit_run
 from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.derived import (
     DerivedInput,
@@ -50,7 +53,6 @@ from spark_jobs.layers.derived import (
     Sources,
     SourcesGone,
     changes_since,
-    commit_derived,
     open_derived_table,
     open_sources,
     source_version,
@@ -75,7 +77,7 @@ from spark_jobs.tables.failpoints import Step, pass_step
 
 @dataclass(frozen=True)
 class DerivedRun:
-    """A run that was begun: its number, the sources by the name in queries, and whether everything is computed.
+    """A run that was begun: its number, the versions of its sources by table, and whether everything is computed.
 
     `failures`: how often it failed while a table was ahead of the publication.
     """
@@ -121,7 +123,7 @@ class DerivedRelease(Owned):
     settings: Settings
     derived: DerivedDataset
     spark: SparkSession
-    epoch: int
+    lease: Lease
     is_published: bool = True
     tables: tuple[DerivedTable, ...] = ()
     followed: Mapping[str, PublishedTable] = field(default_factory=dict)
@@ -131,17 +133,16 @@ class DerivedRelease(Owned):
     def missing_sources(self) -> list[str]:
         """Return the sources that nothing has published yet."""
         published = published_tables(self.settings)
-        return [table for table in self.derived.pipeline.sources.values() if table not in published]
+        return [table for table in self._sources if table not in published]
 
     def build(self, versions: Mapping[str, SourceVersion]) -> Publication:
         """Compute everything over these versions of the sources, by full name, unless that is done.
 
         Return what the release would publish. Raises SourcesGone.
         """
-        names = self.derived.pipeline.sources
-        current = {name: versions.get(table) or self.current_sources()[name] for name, table in names.items()}
+        current = {table: versions.get(table) or self.current_sources()[table] for table in self._sources}
         last = self._last_publication()
-        if last is not None and last.sources == {names[name]: each for name, each in current.items()}:
+        if last is not None and last.sources == current:
             return last
         run = DerivedRun(self._numbers().next, current, whole=True)
         if not self._is_readable(run):
@@ -159,16 +160,19 @@ class DerivedRelease(Owned):
         self.awaited, unfinished, published = "", self._unfinished(), published_tables(self.settings)
         if unfinished is not None and not self._is_superseded(unfinished) and self._is_readable(unfinished):
             return unfinished
-        sources = {table: published[table] for table in self.derived.pipeline.sources.values()}
+        sources = {table: published[table] for table in self._sources}
         if unfinished is None and sources == self.followed:
             return None
         last, now = self._last_publication(), self.current_sources()
         if self.is_published and last is not None and self._is_moving(last, sources):
             return None
-        self._refuse_lacking(last, now)
+        if last is not None:
+            # A source may have been replaced by a release without columns that the queries read.
+            refuse_lacking(self.settings, self.derived, last.sources, now)
         numbers = self._numbers()
         if not numbers.is_begun and last is not None and not self._has_changed(last, now):
-            self._note_sources(last, now)
+            if now != last.sources:
+                self._publish(replace(last, sources=now))
             self.followed = sources
             return None
         return DerivedRun(numbers.next, now, whole=last is None or numbers.is_begun)
@@ -183,22 +187,14 @@ class DerivedRelease(Owned):
         self.awaited = awaited_moves(self.settings, request)
         return True
 
-    def _refuse_lacking(self, last: Publication | None, now: Mapping[str, SourceVersion]) -> None:
-        """Raise SourcesLackColumns when a source was replaced by a release without columns that the queries read."""
-        if last is not None:
-            names = self.derived.pipeline.sources
-            current = {names[name]: each for name, each in now.items()}
-            refuse_lacking(self.settings, self.derived, last.sources, current)
-
     def readable_versions(self, used: Mapping[str, SourceVersion], new: Mapping[str, SourceVersion]) -> Versions:
         """Return the versions of the sources to compute over: `new` tables, and the used ones or the published ones.
 
         Raises SourcesLackColumns.
         """
-        names = self.derived.pipeline.sources
-        current = {names[name]: each for name, each in self.current_sources().items()} | dict(new)
-        own = {table: used.get(table) or current[table] for table in names.values()} | dict(new)
-        own, current = ({table: each[table] for table in names.values()} for each in (own, current))
+        current = self.current_sources() | dict(new)
+        own = {table: used.get(table) or current[table] for table in self._sources} | dict(new)
+        own, current = ({table: each[table] for table in self._sources} for each in (own, current))
         return readable_versions(self.settings, self.derived, own, current)
 
     def execute(self, run: DerivedRun) -> None:
@@ -220,8 +216,9 @@ class DerivedRelease(Owned):
             self.tables = self._open_tables(sources)
         changes = None if run.whole else self._changes(run)
         given = DerivedInput(run.number, sources, changes)
+        staging = release_path(self.settings, *self._named) / "staging"
         for table in self.tables:
-            commit_derived(table, given, self._facts(run), self._staging / table.declared.name)
+            commit_run(table, given, self.backend, self._facts(run), staging / table.declared.name)
         pass_step(Step.ALL_GOLD_COMMITTED, run.number)
         self._publish(self._publication(run))
         pass_step(Step.PUBLISHED, run.number)
@@ -242,10 +239,10 @@ class DerivedRelease(Owned):
 
         The logs say it: tables cannot be opened over sources that do not fit.
         """
-        settings, name, release, greatest = self.settings, self.derived.name, self.derived.release, -1
+        greatest = -1
         for gold in self.derived.pipeline.gold:
-            path = gold_path(settings, name, release, gold.name)
-            wanted = app_id or release_app_id(name, release, f"gold/{gold.name}")
+            path = gold_path(self.settings, *self._named, gold.name)
+            wanted = app_id or release_app_id(*self._named, f"gold/{gold.name}")
             found = transaction_version(path, wanted) if (path / LOG).is_dir() else None
             greatest = max(greatest, -1 if found is None else found)
         return greatest
@@ -276,8 +273,7 @@ class DerivedRelease(Owned):
         return self.derived.release
 
     def compactable(self) -> Iterator[CompactedTable]:
-        batch, backend = self.batch, chosen_backend(self.spark, self.settings)
-        yield from (compacted_gold(each.target, each.grain, batch, backend) for each in self.tables)
+        yield from (compacted_gold(each.target, each.grain, self.batch, self.backend) for each in self.tables)
 
     def retained(self) -> RetainedTables:
         """Return the tables that are open, so that deletion opens none."""
@@ -312,7 +308,7 @@ class DerivedRelease(Owned):
         if name == self.release_name:
             return
         declared = released_derived(self.settings, self.dataset, name)
-        other = DerivedRelease(self.settings, declared, self.spark, self.epoch, is_published=False)
+        other = DerivedRelease(self.settings, declared, self.spark, self.lease, is_published=False)
         other.finish_runs()
         # One run: the sources may move faster than runs end, and what comes meanwhile is for the loop.
         if (run := other.next_run()) is not None:
@@ -325,11 +321,13 @@ class DerivedRelease(Owned):
         if old is not None:
             save_shadow_publication(self.settings, old)
         publish(self.settings, new)
-        self.derived, self.tables, self.followed = other.derived, other.tables, other.followed
+        self.derived, self.tables, self.followed, self.lease = other.derived, other.tables, other.followed, other.lease
 
     def apply_patch(self, recorded: PatchInProgress, folder: PlanFolder) -> None:
         """Commit a patch. Raises PatchOutdated, SourcesGone, GoldFailed."""
-        patch = self._patch_of(recorded, folder)
+        tables = self.open_tables()
+        facts = {"dataset": self.dataset, "release": self.release_name, "epoch": self.lease.epoch}
+        patch = DerivedPatch(self.backend, recorded, folder, tables, self.batch, facts)
         if not self.has_commit_of(recorded):
             patch.refuse_outdated(self.published_input)
         pass_step(Step.PATCH_STARTED, self.batch)
@@ -338,10 +336,6 @@ class DerivedRelease(Owned):
     def has_commit_of(self, recorded: PatchInProgress) -> bool:
         app_id = plan_app_id(self.dataset, self.release_name, recorded.plan)
         return self._committed(app_id) >= recorded.direction
-
-    def _patch_of(self, recorded: PatchInProgress, folder: PlanFolder) -> DerivedPatch:
-        facts = {"dataset": self.dataset, "release": self.release_name, "epoch": self.epoch}
-        return DerivedPatch(recorded, folder, self.open_tables(), self.batch, facts)
 
     def finish_runs(self) -> None:
         """Execute the run that was begun and not published, if there is one."""
@@ -354,7 +348,7 @@ class DerivedRelease(Owned):
 
     def _published_run(self) -> DerivedRun:
         last = read_publication(self.settings, self.derived.name)
-        return DerivedRun(last.batch, {name: last.sources[t] for name, t in self.derived.pipeline.sources.items()})
+        return DerivedRun(last.batch, last.sources)
 
     def open_tables(self) -> tuple[DerivedTable, ...]:
         """Open the tables over the sources that are published now, once, and return them."""
@@ -362,20 +356,20 @@ class DerivedRelease(Owned):
         return self.tables
 
     @property
-    def _file(self) -> JsonFile[DerivedRun]:
-        path = derived_run_path(self.settings, self.derived.name, self.derived.release)
-        return JsonFile(path, DerivedRun, remedy=f'rm "{path}"   (everything is recomputed)')
+    def _named(self) -> tuple[str, str]:
+        return self.derived.name, self.derived.release
 
     @property
-    def _staging(self) -> Path:
-        return release_path(self.settings, self.derived.name, self.derived.release) / "staging"
+    def _file(self) -> JsonFile[DerivedRun]:
+        path = derived_run_path(self.settings, *self._named)
+        return JsonFile(path, DerivedRun, remedy=f'rm "{path}"   (everything is recomputed)')
 
     def _last_publication(self) -> Publication | None:
         """Return the publication of this release, or its shadow publication; None before its first run."""
         found = find_publication(self.settings, self.derived.name)
         if found is not None and found.release == self.derived.release:
             return found
-        return find_shadow_publication(self.settings, self.derived.name, self.derived.release)
+        return find_shadow_publication(self.settings, *self._named)
 
     def _publish(self, publication: Publication) -> None:
         if self.is_published:
@@ -384,13 +378,21 @@ class DerivedRelease(Owned):
             save_shadow_publication(self.settings, publication)
 
     def _unfinished(self) -> DerivedRun | None:
-        run, last = self._file.read(), self._last_publication()
-        return None if run is None or (last is not None and last.batch >= run.number) else run
+        run, last, names = self._file.read(), self._last_publication(), self.derived.pipeline.sources
+        if run is None or (last is not None and last.batch >= run.number):
+            return None
+        # Earlier versions wrote the names in queries.
+        return replace(run, sources={names.get(name, name): each for name, each in run.sources.items()})
+
+    @property
+    def _sources(self) -> list[str]:
+        """The tables that it reads."""
+        return list(self.derived.pipeline.sources.values())
 
     def current_sources(self) -> dict[str, SourceVersion]:
-        """Return the published versions of the sources, by the name in queries."""
+        """Return the published versions of the sources."""
         tables, root = published_tables(self.settings), warehouse(self.settings)
-        return {name: source_version(tables[table], root) for name, table in self.derived.pipeline.sources.items()}
+        return {table: source_version(tables[table], root) for table in self._sources}
 
     def _is_readable(self, run: DerivedRun) -> bool:
         """Return whether all files of the sources' versions are still there."""
@@ -402,45 +404,46 @@ class DerivedRelease(Owned):
 
     def _has_changed(self, last: Publication, now: Mapping[str, SourceVersion]) -> bool:
         """Return whether rows of the sources differ from those that the publication was computed from."""
-        root, sources = warehouse(self.settings), self.derived.pipeline.sources
-        found = [changes_since(root, last.sources.get(sources[name]), now[name]) for name in now]
+        root = warehouse(self.settings)
+        found = [changes_since(root, last.sources.get(table), version) for table, version in now.items()]
         return any(files is None or files.added or files.removed for files in found)
-
-    def _note_sources(self, last: Publication, now: Mapping[str, SourceVersion]) -> None:
-        names = self.derived.pipeline.sources
-        sources = {names[name]: each for name, each in now.items()}
-        if sources != last.sources:
-            self._publish(replace(last, sources=sources))
 
     def _changes(self, run: DerivedRun) -> dict[str, FileChanges] | None:
         """Return what changed in each source since the last run; None when that of one is not known."""
         root, last = warehouse(self.settings), self._last_publication()
         known = dict[str, FileChanges]()
         for name, table in self.derived.pipeline.sources.items():
-            files = changes_since(root, last.sources.get(table) if last else None, run.sources[name])
+            files = changes_since(root, last.sources.get(table) if last else None, run.sources[table])
             if files is None:
                 return None
             known[name] = files
         return known
 
     def _opened(self, versions: Mapping[str, SourceVersion]) -> Sources:
-        names = self.derived.pipeline.sources
-        return open_sources(self.settings, names, {names[name]: each for name, each in versions.items()})
+        return open_sources(self.settings, self.derived.pipeline.sources, versions)
+
+    @cached_property
+    def backend(self) -> Backend:
+        """What reads and writes the rows."""
+        return chosen_backend(self.spark, self.settings)
 
     def _open_tables(self, sources: Sources) -> tuple[DerivedTable, ...]:
-        declared, derived = self.derived.pipeline.gold, self.derived
-        paths = (gold_path(self.settings, derived.name, derived.release, gold.name) for gold in declared)
-        take_over_tables(paths, self.epoch, leases_expire=bool(self.settings.lease_url))
-        return tuple(open_derived_table(self.spark, self.settings, self.derived, gold, sources) for gold in declared)
+        settings, declared = self.settings, self.derived.pipeline.gold
+        paths = (gold_path(settings, *self._named, gold.name) for gold in declared)
+        take_over_tables(paths, self.lease.epoch, leases_expire=bool(settings.lease_url))
+        opened = (self.spark, settings, self.derived, sources, self.backend.open_table)
+        tables = tuple(open_derived_table(*opened, gold) for gold in declared)
+        self.lease = claim_tables([each.target.table for each in tables], self.lease)
+        return tables
 
     def _facts(self, run: DerivedRun) -> dict[str, Any]:
-        release, names = self.derived.release, self.derived.pipeline.sources
-        used = {names[name]: [each.release, each.batch, each.version] for name, each in run.sources.items()}
-        facts = {"dataset": self.derived.name, "release": release, "code": release, "epoch": self.epoch}
+        release = self.derived.release
+        used = {table: [each.release, each.batch, each.version] for table, each in run.sources.items()}
+        facts = {"dataset": self.derived.name, "release": release, "code": release, "epoch": self.lease.epoch}
         return {**facts, "batches": [run.number, run.number], "sources": used}
 
     def _publication(self, run: DerivedRun) -> Publication:
-        root, names = warehouse(self.settings), self.derived.pipeline.sources
+        root = warehouse(self.settings)
         tables = [each.target.table for each in self.tables]
         return Publication(
             dataset=self.derived.name,
@@ -449,7 +452,7 @@ class DerivedRelease(Owned):
             published_at=datetime.now(UTC),
             offsets={},
             tables={t.spec.name: TableVersion(str(t.spec.path.relative_to(root)), t.version) for t in tables},
-            sources={names[name]: version for name, version in run.sources.items()},
+            sources=dict(run.sources),
         )
 
 
@@ -488,8 +491,8 @@ class DerivedSource(Source):
         self.reporter.status.lag_seconds = 0.0 if since is None else round(self.clock() - since, 3)
 
 
-def open_derived(settings: Settings, name: str, spark: SparkSession, epoch: int) -> DerivedRelease:
+def open_derived(settings: Settings, name: str, spark: SparkSession, lease: Lease) -> DerivedRelease:
     """Return the published release, or the one of the folder before the first publication."""
     publication = find_publication(settings, name)
     derived = released_derived(settings, name, publication.release) if publication else snapshot_derived(settings, name)
-    return DerivedRelease(settings, derived, spark, epoch)
+    return DerivedRelease(settings, derived, spark, lease)

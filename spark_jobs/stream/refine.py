@@ -33,6 +33,7 @@ from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import (
     GOLD_AT_A_TIME,
     GoldUpdate,
+    commit_merged,
     failure_named,
     is_due,
     merge_by_spark,
@@ -189,13 +190,16 @@ def _commit_update(
     facts: Metadata,
     decided: DecidedRun | None = None,
 ) -> None:
-    """Merge an update into one table, by Spark where the backend cannot."""
+    """Merge an update into one table, by Spark where the backend cannot; one without rows is committed too."""
+    named = transaction.app_id, transaction.version
     with failure_named(release.dataset.name, target.table):
+        if not update.parts:
+            commit_merged(target, update, named, facts)
+            return
         try:
             release.backend.merge(target, release.writer, update, transaction, facts, decided)
         except NeedsSpark as needed:
             release.needed_spark[needed.reason] += 1
-            named = transaction.app_id, transaction.version
             merge_by_spark(target, release.writer, update, named, facts)
 
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from held_lease import HeldLease
 from pyspark.sql import SparkSession
 from small_events import departed, observation
 from small_release import Record, SmallRelease
 
 from include.declare.derived_dataset import snapshot_derived
+from include.ground.delta_log import commits
 from include.ground.settings import Settings
 from include.read.published_tables import pinned
 from spark_jobs.stream.derived import DerivedRelease
@@ -28,9 +30,16 @@ class DerivedSite:
     weather: SmallRelease
     derived: DerivedRelease
 
-    def restart(self) -> None:
-        """Forget every handle, as a new process does."""
+    def restart(self, backend: str | None = None) -> None:
+        """Forget every handle, as a new process does; one with another backend if it is given."""
+        if backend is not None:
+            self.settings = self.settings.model_copy(update={"backend": backend})
         self.derived = opened(self.spark, self.settings, self.derived.derived.name)
+
+    def unfenced(self) -> list[int]:
+        """Return the versions of the derived tables whose rows were committed without the owner's transaction."""
+        logs = [commits(each.target.table.spec.path) for each in self.derived.open_tables()]
+        return [each.version for log in logs for each in log if (each.added or each.removed) and each.owner is None]
 
     def follow(self) -> int:
         """Execute runs until there is none; return how many."""
@@ -48,7 +57,7 @@ class DerivedSite:
 
 def opened(spark: SparkSession, settings: Settings, name: str = NAME) -> DerivedRelease:
     """Return the release of a derived dataset's folder."""
-    return DerivedRelease(settings, snapshot_derived(settings, name), spark, 1)
+    return DerivedRelease(settings, snapshot_derived(settings, name), spark, HeldLease())
 
 
 def flight(number: int, hour: int, delay: int) -> Record:

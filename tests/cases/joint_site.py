@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from derived_site import opened
+from held_lease import HeldLease
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 
@@ -139,7 +139,8 @@ class JointSite:
         published = find_publication(self.settings, name)
         if published is None:
             return opened(self.spark, self.settings, name)
-        return DerivedRelease(self.settings, released_derived(self.settings, name, published.release), self.spark, 1)
+        declared = released_derived(self.settings, name, published.release)
+        return DerivedRelease(self.settings, declared, self.spark, HeldLease())
 
     def plan(self, dataset: str, *members: str) -> PlanRecord:
         """Plan the release of a folder, with those of members."""
@@ -192,8 +193,7 @@ def joint_site(spark: SparkSession, state: Path, patch: pytest.MonkeyPatch) -> J
     """Return a site in an empty state folder, whose jobs and owners are this process."""
     settings = Settings(state=state / "a state", datasets=state / "datasets")
     site = JointSite(spark, settings)
-    lease = SimpleNamespace(epoch=1, is_held=lambda: True, release=lambda: None, location="here")
-    lease.with_minimum_epoch = lambda _: lease
+    lease = HeldLease()
     for module in (active_releases, shadow_job, request_job):
         patch.setattr(module, "take_lease", lambda *_: lease)
     for module in (shadow_job, request_job):

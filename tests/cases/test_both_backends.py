@@ -25,7 +25,11 @@ import test_slices as slices
 import test_transform_errors as errors
 from compactable_release import EARLY, METER, assert_same_rows, head_rows, reading
 from declared_gold import meter_release
-from fewer_gold_tables import flights_with_gold
+from derived_site import NAME as DERIVED
+from derived_site import DerivedSite, flight, wind
+from derived_site import opened as derived_opened
+from fewer_gold_tables import flights_with_gold, small_flights
+from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher, copy_release
 from small_release import Record, SmallRelease, small_release
@@ -33,13 +37,14 @@ from small_release import Record, SmallRelease, small_release
 from include.ground.delta_log import commits
 from include.ground.record_coordinates import POSITION
 from include.ground.settings import Settings
+from include.read.published_tables import pinned
 from include.state.release_files import PatchDirection
 from spark_jobs.backends.backend import Transaction
 from spark_jobs.backends.release import chosen_backend, tables_of
 from spark_jobs.history.apply_patch import PatchOutdated
 from spark_jobs.layers import silver_code
 from spark_jobs.stream.compaction import compact_tables
-from spark_jobs.tables.delta_table import RowsUnaccounted
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 
 UNSTABLE = ("rows", "published_at", "transaction", "transactions", "epoch")
 BACKENDS = ("local", "spark")
@@ -47,11 +52,12 @@ BACKENDS = ("local", "spark")
 
 def facts(release: SmallRelease) -> dict[str, list[dict[str, Any]]]:
     """Return the metadata of each table's commits, without what no reader compares."""
-    found = {table.spec.name: [each.metadata or {} for each in commits(table.spec.path)] for table in own(release)}
-    return {
-        name: [kept for each in log if (kept := {key: each[key] for key in each.keys() - {*UNSTABLE}})]
-        for name, log in found.items()
-    }
+    return {table.spec.name: facts_of(table) for table in own(release)}
+
+
+def facts_of(table: Table) -> list[dict[str, Any]]:
+    log = [each.metadata or {} for each in commits(table.spec.path)]
+    return [kept for each in log if (kept := {key: each[key] for key in each.keys() - {*UNSTABLE}})]
 
 
 def own(release: SmallRelease) -> list[Any]:
@@ -241,3 +247,28 @@ def test_rows_without_an_event_time(spark: SparkSession, tmp_path: Path) -> None
         return release
 
     on_both(act)
+
+
+@pytest.mark.extended
+def test_derived_dataset(spark: SparkSession, tmp_path: Path) -> None:
+    def act(backend: str) -> DerivedSite:
+        settings = Settings(state=tmp_path / backend)
+        flights, weather = small_flights(spark, settings), small_release(spark, settings, "weather")
+        site = DerivedSite(spark, settings, flights, weather, derived_opened(spark, settings))
+        site.restart(backend)
+        weather.take([wind(hour, 4.5 * hour) for hour in range(6)])
+        for numbers in (range(8), range(8, 12), range(0)):
+            flights.take([flight(number, number % 5, 9 * number) for number in numbers])
+            site.follow()
+        # Only weather of an hour without flights: the run finds no grain with other rows.
+        weather.take([wind(40, 1.0)])
+        assert site.follow() == 1
+        return site
+
+    local, by_spark = (act(backend) for backend in BACKENDS)
+    found, expected = (
+        pinned(each.settings).read(f"gold.{DERIVED}").collect().sort("hour", "origin") for each in (by_spark, local)
+    )
+    assert_frame_equal(found, expected)
+    assert facts_of(by_spark.derived.tables[0].target.table) == facts_of(local.derived.tables[0].target.table)
+    assert by_spark.unfenced() == []

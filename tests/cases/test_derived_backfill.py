@@ -169,7 +169,11 @@ def plant_errors(site: DerivedSite) -> None:
     planted(site, "wind_days", "day = '2013-03-02'")
 
 
-def test_wrong_missing_and_surplus_rows_of_a_range_are_replaced_after_approval_and_put_back(site: DerivedSite) -> None:
+@pytest.mark.parametrize("backend", ["local", pytest.param("spark", marks=pytest.mark.extended)])
+def test_wrong_missing_and_surplus_rows_of_a_range_are_replaced_after_approval_and_put_back(
+    site: DerivedSite, backend: str
+) -> None:
+    site.restart(backend)
     right = published_rows(site)
     plant_errors(site)
     wrong = published_rows(site)
@@ -195,6 +199,7 @@ def test_wrong_missing_and_surplus_rows_of_a_range_are_replaced_after_approval_a
     assert site.follow() == 0, "no source has changed"
     site.flights.take([flight(20, 26, 1)])
     assert site.follow() == 1
+    assert published_rows(site) != wrong
 
 
 def test_equal_range_is_recorded_as_verified_and_needs_no_request(site: DerivedSite) -> None:
@@ -211,17 +216,19 @@ def test_equal_range_is_recorded_as_verified_and_needs_no_request(site: DerivedS
 
 
 @pytest.mark.parametrize(
-    ("step", "passes"),
+    ("step", "passes", "backend"),
     [
-        pytest.param(Step.PATCH_STARTED, 1, marks=pytest.mark.extended),
-        (Step.PATCH_GOLD_COMMITTED, 1),
-        pytest.param(Step.PATCH_GOLD_COMMITTED, 2, marks=pytest.mark.extended),
-        pytest.param(Step.PATCH_PUBLISHED, 1, marks=pytest.mark.extended),
+        pytest.param(Step.PATCH_STARTED, 1, "local", marks=pytest.mark.extended),
+        (Step.PATCH_GOLD_COMMITTED, 1, "local"),
+        pytest.param(Step.PATCH_GOLD_COMMITTED, 2, "local", marks=pytest.mark.extended),
+        pytest.param(Step.PATCH_PUBLISHED, 1, "local", marks=pytest.mark.extended),
+        pytest.param(Step.PATCH_GOLD_COMMITTED, 1, "spark", marks=pytest.mark.extended),
     ],
 )
 def test_crash_while_a_patch_is_applied_or_reverted_is_finished_before_any_run(
-    site: DerivedSite, step: Step, passes: int
+    site: DerivedSite, step: Step, passes: int, backend: str
 ) -> None:
+    site.restart(backend)
     right = published_rows(site)
     planted(site, "wind_hours", "hour = '2013-03-02T01:00:00Z'", departures="departures + 7")
     planted(site, "wind_days", "day = '2013-03-02'", departures="0")
@@ -252,8 +259,7 @@ def test_patch_of_rows_that_have_changed_since_is_refused_and_of_others_is_appli
     assert site.derived.current_sources() != fresh
     publication = read_publication(site.settings, NAME)
     # The publication claims sources that no run has used: its rows are the compared ones, and a run gives others.
-    now = {site.derived.derived.pipeline.sources[name]: each for name, each in site.derived.current_sources().items()}
-    publish(site.settings, replace(publication, sources=now))
+    publish(site.settings, replace(publication, sources=site.derived.current_sources()))
     refused = requested(site, record).refused
     assert "rows of its sources have changed since plan" in refused
     publish(site.settings, publication)

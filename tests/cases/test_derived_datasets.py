@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ import pytest
 from compactable_release import EARLY
 from derived_site import NAME, DerivedSite, flight, opened, wind
 from fewer_gold_tables import small_flights
+from held_lease import HeldLease
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import SmallRelease, small_release
@@ -46,7 +48,8 @@ from spark_jobs.stream.compaction import CompactionPolicy, compact_group, compac
 from spark_jobs.stream.derived import DerivedRelease
 from spark_jobs.stream.driver_loop import DriverLoop, Source
 from spark_jobs.stream.expiry import files_to_delete, retained_tables
-from spark_jobs.tables.failpoints import Step
+from spark_jobs.tables.delta_table import OwnershipLost
+from spark_jobs.tables.failpoints import Step, step_listeners
 
 STEPS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED, Step.PUBLISHED)
 
@@ -97,7 +100,20 @@ def assert_right(site: DerivedSite) -> None:
     assert rows
 
 
-def test_a_derived_table_follows_both_sources_in_any_order_and_after_a_crash_at_each_step(site: DerivedSite) -> None:
+@pytest.mark.parametrize(
+    "backends",
+    [
+        ("local",),
+        pytest.param(("spark",), marks=pytest.mark.extended),
+        pytest.param(("spark", "local"), marks=pytest.mark.extended),
+    ],
+    ids="-".join,
+)
+def test_a_derived_table_follows_both_sources_in_any_order_and_after_a_crash_at_each_step(
+    site: DerivedSite, backends: tuple[str, ...]
+) -> None:
+    owners = cycle(backends)
+    site.restart(next(owners))
     assert site.derived.missing_sources() == ["silver.flights", "silver.weather"]
     numbers = random.Random(5)
     hours = [numbers.randrange(72) for _ in range(40)]
@@ -114,7 +130,7 @@ def test_a_derived_table_follows_both_sources_in_any_order_and_after_a_crash_at_
                 site.follow()
             # The repeated run must not take what arrived after it began.
             site.flights.take([flight(100 + number, 10 + number, 45)])
-            site.restart()
+            site.restart(next(owners))
             assert site.follow() == (1 if step is Step.PUBLISHED else 2)
         else:
             assert site.follow() == 1
@@ -123,6 +139,35 @@ def test_a_derived_table_follows_both_sources_in_any_order_and_after_a_crash_at_
     assert publication is not None
     assert publication.batch == 2 * len(STEPS)
     assert publication.sources["silver.flights"].batch == 2 * len(STEPS)
+    assert backends == ("local",) or site.unfenced() == []
+
+
+@pytest.mark.extended
+def test_owner_that_was_suspended_before_its_commit_commits_nothing_after_a_claim(site: DerivedSite) -> None:
+    site.flights.take([flight(1, 1, 20)])
+    site.weather.take([wind(1, 3.0)])
+    site.restart("spark")
+    assert site.follow() == 1
+    site.flights.take([flight(2, 1, 5), flight(3, 30, 20)])
+    old, run = site.derived, site.derived.next_run()
+    assert run is not None
+
+    def taken_over(step: Step) -> None:
+        if step is Step.GOLD_WRITTEN and site.derived is old:
+            site.restart()
+            site.derived.open_tables()
+
+    step_listeners.append(taken_over)
+    try:
+        for _ in ("in flight", "again"):
+            with pytest.raises(OwnershipLost):
+                old.execute(run)
+    finally:
+        step_listeners.remove(taken_over)
+    assert read_publication(site.settings, NAME).batch == 0
+    assert site.follow() == 1
+    assert_right(site)
+    assert site.unfenced() == []
 
 
 def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause_none(site: DerivedSite) -> None:
@@ -174,9 +219,11 @@ def test_owner_compacts_derived_tables_by_itself_as_the_settings_say(
     site.follow()
     site.flights.take([flight(2, 12, 20)])
     site.follow()
+    site.restart(backend)
+    site.derived.open_tables()
     counts = []
     for least in (0, 2):
-        site.derived.settings = site.settings.model_copy(update={"compaction_files": least, "backend": backend})
+        site.derived.settings = site.settings.model_copy(update={"compaction_files": least})
         assert {type(table.backend) for table in site.derived.compactable()} == {rewriting}
         DriverLoop(site.derived, Source(), Mock(), Mock(), threading.Event()).keep_up()
         counts.append(site.derived.tables[0].target.table.file_count)
@@ -257,8 +304,7 @@ def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_diff
     assert before is not None
     site.flights.take([flight(3, 30, 50), flight(4, 31, 50)])
     # The publication claims a version of a source that no run has used.
-    now = site.derived.current_sources()
-    publish(site.settings, replace(before, sources={f"silver.{name}": each for name, each in now.items()}))
+    publish(site.settings, replace(before, sources=site.derived.current_sources()))
     found = recomputed_tables(site.settings, site.spark, read_publication(site.settings, NAME))[f"gold.{NAME}"]
     assert (found["missing"], found["surplus"]) == (2, 1)
     assert "origin=JFK" in found["sample"]
@@ -276,7 +322,7 @@ def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(
     query = tmp_path / NAME / "gold" / f"{NAME}.sql"
     query.write_text(query.read_text().replace("wind_speed < 10", "wind_speed < 8"))
     changed = Settings(state=site.settings.state, datasets=tmp_path)
-    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, 1, is_published=False)
+    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, HeldLease(), is_published=False)
     built = fresh.build(published.sources)
     assert fresh.build(published.sources) == built
     assert find_publication(site.settings, NAME) == published
@@ -321,7 +367,7 @@ def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_ta
     record = DerivedReleasePlan().plan(changed, NAME, ReleaseParameters(threshold=1), "ann", now)
     published = find_publication(changed, NAME)
     assert published is not None
-    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, 1, is_published=False)
+    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, HeldLease(), is_published=False)
     built = fresh.build(published.sources)
     output = {"built": publication_json(built), "published": publication_json(published)}
     record = record_result(changed, record.plan.id, read_release_build(output, 1.0), "ann")
@@ -338,7 +384,7 @@ def test_promised_types_of_an_output_are_those_of_its_query(site: DerivedSite, t
     changed = Settings(state=site.settings.state, datasets=tmp_path)
     site.flights.take([flight(1, 0, 20)])
     site.weather.take([wind(0, 9.0)])
-    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, 1)
+    fresh = DerivedRelease(changed, snapshot_derived(changed, NAME), site.spark, HeldLease())
     run = fresh.next_run()
     assert run is not None
     with pytest.raises(DeclarationRefused, match=r"columns\.departures: the query's column is bigint, not int"):

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from held_lease import HeldLease
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import Record, SmallRelease, small_release
@@ -20,7 +21,8 @@ from include.ground.settings import Settings
 from include.read.publication import publish, read_publication
 from include.read.published_tables import pinned
 from include.state.streams import DriverStatus
-from spark_jobs.layers.derived import DerivedTable, QueryUnfit, commit_derived
+from spark_jobs.history.rebuild_derived import commit_run
+from spark_jobs.layers.derived import DerivedTable, QueryUnfit
 from spark_jobs.stream import derived as derived_stream
 from spark_jobs.stream.derived import DerivedRelease, DerivedSource
 from spark_jobs.stream.driver_loop import DriverLoop
@@ -163,7 +165,7 @@ class Reporter(Mock):
 
 
 def opened(spark: SparkSession, settings: Settings) -> tuple[DriverLoop, DerivedRelease]:
-    release = DerivedRelease(settings, snapshot_derived(settings, "taps_hours"), spark, 1)
+    release = DerivedRelease(settings, snapshot_derived(settings, "taps_hours"), spark, HeldLease())
     reporter = Reporter()
     return DriverLoop(release, DerivedSource(release, reporter), Mock(), reporter, threading.Event()), release
 
@@ -227,13 +229,13 @@ def test_run_that_one_table_has_is_repeated_once_when_its_sources_have_moved(
     def fail_second(table: DerivedTable, *given: Any) -> None:
         if table.declared.name == "taps_huge":
             raise OSError(28, "No space left on device")
-        commit_derived(table, *given)
+        commit_run(table, *given)
 
     def next_run() -> tuple[int, bool] | None:
         run = scene.release.next_run()
         return run and (run.number, run.whole)
 
-    monkeypatch.setattr(derived_stream, "commit_derived", fail_second)
+    monkeypatch.setattr(derived_stream, "commit_run", fail_second)
     scene.take()
     for _ in range(2):
         assert scene.advance() == "halted"
@@ -241,7 +243,7 @@ def test_run_that_one_table_has_is_repeated_once_when_its_sources_have_moved(
     monkeypatch.undo()
     assert scene.advance() == "running"
     assert scene.sums() == scene.expected()
-    monkeypatch.setattr(derived_stream, "commit_derived", fail_second)
+    monkeypatch.setattr(derived_stream, "commit_run", fail_second)
     for expected in ((2, False), (3, True)):
         scene.take()
         assert scene.advance() == "halted"
@@ -287,7 +289,7 @@ def test_run_after_a_replacement_that_failed_reaches_the_table_that_was_ahead(
     if file_is_lost:
         derived_run_path(scene.settings, "taps_hours", scene.release.derived.release).unlink()
     with monkeypatch.context() as patched:
-        patched.setattr(derived_stream, "commit_derived", Mock(side_effect=OSError("no space left")))
+        patched.setattr(derived_stream, "commit_run", Mock(side_effect=OSError("no space left")))
         scene.restart()
         assert scene.advance() == "halted"
     assert scene.advance() == "running"

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from held_lease import HeldLease
 from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher
 from small_events import departed, observation
@@ -140,7 +141,7 @@ class Chain:
         """Let each derived dataset follow as a new process; return the number of runs of each."""
         counts = []
         for name in FOLDERS:
-            release = DerivedRelease(self.settings, snapshot_derived(self.settings, name), self.spark, 1)
+            release = DerivedRelease(self.settings, snapshot_derived(self.settings, name), self.spark, HeldLease())
             count = 0
             while (run := release.next_run()) is not None:
                 release.execute(run)

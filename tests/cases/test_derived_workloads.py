@@ -10,6 +10,7 @@ from zlib import crc32
 
 import polars as pl
 import pytest
+from held_lease import HeldLease
 from pyspark.sql import SparkSession
 from small_release import Record, SmallRelease, small_release
 from workloads.checks import derived_freshness, derived_runs
@@ -37,7 +38,7 @@ def shuffled(events: pl.DataFrame, batches: int, seed: int) -> list[list[Record]
 
 def follow(spark: SparkSession, settings: Settings, name: str) -> None:
     """Execute the runs of a derived dataset as a new process does."""
-    release = DerivedRelease(settings, snapshot_derived(settings, name), spark, 1)
+    release = DerivedRelease(settings, snapshot_derived(settings, name), spark, HeldLease())
     while not release.missing_sources() and (run := release.next_run()) is not None:
         release.execute(run)
 

@@ -124,11 +124,11 @@ def replace_backend(settings: Settings, backend: str) -> Settings:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("local", ["flights"], indirect=True)
 def test_spark_continues_after_a_death_at_each_step(local: SmallRelease, spark: SparkSession, tmp_path: Path) -> None:
-    sent = deliveries("flights", DAYS["flights"], SHARES, 11)
+    name = local.dataset.name
+    sent = deliveries(name, DAYS[name], SHARES, 11)
     batches = split_in_order(sent, len(STEPS) + 1, np.random.default_rng(12))
-    release = opened(spark, tmp_path, "flights", "spark")
+    release = opened(spark, tmp_path, name, "spark")
     for step in STEPS:
         with pytest.raises(Died), dying_at(step):
             take_next(release, batches)

@@ -9,6 +9,7 @@ from threading import Event
 from unittest.mock import Mock
 
 import pytest
+from held_lease import HeldLease
 from plan_samples import NOON, TO_APPLIED, plan_at
 
 from include.declare.derived_dataset import released_derived, snapshot_derived
@@ -76,7 +77,7 @@ def test_storage_names_what_is_deleted_next_and_the_driver_deletes_it(
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}
     assert parts["all", "plans"] == parts["bbb", f"gold.{NAME}"] == 0
     published = next(path.name for path in snapshots_path(settings, NAME).iterdir())
-    release = DerivedRelease(settings, released_derived(settings, NAME, published), Mock(), 1)
+    release = DerivedRelease(settings, released_derived(settings, NAME, published), Mock(), HeldLease())
     loop = DriverLoop(release, Source(), Mock(), Mock(), Event(), removal=AutomaticRemoval(next_check=0))
     monkeypatch.setattr("include.observe.ended_plans._ended_at", lambda _: datetime.now(UTC) - 3 * DAY)
     parts = {(use.part.release, use.part.name): use.deletable for use in disk_use(settings, NAME)}

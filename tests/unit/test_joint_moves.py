@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from error_codes import raises
+from held_lease import HeldLease
 from plan_samples import TO_APPLIED, advanced, publication, sample_plan
 
 from include.change import readers as table_readers
@@ -238,7 +239,7 @@ def test_a_member_is_published_while_its_source_moves_on(settings: Settings, mon
     moves = iter(range(100))
     chased = Mock(**{"next_run.side_effect": lambda: next(moves, None)})
     declared = SimpleNamespace(name="hours", release="h1")
-    release = DerivedRelease(settings, declared, Mock(), 1)  # type: ignore[arg-type]
+    release = DerivedRelease(settings, declared, Mock(), HeldLease())  # type: ignore[arg-type]
     monkeypatch.setattr(derived_stream, "released_derived", Mock())
     monkeypatch.setattr(derived_stream, "DerivedRelease", lambda *_, **__: chased)
     save_shadow_publication(settings, replace(old, release="h2"))
@@ -288,7 +289,7 @@ def member(settings: Settings, *, of_release: str) -> DerivedRelease:
     derived = SimpleNamespace(name="hours", release="h1", pipeline=pipeline)
     used = {"silver.flights": SourceVersion("flights/x/silver", 3, of_release, 3, "")}
     publish(settings, Publication("hours", "h1", 4, NOON, {}, {}, used))
-    return DerivedRelease(settings, derived, Mock(), 1)  # type: ignore[arg-type]
+    return DerivedRelease(settings, derived, Mock(), HeldLease())  # type: ignore[arg-type]
 
 
 def test_a_request_is_dropped_when_another_plan_has_moved_what_it_waits_for(

@@ -110,7 +110,7 @@ def follow(spark: SparkSession, settings: Settings, name: str) -> None:
     with ExitStack() as held:
         lease = take_lease(settings, lease_path(settings, name), name, datetime.now(UTC))
         held.callback(lease.release)
-        release = DerivedRelease(settings, snapshot_derived(settings, name), spark, lease.epoch)
+        release = DerivedRelease(settings, snapshot_derived(settings, name), spark, lease)
         while not release.missing_sources() and (run := release.next_run()) is not None:
             release.execute(run)
 

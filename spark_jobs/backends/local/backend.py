@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from include.declare.dataset import Dataset
-from spark_jobs.backends.backend import DecidedRun, Metadata, NeedsSpark, ReplacedGrains, Transaction, ValidatedFiles
+from spark_jobs.backends.backend import DecidedRun, Metadata, NeedsSpark, Transaction, ValidatedFiles
 from spark_jobs.backends.local import rewrites
 from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.local.duckdb_session import DuckSession, database_of_many_rows
@@ -30,7 +30,8 @@ from spark_jobs.backends.local.tables import LocalTables, local_tables
 from spark_jobs.backends.local.validation import begin_full_validation, validate_files
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_layer import GoldUpdate, commit_merged
+from spark_jobs.layers.gold_layer import GoldUpdate
+from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
@@ -120,9 +121,6 @@ class LocalBackend:
     ) -> None:
         """Merge the rows of a run into a gold table; those of an update that is no run's are Spark's."""
         tables = adopted(writer)
-        if not update.parts:
-            commit_merged(target, update, (transaction.app_id, transaction.version), facts)
-            return
         if target.gold.name not in tables.plans or update.late is None:
             raise NeedsSpark("DuckDB has no such keys, measures or refresh")
         rows = decided.rows if isinstance(decided, LocalRun) else RunRows.of_part(tables, update.late)

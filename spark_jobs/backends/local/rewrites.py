@@ -12,16 +12,18 @@ from pyspark.sql import SparkSession
 
 from include.ground.durable_files import named_checksum
 from include.ground.sql_quoting import sql_identifier, sql_literal
-from spark_jobs.backends.backend import SPLIT_BY_DAY, Metadata, ReplacedGrains, Transaction
+from spark_jobs.backends.backend import SPLIT_BY_DAY, Metadata, Transaction
 from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.backends.local.duckdb_session import DuckSession, background_session, duckdb_session
 from spark_jobs.backends.local.row_group_copy import copy_row_groups, have_same_columns
-from spark_jobs.layers.gold_files import GoldTable
+from spark_jobs.layers.gold_files import GoldTable, rows_of
 from spark_jobs.layers.gold_layer import write_gold
+from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, files_at
 from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.data_files import DataFile, are_of_one_day
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.spark_files import parquet_files
 
 LEAST_COPIED = 512 << 10
@@ -136,6 +138,7 @@ def replace_grains(target: GoldTable, replaced: ReplacedGrains, transaction: Tra
     table, old = target.table, replaced.files
     rows = replaced.others.select(*replaced.fresh.columns).unionByName(replaced.fresh)
     folder = f"{transaction.app_id.rpartition('/')[2]}-{transaction.version}"
-    added, _ = write_gold(target, rows, folder, old, metadata["batch"])
-    total = table.rows - sum(file.rows for file in old) + sum(file.rows for file in added)
-    table.commit(transaction.app_id, transaction.version, {**metadata, "total": total}, added, old)
+    added, _ = write_gold(target, rows, folder, old, replaced.batch)
+    pass_step(Step.GOLD_WRITTEN, replaced.batch)
+    counts = {"rows": rows_of(added), "total": table.rows - rows_of(old) + rows_of(added)}
+    table.commit(transaction.app_id, transaction.version, {**metadata, **counts}, added, old)

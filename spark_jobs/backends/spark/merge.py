@@ -1,6 +1,5 @@
 """An update merged into a gold table: the touched grains' old rows are removed and their new rows added, in one MERGE.
 
-Reads: the update's rows of silver, by the files that its commits added; the old rows of the same grains.
 Guarantee: the rows are those of the same expressions that rebuild a grain, whatever kind the table is.
 The driver counts rows by one aggregate, and knows files by their bounds.
 """
@@ -8,23 +7,23 @@ The driver counts rows by one aggregate, and knows files by their bounds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.declare.windows import MICROSECOND, Session
-from spark_jobs.backends.backend import Metadata, ReplacedGrains, Transaction
+from spark_jobs.backends.backend import Metadata, Transaction
 from spark_jobs.backends.spark.spark_table import STALE, own
+from spark_jobs.contract.literals import literal
 from spark_jobs.layers.gold_files import GoldTable, Spans, files_within, touched_spans
 from spark_jobs.layers.gold_layer import GoldUpdate, late_and_open_files, merged_rows, sources_of
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import is_before
-from spark_jobs.layers.row_provenance import rows_in_grains
+from spark_jobs.layers.row_provenance import ReplacedGrains, rows_in_grains
 from spark_jobs.layers.silver_tables import MONTH, SilverTables
-from spark_jobs.tables.data_files import Bound, DataFile
+from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step
 
@@ -33,49 +32,41 @@ HELD = StorageLevel.MEMORY_AND_DISK
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True)
-class _Changed:
-    """The rows of a gold table that take the place of its `stale` ones."""
-
-    fresh: DataFrame
-    stale: DataFrame
-
-
 def merge(
     target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: Transaction, facts: Metadata
 ) -> None:
-    """Merge an update, unless it has no rows: the commit says how far the table is refreshed then."""
-    table, batch = own(target.table), transaction.version
-    named = {**facts, "table": table.spec.name, "app_id": transaction.app_id}
-    if not update.parts:
-        pass_step(Step.GOLD_WRITTEN, batch)
-        counts = {"rows": 0, "grains": 0, "total": table.rows}
-        table.append(target.spark.range(0).select(*_nulls(table)), transaction, {**named, **counts, **update.metadata})
-    else:
-        source = _held(_source(target, update, _changed(target, writer.silver, update, batch)))
-        added, removed, opened = _counted(target, source)
-        if update.sessions is not None:
-            update = update.with_open_sessions(opened)
-        pass_step(Step.GOLD_WRITTEN, batch)
-        counts = {"rows": added, "grains": added, "total": table.rows - removed + added}
-        metadata = {**named, **counts, **update.metadata}
-        rows = source.where(~F.col(OPEN)).drop(OPEN)
-        if removed:
-            spans = touched_spans(target.gold, update.late.files if update.late else ())
-            table.replace(rows, target.gold.row_columns, transaction, metadata, _within(target, spans))
-        else:
-            table.append(rows, transaction, metadata)
+    """Merge an update."""
+    table, batch = target.table, transaction.version
+    source = _held(_source(target, update, *_changed(target, writer.silver, update, batch)))
+    added, removed, opened = _counted(target, source)
+    if update.sessions is not None:
+        update = update.with_open_sessions(opened)
+    pass_step(Step.GOLD_WRITTEN, batch)
+    counts = {"rows": added, "grains": added, "total": table.rows - removed + added}
+    named = {**facts, "table": table.spec.name, "app_id": transaction.app_id, **counts, **update.metadata}
+    spans = touched_spans(target.gold, update.late.files if update.late else ())
+    _commit(target, source.where(~F.col(OPEN)), removed, transaction, named, spans)
     pass_step(Step.GOLD_COMMITTED, batch)
 
 
 def replace_grains(target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata) -> None:
     """Replace the stale rows by the fresh ones."""
-    table = own(target.table)
-    source = _held(_source(target, GoldUpdate(), _Changed(replaced.fresh, replaced.stale)))
+    source = _held(_source(target, GoldUpdate(), replaced.fresh, replaced.stale))
     added, removed, _ = _counted(target, source)
-    stated = {**metadata, "total": table.rows - removed + added}
-    within = _within(target, _window_spans(target, replaced.files))
-    table.replace(source.drop(OPEN), target.gold.row_columns, transaction, stated, within)
+    pass_step(Step.GOLD_WRITTEN, replaced.batch)
+    stated = {**metadata, "rows": added, "total": target.table.rows - removed + added}
+    _commit(target, source, removed, transaction, stated, _spans(target, replaced.files))
+
+
+def _commit(
+    target: GoldTable, source: DataFrame, removed: int, transaction: Transaction, metadata: Metadata, spans: Spans
+) -> None:
+    """Commit rows, of which so many name rows to remove: without any, the table is not searched for them."""
+    if removed:
+        within, on = _within(target, spans), target.gold.row_columns
+        own(target.table).replace(source.drop(OPEN), on, transaction, metadata, *within)
+    else:
+        own(target.table).append(source, transaction, metadata)
 
 
 def _held(source: DataFrame) -> DataFrame:
@@ -86,11 +77,8 @@ def _held(source: DataFrame) -> DataFrame:
     return source.localCheckpoint(eager=False, storageLevel=HELD)
 
 
-def _nulls(table: Table) -> list[Column]:
-    return [F.lit(None).cast(field.dataType).alias(field.name) for field in table.spec.schema.fields]
-
-
-def _changed(target: GoldTable, silver: Table, update: GoldUpdate, batch: int) -> _Changed:
+def _changed(target: GoldTable, silver: Table, update: GoldUpdate, batch: int) -> tuple[DataFrame, DataFrame]:
+    """Return the rows of the touched grains as they become, and as they are."""
     gold, table, late = target.gold, target.table, update.late.files if update.late else ()
     touched = files_within(table, gold.grain_columns[0], touched_spans(gold, late)) if late else []
     old = table.read(target.spark, late_and_open_files(target, update, touched))
@@ -99,7 +87,7 @@ def _changed(target: GoldTable, silver: Table, update: GoldUpdate, batch: int) -
         stale = _near(gold.session, gold.keys, old, rows.of_sources(sources, batch))
     else:
         stale = rows_in_grains(old, rows.touched_by(sources, batch), rows.grain)
-    return _Changed(merged_rows(target, silver, update, stale, sources, batch), stale)
+    return merged_rows(target, silver, update, stale, sources, batch), stale
 
 
 def _near(session: Session, keys: Sequence[str], old: DataFrame, new: DataFrame) -> DataFrame:
@@ -114,14 +102,14 @@ def _near(session: Session, keys: Sequence[str], old: DataFrame, new: DataFrame)
     return left.join(right, near, "left_semi")
 
 
-def _source(target: GoldTable, update: GoldUpdate, changed: _Changed) -> DataFrame:
+def _source(target: GoldTable, update: GoldUpdate, fresh: DataFrame, stale: DataFrame) -> DataFrame:
     """Return new rows and, marked, the old ones; of sessions on close also, marked, those that are still open."""
-    fresh = changed.fresh.withColumn(MONTH, F.expr(target.gold.partition_expression))
+    fresh = fresh.withColumn(MONTH, F.expr(target.gold.partition_expression))
     is_open = F.lit(False)
     if update.sessions is not None:
         is_open = ~is_before(update.sessions.closed.column, update.sessions.closed.bound)
     fresh = fresh.select(*target.table.spec.schema.fieldNames(), F.lit(False).alias(STALE), is_open.alias(OPEN))
-    stale = changed.stale.select(*target.gold.row_columns, F.lit(True).alias(STALE), F.lit(False).alias(OPEN))
+    stale = stale.select(*target.gold.row_columns, F.lit(True).alias(STALE), F.lit(False).alias(OPEN))
     return fresh.unionByName(stale, allowMissingColumns=True)
 
 
@@ -139,23 +127,19 @@ def _counted(target: GoldTable, source: DataFrame) -> tuple[int, int, datetime |
     return found["added"], found["removed"], since
 
 
-def _window_spans(target: GoldTable, files: Sequence[DataFile]) -> Spans:
-    """Return the spans of the window in files of the table; None unless all their rows have one."""
-    name = target.gold.window.name if target.gold.window is not None else ""
+def _spans(target: GoldTable, files: Sequence[DataFile]) -> Spans:
+    """Return the spans of the grain's first column in files of the table; None unless all their rows have a value."""
+    name = target.gold.grain_columns[0]
     known = [(file.low[name], file.high[name]) for file in files if file.nulls.get(name) == 0 and name in file.low]
     return known if len(known) == len(files) else None
 
 
-def _within(target: GoldTable, spans: Spans) -> str:
-    """Return a condition that holds for all rows whose window begins in the spans, by which files are left out."""
-    window = target.gold.window
-    if window is None or not spans:
-        return "true"
+def _within(target: GoldTable, spans: Spans) -> list[Column]:
+    """Return what holds for all rows of grains in the spans, by which files are left out.
+
+    Sessions of earlier runs may be of other keys. A number with a fraction may lie outside of its bounds.
+    """
+    if not spans or target.gold.session is not None or not isinstance(spans[0][0], int | str | date):
+        return []
     low, high = min(low for low, _ in spans), max(high for _, high in spans)
-    return f"t.`{window.name}` between {_sql(low)} and {_sql(high)}"
-
-
-def _sql(bound: Bound) -> str:
-    if isinstance(bound, datetime):
-        return f"timestamp '{bound.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
-    return f"date '{bound}'"
+    return [F.col(f"t.`{target.gold.grain_columns[0]}`").between(literal(low), literal(high))]

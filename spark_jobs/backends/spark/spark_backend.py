@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
 from include.declare.payloads import HEADER_BYTES
 from include.ground.record_coordinates import POSITION
-from spark_jobs.backends.backend import SPLIT_BY_DAY, DecidedRun, Metadata, ReplacedGrains, Transaction, ValidatedFiles
+from spark_jobs.backends.backend import SPLIT_BY_DAY, DecidedRun, Metadata, Transaction, ValidatedFiles
 from spark_jobs.backends.local.runs import NextBounds, NextRun, ValidatedRun, Validations
 from spark_jobs.backends.spark.decide import decide
 from spark_jobs.backends.spark.delta_session import require_delta
@@ -28,6 +28,7 @@ from spark_jobs.backends.spark.validate import validate
 from spark_jobs.layers.bronze import SCHEMA, ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
+from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables, files_at
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec, bounds_of
 from spark_jobs.tables.delta_table import BATCH, RowsUnaccounted, Table
@@ -164,8 +165,8 @@ def _heads(spark: SparkSession, records: Sequence[Path]) -> Iterator[bytes]:
     return (bytes(row["head"]) for row in figures(heads))
 
 
-def _batches_of(files: Sequence[Path]) -> str:
+def _batches_of(files: Sequence[Path]) -> Column:
     """Return a condition that all rows of a table meet that have a batch of the rows in these files."""
     bounds = [each for path in files for each in bounds_of(path, (BATCH,)) if BATCH in each[0]]
     low, high = min((low[BATCH] for low, _ in bounds), default=0), max((high[BATCH] for _, high in bounds), default=-1)
-    return f"t.`{BATCH}` between {low} and {high}"
+    return F.col(f"t.`{BATCH}`").between(low, high)

@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -58,16 +60,15 @@ class SparkTable(Table):
             chosen.write.format("delta").mode("append").options(**options).save(str(self.spec.path))
 
     def replace(
-        self, source: DataFrame, on: Sequence[str], transaction: Transaction, metadata: Metadata, within: str = "true"
+        self, source: DataFrame, on: Sequence[str], transaction: Transaction, metadata: Metadata, *within: Column
     ) -> None:
         """Remove the rows that equal a row of `source` marked STALE in the columns `on`, and add its other rows.
 
-        `within`: a condition on the columns of `t`, which holds for all rows to remove: other files are not read.
+        `within`: conditions on the columns of `t`, which hold for all rows to remove: other files are not read.
         """
+        validate_types(self.spec, source.select(*self.spec.schema.fieldNames()).schema)
         same = [F.col(f"t.`{name}`").eqNullSafe(F.col(f"s.`{name}`")) for name in on]
-        matched = F.col(f"s.{STALE}") & F.expr(within)
-        for condition in same:
-            matched = matched & condition
+        matched = reduce(and_, [*within, *same], F.col(f"s.{STALE}"))
         values: dict[str, str | Column] = {f"`{name}`": F.col(f"s.`{name}`") for name in self.spec.schema.fieldNames()}
         with self._statement(source.sparkSession, transaction, metadata):
             merge = _by_spark(source.sparkSession, self.spec.path).alias("t").merge(source.alias("s"), matched)
