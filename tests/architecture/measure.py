@@ -78,7 +78,7 @@ class Measure:
 
 MEASURES = (
     Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 68_500, 52_000),
-    Measure("modules", lambda: len(product()), 316, 330),
+    Measure("modules", lambda: len(product()), 317, 330),
     Measure("packages", packages, 26, 20),
     Measure("lines of own Java", java_lines, 1_540, 650),
     Measure("modules with one importer, a sibling", single_importers, 24, 30),

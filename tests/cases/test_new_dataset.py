@@ -15,7 +15,7 @@ from include.declare.inferred_dataset import inferred_dataset
 from include.declare.sample_records import record_sample
 from include.declare.scaffold import write_folder
 from include.ground.settings import Settings
-from spark_jobs.jobs.sample_job import tried
+from spark_jobs.jobs.tried_sample import tried
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 SAMPLES: dict[str, list[dict[str, Any]]] = {

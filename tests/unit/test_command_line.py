@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from command_line import CommandLine
+from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
 from include.cli.main import COMMANDS, app, main
+from include.cli.terminal import table_of
 from include.ground.settings import CLONE, InvalidSetting, load_settings
 
 HEAVY = ("pydantic", "pyarrow", "polars", "duckdb", "deltalake", "sqlalchemy", "confluent_kafka", "pyspark")
@@ -178,6 +180,31 @@ def test_completion_scripts_are_scripts_of_their_shell(shell: str) -> None:
     assert "_HEADRACE_COMPLETE" in script
     if program := shutil.which(shell):
         assert subprocess.run([program, "-n"], input=script, text=True, check=False).returncode == 0
+
+
+PATH = "/state/warehouse/flights/c491e67ed50a/gold/carrier_hours"
+
+
+def printed(width: int) -> list[str]:
+    """A table as a terminal of this width shows it."""
+    rows = [("gold.carrier_hours", 116_904, "hours of a carrier at an airport", PATH)]
+    console = Console(width=width, force_terminal=True, color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(table_of(("table", "rows", "about", "path"), rows))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_table_that_is_wider_than_the_terminal_is_shown_row_by_row() -> None:
+    wide, narrow, tight = printed(140), printed(110), printed(80)
+    assert (len(wide), len(narrow)) == (2, 3), "a sentence is wrapped between words"
+    assert all(PATH in " ".join(lines) for lines in (wide, narrow, tight))
+    assert tight[:4] == [
+        "table  gold.carrier_hours",
+        "rows   116,904",
+        "about  hours of a carrier at an airport",
+        f"path   {PATH}",
+    ]
+    assert max(map(len, printed(40))) <= 40
 
 
 def test_contradicting_options_are_refused_without_words_of_the_library() -> None:

@@ -18,7 +18,7 @@ def test_no_cluster_takes_part_in_a_sample(settings: Settings, monkeypatch: pyte
 
     monkeypatch.setattr(sample_job, "run_job", run_job)
     monkeypatch.setattr(sample_job, "declared_dataset", lambda *_: None)
-    monkeypatch.setattr(sample_job, "open_session", lambda own, _: opened.append(own))
+    monkeypatch.setattr(sample_job, "begin_session", lambda own, _: lambda: opened.append(own))
 
     assert sample_job.main(["flights"]) == 0
     assert [(each.spark_master, each.backend) for each in opened] == [("", "local")]
