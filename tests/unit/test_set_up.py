@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+from cryptography.x509.oid import NameOID
 
 from include.ground.settings import CLONE
+from infra import java_home
 
 TOOLS = ("bash", "cat", "cksum", "cut", "dirname", "flock", "mkdir", "rm", "sed", "tr")
 
@@ -103,3 +111,25 @@ def test_java_home_without_java_is_refused_before_anything_is_fetched(bare: Path
     done = ran("bash infra/setup.sh runtime", bare, clone, JAVA_HOME="/nowhere")
     assert (done.returncode, done.stdout) == (1, "")
     assert "JAVA_HOME=/nowhere holds no Java 17 or newer; nothing was installed" in done.stderr
+
+
+def test_launcher_of_the_packaged_java_leaves_out_the_module_that_it_lacks(tmp_path: Path) -> None:
+    java = program(tmp_path, "java of the package", 'printf "%s|" "$@"')
+    text = java_home.LAUNCHER.format(java=shlex.quote(str(java)), trusting=shlex.quote("-Dstore=/a b"))
+    launcher = program(tmp_path, "java", text)
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b/*", ""]
+    done = subprocess.run([launcher, *words], capture_output=True, text=True, check=True)
+    assert done.stdout == "-Dstore=/a b|-Xmx1g|-cp|a b/*||"
+
+
+def test_packaged_java_trusts_what_the_machine_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a company's own")])
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 7, day, day.replace(year=2036))
+    certificate = builder.add_extension(x509.BasicConstraints(True, None), critical=True).sign(key, SHA256())
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(certificate.public_bytes(Encoding.PEM))
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    [found] = pkcs12.load_pkcs12(java_home.trusted(), None).additional_certs
+    assert found.certificate == certificate
