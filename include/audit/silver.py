@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
@@ -18,9 +18,9 @@ from typing import Any
 import polars as pl
 
 from include.audit.findings import Finding, FindingKind, position_findings
-from include.declare.contract import Column
+from include.declare.contract import Column, member_path
 from include.declare.pipeline import Pipeline
-from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.ground.sql_quoting import json_path, sql_identifier, sql_literal
 
 EXACT_NUMBER = "exact_number"
 """The function of DuckDB: a payload's text, the name of a member, and a scale → its number as a plain decimal."""
@@ -37,7 +37,7 @@ def define_exact_number(database: Any) -> None:
 
 def exact_number(payload: str | None, member: str, scale: int) -> str | None:
     """Return a member's number as a plain decimal; None if it is none, or has more digits than the scale."""
-    number = _numbers(payload).get(member)
+    number = _inside(_numbers(payload), member_path(member))
     if not isinstance(number, Decimal) or not number.is_finite():
         return None
     if not number:
@@ -54,11 +54,11 @@ def number_findings(database: Any, dataset: str, members: Mapping[str, str], fir
     `first` are inherited: their values are what an earlier release made of the payloads. Reads the views of
     `silver.py`.
     """
-    types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
+    types = _types_inside(database, members)
     decimals = {name: member for name, member in members.items() if types.get(name, "").startswith("DECIMAL")}
     if not decimals:
         return
-    shown = ", ".join(f"cast(s.{sql_identifier(name)} as varchar)" for name in decimals)
+    shown = ", ".join(f"cast(s.{_column(name)} as varchar)" for name in decimals)
     equal = " and ".join(_is_surely_equal(name, member, types[name]) for name, member in decimals.items())
     found = database.execute(LONG_NUMBERS.format(columns=shown, equal=equal, first=first))
     wrong: dict[str, list[tuple[int, int]]] = {name: [] for name in decimals}
@@ -66,12 +66,35 @@ def number_findings(database: Any, dataset: str, members: Mapping[str, str], fir
         for partition, offset, payload, *values in rows:
             given = _numbers(payload)
             for (name, member), value in zip(decimals.items(), values, strict=True):
-                if not _is_same(given.get(member), value):
+                if not _is_same(_inside(given, member_path(member)), value):
                     wrong[name].append((partition, offset))
     for name, places in wrong.items():
         rows = pl.DataFrame(places, schema={"partition": pl.Int32, "offset": pl.Int64}, orient="row")
         detail = f"{name} is not the number in the payload"
         yield from position_findings(FindingKind.different, f"silver.{dataset}", rows, detail)
+
+
+def _column(name: str) -> str:
+    """Return SQL for a column of silver, or for a field inside of one: `customer.total`."""
+    return ".".join(map(sql_identifier, name.split(".")))
+
+
+def _types_inside(database: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return the types of silver's columns, and of these fields inside of them."""
+    found = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
+    inside = [name for name in names if "." in name and found.get(name.partition(".")[0], "").startswith("STRUCT")]
+    if inside:
+        fields = ", ".join(f"{_column(name)} as {sql_identifier(name)}" for name in inside)
+        described = f"select column_name, column_type from (describe select {fields} from silver)"
+        found |= dict(database.sql(described).fetchall())
+    return found
+
+
+def _inside(value: Any, path: Sequence[str]) -> Any:
+    """Return what a path leads to in a JSON object; None if it leads nowhere."""
+    for member in path:
+        value = value.get(member) if isinstance(value, Mapping) else None
+    return value
 
 
 def _is_surely_equal(name: str, member: str, kind: str) -> str:
@@ -80,16 +103,12 @@ def _is_surely_equal(name: str, member: str, kind: str) -> str:
     Surely: nothing is escaped, one key has the member's name, and it is the record's own; the cast of its text loses
     no digit.
     """
-    column, key, scale = sql_identifier(name), re.escape(member), kind.rstrip(")").rpartition(",")[2]
+    members = member_path(member)
+    column, key, scale = _column(name), re.escape(members[-1]), kind.rstrip(")").rpartition(",")[2]
     number = f"regexp_extract(b.payload, {sql_literal(NUMBER.format(key=key))}, ['text', 'fraction', 'power'])"
     keys = f"len(regexp_extract_all(b.payload, {sql_literal(KEY.format(key=key))}))"
-    path = sql_literal(_json_path(member))
+    path = sql_literal(json_path(members))
     return EQUAL.format(column=column, kind=kind, scale=scale, number=number, keys=keys, path=path)
-
-
-def _json_path(member: str) -> str:
-    escaped = member.replace("\\", "\\\\").replace('"', '\\"')
-    return f'$."{escaped}"'
 
 
 def _numbers(payload: str | None) -> Mapping[str, Any]:
@@ -288,12 +307,12 @@ def _payload_value(column: Column, kind: str) -> str:
     if kind.startswith("DECIMAL"):
         scale = int(kind.rstrip(")").rpartition(",")[2])
         return f"try_cast({EXACT_NUMBER}(payload, {sql_literal(column.member)}, {scale}) as {kind})"
-    return column.kind.duckdb_value(payload_member(column.member), kind)
+    return column.kind.duckdb_value(payload_member(*column.path), kind)
 
 
-def payload_member(name: str) -> str:
-    """Return SQL for the text of a member of the JSON object `payload`."""
-    return f"json_extract_string(payload, {sql_literal(_json_path(name))})"
+def payload_member(*path: str) -> str:
+    """Return SQL for the text of what a path leads to in the JSON object `payload`."""
+    return f"json_extract_string(payload, {sql_literal(json_path(path))})"
 
 
 def register_fixes(database: Any, fixes: Mapping[tuple[int, int], bytes]) -> None:

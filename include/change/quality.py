@@ -20,7 +20,7 @@ from include.change.checkpoint import validate_tables
 from include.change.compare import Side
 from include.change.jobs import run_job
 from include.declare.column_type import Profile
-from include.declare.contract import Column, Contract
+from include.declare.contract import Column, Contract, joined_path
 from include.declare.contract_rules import Rule, RuleResult
 from include.declare.derived_dataset import released_contract
 from include.declare.payloads import WriterSchemas, define_payload_text
@@ -29,7 +29,7 @@ from include.ground.errors import Refused, Terminal
 from include.ground.paths import docs_page
 from include.ground.render_template import render_html
 from include.ground.settings import Settings
-from include.ground.sql_quoting import sql_literal
+from include.ground.sql_quoting import json_path, sql_identifier, sql_literal
 from include.observe.ledger_reader import RuleWarnings, RunCounts
 from include.observe.stream_history import StoredValidation, store_validation
 from include.plans.plan import Compared, Plan, PlanRecord
@@ -335,7 +335,9 @@ def drift_warnings(
             what = f"{name}: silver has no records on one side of batch {since_batch}; nothing was compared"
             remedy = f"headrace ledger show --dataset {name}, then another --since-batch"
             raise Refused(what, remedy, code="nothing-to-compare", batch=since_batch)
-        found = [warning for column in contract.columns for warning in _column(database, column)]
+        known = {name for name, *_ in database.execute("describe rows").fetchall()}
+        columns = [column for column in contract.plain_columns if column.name in known or "." not in column.name]
+        found = [warning for column in columns for warning in _column(database, column)]
         return [*found, *_unknown_fields(database, contract)]
 
 
@@ -344,12 +346,21 @@ def _database(reading: PinnedTables, contract: Contract, since_batch: int, schem
     define_payload_text(database, schemas, contract.payload.is_framed, contract.columns)
     database.register("silver", reading.arrow(f"silver.{dataset}"))
     database.register("bronze", reading.arrow(f"bronze.{dataset}"))
-    database.execute(f"create view rows as select *, _batch_id >= {int(since_batch)} as fresh from silver")
+    fields = "".join(f", {sql} as {sql_identifier(name)}" for name, sql in _fields_inside(database, contract).items())
+    database.execute(f"create view rows as select *, _batch_id >= {int(since_batch)} as fresh{fields} from silver")
     database.execute(
         'create view payloads as select _batch_id, partition as _partition, "offset" as _offset, '
         f"payload_text(value) as payload from bronze where _batch_id >= {int(since_batch)}"
     )
     return database
+
+
+def _fields_inside(database: Any, contract: Contract) -> dict[str, str]:
+    """Return SQL for each field inside of an object of silver, by its name there: `customer.city`."""
+    types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
+    named = [column.name for column in contract.plain_columns if "." in column.name]
+    inside = [name for name in named if types.get(name.partition(".")[0], "").startswith("STRUCT")]
+    return {name: ".".join(map(sql_identifier, name.split("."))) for name in inside}
 
 
 def _column(database: Any, column: Column) -> Iterator[DriftWarning]:
@@ -457,21 +468,30 @@ def _first(database: Any, condition: str) -> RecordPosition | None:
 
 
 def _unknown_fields(database: Any, contract: Contract) -> Iterator[DriftWarning]:
-    """Fields of accepted and rejected payloads that the contract does not have."""
-    known = ", ".join(sql_literal(column.member) for column in contract.columns)
-    sql = f"""
-        select field, count(*), min((_batch_id, _partition, _offset))
-        from (
-            select _batch_id, _partition, _offset, unnest(json_keys(payload)) as field
-            from (select * replace (case when json_valid(payload) then payload end as payload) from payloads)
-            where json_type(payload) = 'OBJECT'
-        )
-        where field not in ({known}) group by field order by field
-    """
-    for field, rows, place in database.execute(sql).fetchall():
-        yield DriftWarning(
-            field, "unknown field", "no field of the contract", f"{rows:,} records", RecordPosition(*_numbers(place))
-        )
+    """Fields of accepted and rejected payloads that the contract does not have, in objects of which it reads some."""
+    objects: dict[tuple[str, ...], set[str]] = {}
+    for column in contract.plain_columns:
+        for depth, member in enumerate(column.path):
+            objects.setdefault(column.path[:depth], set()).add(member)
+    for path, members in objects.items():
+        known, part = map(sql_literal, sorted(members)), f"json_extract(payload, {sql_literal(json_path(path))})"
+        for field, rows, place in database.execute(UNKNOWN_FIELDS.format(part=part, known=", ".join(known))).fetchall():
+            named, first = joined_path((*path, field)), RecordPosition(*_numbers(place))
+            yield DriftWarning(named, "unknown field", "no field of the contract", f"{rows:,} records", first)
+
+
+UNKNOWN_FIELDS = """
+select field, count(*), min((_batch_id, _partition, _offset))
+from (
+    select _batch_id, _partition, _offset, unnest(json_keys(part)) as field
+    from (
+        select *, {part} as part
+        from (select * replace (case when json_valid(payload) then payload end as payload) from payloads)
+    )
+    where json_type(part) = 'OBJECT'
+)
+where field not in ({known}) group by field order by field
+"""
 
 
 def _numbers(place: Any) -> Sequence[int]:

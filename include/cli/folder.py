@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from include.declare.dataset import (
 )
 from include.declare.dataset_checks import checked_dataset, validate_datasets
 from include.declare.derived_dataset import all_dataset_names, declared_contract
-from include.declare.inferred_dataset import InferredDataset, inferred_dataset
+from include.declare.inferred_dataset import InferredDataset, InferredField, inferred_dataset
 from include.declare.reference_tables import current_versions, load_reference, read_version
 from include.declare.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
 from include.declare.sample_records import RecordSample, file_sample, topic_sample
@@ -79,14 +79,8 @@ def _show_folder(settings: Settings, dataset: InferredDataset, written: WrittenF
     line = line_console().print
 
     line(f"{_relative(written.folder)}: inferred from {dataset.records:,} records of {dataset.origin}")
-    for field in dataset.fields:
-        facts = [field.type, *([f"read from {field.member}"] if field.member != field.name else [])]
-        facts += ["required" if field.required else "optional"]
-        facts += ["primary key"] if field.name in dataset.identity else []
-        facts += [f"one of {', '.join(field.values)}"] if field.values else []
-        facts += [f"seen: {', '.join(field.seen)} (others are accepted too)"] if field.seen else []
-        facts += [str(field.form)] if field.form else []
-        line(f"  {field.name}: {', '.join(facts)}")
+    for text in (each for field in dataset.fields for each in _field_lines(dataset, field)):
+        line(text)
     for name, why in dataset.left_out.items():
         line(f"  left out: {name} {why}")
     for fault, count in dataset.unusual.items():
@@ -98,6 +92,19 @@ def _show_folder(settings: Settings, dataset: InferredDataset, written: WrittenF
     if sample:
         fed = f"; headrace produce --file {_relative(sample)} --topic {dataset.topic} --rate 100"
     line(f"      headrace up {dataset.name}{fed}")
+
+
+def _field_lines(dataset: InferredDataset, field: InferredField, indent: str = "  ") -> Iterator[str]:
+    """Yield a line for a field, and for each inside of it."""
+    facts = [field.type, *([f"read from {field.member}"] if field.name and field.member != field.name else [])]
+    facts += ["required" if field.required else "optional"]
+    facts += ["primary key"] if field.around == 0 and field.name in dataset.identity else []
+    facts += [f"one of {', '.join(field.values)}"] if field.values else []
+    facts += [f"seen: {', '.join(field.seen)} (others are accepted too)"] if field.seen else []
+    facts += [str(field.form)] if field.form else []
+    yield f"{indent}{field.name or 'each'}: {', '.join(facts)}"
+    for each in field.fields:
+        yield from _field_lines(dataset, each, f"{indent}  ")
 
 
 def _relative(path: Path) -> Path:

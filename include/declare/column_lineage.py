@@ -237,7 +237,8 @@ def bronze_lineage(dataset: Dataset) -> TableColumns:
 def unchanged_fields(dataset: Dataset) -> dict[str, str]:
     """Return the columns of the contract that `silver.py` does not compute again, with their names in the record."""
     computed = _silver_columns(dataset).added
-    return {column.name: column.member for column in dataset.contract.columns if column.name not in computed}
+    columns = dataset.contract.plain_columns
+    return {column.name: column.member for column in columns if column.name.partition(".")[0] not in computed}
 
 
 def _silver_columns(dataset: Dataset) -> SilverColumns:
@@ -353,7 +354,7 @@ def _expression(table: str, text: str, use: Use | None = None) -> Iterator[Colum
     (tree,) = parsed_statements(text)
     for column in tree.find_all(exp.Column):
         own = use_of(column, tree)
-        yield ColumnOrigin(table, column.name, own if use is None or own == "conditional" else use)
+        yield ColumnOrigin(table, column.parts[0].name, own if use is None or own == "conditional" else use)
 
 
 Columns = Mapping[str, Collection[str]]

@@ -93,7 +93,7 @@ class ColumnType:
     `formats`: values of `logicalTypeOptions.format` that choose it. `options`: the other keys that it has there.
     `wider`: the types that hold each of its values. `duckdb`, `spark`: the type of silver's column in each engine.
     `reads`: how Java's reader of plain records reads it (`READ_AS` of `plain_form.py`). `whole`: the most digits before
-    the point of a plain number; none is larger than the type holds.
+    the point of a plain number; none is larger than the type holds. `shape`: how JSON of it is read.
     """
 
     name: str
@@ -117,14 +117,16 @@ class ColumnType:
     spark: str = "string"
     reads: str = "text"
     whole: int = 0
+    shape: str = "value"
+    is_nested: bool = False
 
     @property
     def plain_pattern(self) -> str | None:
         """The pattern of a plain text, if the type restricts it."""
         return None
 
-    def spark_type(self, column: Column) -> str:
-        """Return the name that Spark gives to the type of silver's column."""
+    def spark_type(self, column: Column) -> Any:
+        """Return the type of silver's column as Spark has it in JSON: a name unless it is nested."""
         return self.spark
 
     def digits(self, column: Column) -> tuple[int, int]:
@@ -251,7 +253,7 @@ class DecimalType(ColumnType):
 
     reads: str = "number"
 
-    def spark_type(self, column: Column) -> str:
+    def spark_type(self, column: Column) -> Any:
         return self.text(column)
 
     def digits(self, column: Column) -> tuple[int, int]:

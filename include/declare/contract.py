@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -56,15 +56,36 @@ class Column:
     past: timedelta | None = None
     """By how much it may be earlier; None: any time."""
     physical_name: str = ""
+    fields: tuple[Column, ...] = ()
+    """Of an object its fields; of an array or map what each element is, a column without a name."""
 
     @property
     def member(self) -> str:
-        """The field's name in the record's JSON object: the column's own unless another is declared."""
+        """Where the value is in the record, or in the object around: the column's name unless another is declared."""
         return self.physical_name or self.name
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The members that lead to the value, outermost first; none for the elements of an array or map."""
+        return member_path(self.member)
 
     @property
     def kind(self) -> ColumnType:
         return COLUMN_TYPES[self.type]
+
+    def most_elements(self, limits: Limits) -> int:
+        """Return how many elements an array or map may have."""
+        return min(self.max_length, limits.elements)
+
+    def inside(self, around: Column | None = None) -> Iterator[Column]:
+        """Yield the column and those inside, named `customer.city` or `items[].price`, with paths from the record."""
+        own = self
+        if around is not None:
+            name = f"{around.name}.{self.name}" if self.name else f"{around.name}[]"
+            own = replace(self, name=name, physical_name=joined_path((*around.path, *(self.path or ("[]",)))))
+        yield own
+        for each in self.fields:
+            yield from each.inside(own)
 
     @property
     def may_overflow(self) -> bool:
@@ -77,6 +98,34 @@ class Column:
     def type_text(self) -> str:
         """The type in words: of a number the decimal, with its digits."""
         return self.kind.text(self)
+
+
+MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
+"""A member that a path with dots names."""
+
+
+def member_path(member: str) -> tuple[str, ...]:
+    """Return the members of a path: `customer.id`, or `/customer/e.mail`, a JSON pointer, for names with dots."""
+    if member.startswith("/"):
+        return tuple(part.replace("~1", "/").replace("~0", "~") for part in member[1:].split("/"))
+    return tuple(member.split(".")) if member else ()
+
+
+def joined_path(path: Iterable[str]) -> str:
+    """Return the text of a path: with dots, or as a JSON pointer for other names than MEMBER's."""
+    parts = tuple(path)
+    if all(MEMBER.fullmatch(part.replace("[]", "")) or part == "[]" for part in parts):
+        return ".".join(parts).replace(".[]", "[]")
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a record may be at most: in bytes, in objects and arrays in each other, in elements of one array or map."""
+
+    bytes: int = 1_048_576
+    depth: int = 32
+    elements: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -103,6 +152,7 @@ class Contract:
     gold: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     levels: tuple[ServiceLevel, ...] = ()
     format: str = PayloadFormat.name
+    limits: Limits = Limits()
 
     def __hash__(self) -> int:
         return hash((self.dataset, self.version, self.columns))
@@ -113,9 +163,19 @@ class Contract:
         return FORMATS[self.format]
 
     @property
+    def all_columns(self) -> tuple[Column, ...]:
+        """The columns and all that is inside of them, each named by its path in silver."""
+        return tuple(each for column in self.columns for each in column.inside())
+
+    @property
+    def plain_columns(self) -> tuple[Column, ...]:
+        """Those of `all_columns` that a record has once: what is inside of objects, and no elements of arrays."""
+        return tuple(each for each in self.all_columns if "[]" not in each.name)
+
+    @property
     def types(self) -> Mapping[str, str]:
-        """The type of each column in words."""
-        return {column.name: column.type_text for column in self.columns}
+        """The type of each column, and of all inside, in words."""
+        return {column.name: column.type_text for column in self.all_columns}
 
     @property
     def record_rules(self) -> tuple[Rule, ...]:
@@ -202,12 +262,12 @@ def _numbers(version: str) -> list[int]:
 
 
 def _columns(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
-    before, after = ({column.name: column for column in contract.columns} for contract in (base, fresh))
-    members = {column.member: column for column in base.columns if column.name not in after}
-    renamed = {name: members[c.member] for name, c in after.items() if name not in before and c.member in members}
-    for name in [name for name in before if name not in after and before[name] not in renamed.values()]:
+    before, after = ({column.name: column for column in contract.all_columns} for contract in (base, fresh))
+    members = {column.path: column for column in base.all_columns if column.name not in after}
+    renamed = {name: members[c.path] for name, c in after.items() if name not in before and c.path in members}
+    for name in _outermost([name for name in before if name not in after and before[name] not in renamed.values()]):
         yield ContractChange(name, BREAKING, "removed: readers of silver lose the column")
-    for name in [name for name in after if name not in before and name not in renamed]:
+    for name in _outermost([name for name in after if name not in before and name not in renamed]):
         kind, how = (BREAKING, "required, {} are rejected") if after[name].required else (ADDITIVE, "null in {}")
         yield ContractChange(name, kind, f"added: {how}".format(_lacking(after[name])))
     for name, old in renamed.items():
@@ -215,6 +275,11 @@ def _columns(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
     olds = {**before, **renamed}
     for name in [name for name in after if name in olds]:
         yield from _column(olds[name], after[name])
+
+
+def _outermost(names: Collection[str]) -> list[str]:
+    """Return the names that lie in no column which is among them too."""
+    return [name for name in names if not any(name.startswith((f"{other}.", f"{other}[")) for other in names)]
 
 
 def _renamed(old: Column, new: Column) -> str:

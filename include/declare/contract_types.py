@@ -26,11 +26,13 @@ from include.declare.column_type import (
     TimeType,
     UuidType,
 )
+from include.declare.nested_types import ArrayType, MapType, ObjectType, VariantType
 from include.declare.yaml_declarations import InvalidValue, shown
 
 DECIMAL = re.compile(r"(?:decimal|numeric)\(\s*([0-9]{1,2})\s*(?:,\s*([0-9]{1,2})\s*)?\)")
 _COMPARED = frozenset({Ability.ordered, Ability.measured, Ability.equal})
 _FORMED = frozenset({Ability.ordered, Ability.counted, Ability.equal, Ability.text})
+NESTED = "it has several values; declare a column of its own with the path to one, as physicalName: customer.id"
 _NUMBERS = (AvroKind.integer, AvroKind.float, AvroKind.decimal)
 COLUMN_TYPES: Mapping[str, ColumnType] = {
     each.name: each
@@ -175,6 +177,28 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             example="a time in quotes without zeros at the end of its fraction, like '08:30:00' or '08:30:00.5'",
         ),
         BooleanType("boolean", "boolean", ("boolean", "bool"), "BOOLEAN", "boolean", (AvroKind.boolean,)),
+        ObjectType("object", "object", ("object", "struct"), "STRUCT", None, (), no_key=NESTED),
+        MapType(
+            "map",
+            "object",
+            ("map",),
+            "MAP",
+            None,
+            (),
+            options=("minProperties", "maxProperties"),
+            no_key=NESTED,
+        ),
+        VariantType(
+            "variant",
+            "object",
+            ("variant", "json"),
+            "VARCHAR",
+            None,
+            (),
+            options=("maxLength",),
+            no_key="two texts of one JSON value may differ; read what it has inside by a path",
+        ),
+        ArrayType("array", "array", ("array",), "ARRAY", None, (), options=("minItems", "maxItems"), no_key=NESTED),
     )
 }
 """By name. The first entry of a logical type that needs no `physicalType` is its default."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -19,7 +19,8 @@ from itertools import combinations
 from typing import Any
 
 from include.declare.column_type import MAX_PRECISION, ColumnType, Profile
-from include.declare.contract_file import MEMBER
+from include.declare.contract import joined_path
+from include.declare.contract_columns import POINTED
 from include.declare.contract_types import COLUMN_TYPES, default_type
 from include.declare.portable_regex import DEFAULT_STRING_BYTES
 from include.declare.sample_records import Fields, RecordSample, SampleUnusable, is_day, is_local, is_zoned, moment
@@ -57,12 +58,13 @@ SCALES = {TimeForm.seconds: 1, TimeForm.millis: 1_000, TimeForm.micros: 1_000_00
 
 @dataclass(frozen=True)
 class InferredField:
-    """One field: its column's name, and `member`, its name in the records. `distinct` counts its values in the sample;
-    `values` are an enumeration, `seen` one that is only suggested; `ahead`: a time that may be
-    later than the record; `precision` and `scale` are of a number."""
+    """One field: its column's name, and `path`, the members that lead to it in a record; the first `around` of them
+    lead to the object that it is declared in, which never lacks it if it is `required`; no record does if `always`.
+    `distinct` counts its values in the sample; `values` are an enumeration, `seen` one that is only suggested;
+    `ahead`: a time that may be later than the record; `precision` and `scale` are of a number; `fields` are inside."""
 
     name: str
-    member: str
+    path: tuple[str, ...]
     type: str
     required: bool
     distinct: int
@@ -73,6 +75,14 @@ class InferredField:
     scale: int = 0
     longest: int = 0
     ahead: bool = False
+    always: bool = False
+    around: int = 0
+    fields: tuple[InferredField, ...] = ()
+
+    @property
+    def member(self) -> str:
+        """Where it is in the object that it is declared in."""
+        return joined_path(self.path[self.around :])
 
     @property
     def is_time(self) -> bool:
@@ -87,7 +97,7 @@ class InferredField:
     def physical_type(self) -> str:
         """How the contract names the type; empty when the logical type says it."""
         is_default = self.kind is default_type(self.kind.logical) and not self.precision
-        return "" if is_default else self.kind.text(self)
+        return "" if is_default or self.kind.shape in ("map", "variant") else self.kind.text(self)
 
     @property
     def is_measured(self) -> bool:
@@ -95,37 +105,49 @@ class InferredField:
         return self.kind.profile is Profile.range and not self.is_time
 
 
-def inferred_fields(records: Sequence[Fields], now: datetime) -> tuple[list[InferredField], dict[str, str]]:
-    """Return the fields in the order of the sample, and for each that is left out why; `now` is of the sample."""
+def inferred_fields(
+    records: Sequence[Fields], now: datetime, around: InferredField | None = None
+) -> tuple[list[InferredField], dict[str, str]]:
+    """Return the fields in the order of the sample, and for each that is left out why; `now` is of the sample.
+
+    `around`: the field whose objects the records are.
+    """
+    path, always = (around.path, around.always) if around else ((), True)
     found: list[InferredField] = []
     left_out = {}
     for member in dict.fromkeys(member for record in records for member in record):
         values = [record[member] for record in records if record.get(member) is not None]
         if why := _reason_left_out(member, found, values):
-            left_out[member] = why
-        else:
-            found.append(_inferred(member, values, len(records), now))
+            left_out[joined_path((*path, member)) if path else member] = why
+            continue
+        required = len(values) == len(records)
+        own = InferredField(column_name(member), (*path, member), "", required, 0)
+        own = replace(own, always=always and required, around=len(path))
+        inner, missing = _inferred(own, values, now)
+        found.append(inner)
+        left_out |= missing
     return found, left_out
 
 
 def column_name(member: str) -> str:
     """Return the column's name for a field of the records: `clientIp` and `client-ip` become `client_ip`."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|-", "_", member)
-    return words.lower().lstrip("_")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9_]+", "_", member)
+    found = words.lower().lstrip("_")
+    return found if member.endswith("_") else found.rstrip("_")
 
 
 def _reason_left_out(member: str, found: Sequence[InferredField], values: Sequence[Any]) -> str:
     kinds, name = {_kind(value) for value in values}, column_name(member)
-    if not MEMBER.fullmatch(member) or not NAME.fullmatch(name):
+    if not POINTED.fullmatch(member) or not NAME.fullmatch(name):
         return "is not a name of a column: letters, digits, _ and -, beginning with a letter"
     if name in {field.name for field in found}:
         return f"would be the second column {name}"
-    if other := next((field.member for field in found if field.member.lower() == member.lower()), None):
+    if other := next((field.path[-1] for field in found if field.path[-1].lower() == member.lower()), None):
         return f"differs from {other} by case alone"
     if not kinds:
         return "is null in every record"
     if kinds & {"list", "object"}:
-        return "is nested; a record is flat"
+        return ""
     if len(kinds - {"integer", "number"}) > 1 or (len(kinds) > 1 and not kinds <= {"integer", "number"}):
         return f"has values of several types: {', '.join(sorted(kinds))}"
     if kinds <= {"integer", "number"} and sum(_digits(values)) > MAX_PRECISION:
@@ -138,50 +160,78 @@ def _kind(value: Any) -> str:
     return kinds.get(type(value), "object")
 
 
-def _inferred(member: str, values: Sequence[Any], records: int, now: datetime) -> InferredField:
-    required, distinct = len(values) == records, len(set(values))
-    kind = _kind(values[0])
+Inferred = tuple[InferredField, dict[str, str]]
+"""A field, and what is left out inside of it."""
+MOST_KEYS, SHARE_OF_KEYS, DEEPEST = 30, 0.2, 12
+"""An object with more different keys, each in a smaller share of the records, has any keys; deeper parts are kept."""
+
+
+def _inferred(own: InferredField, values: Sequence[Any], now: datetime) -> Inferred:
+    kinds = {_kind(value) for value in values}
+    if kinds & {"list", "object"}:
+        is_one = len(kinds) == 1 and len(own.path) < DEEPEST
+        return NESTED[next(iter(kinds))](own, values, now) if is_one else (replace(own, type="variant"), {})
+    return _scalar(own, values, now), {}
+
+
+def _scalar(own: InferredField, values: Sequence[Any], now: datetime) -> InferredField:
+    own, kind = replace(own, distinct=len(set(values))), _kind(values[0])
     if kind == "boolean":
-        return InferredField(column_name(member), member, "boolean", required, distinct)
-    if kind == "string":
-        return _text_field(member, values, required, distinct, now)
-    return _number_field(member, values, required, distinct)
+        return replace(own, type="boolean")
+    return _text_field(own, values, now) if kind == "string" else _number_field(own, values)
 
 
-def _text_field(member: str, values: Sequence[str], required: bool, distinct: int, now: datetime) -> InferredField:
-    form = _time_form(member, values)
+def _object(own: InferredField, values: Sequence[Any], now: datetime) -> Inferred:
+    keys = Counter(key for value in values for key in value)
+    if len(keys) > MOST_KEYS and max(keys.values()) < SHARE_OF_KEYS * len(values):
+        inside = [each for value in values for each in value.values()]
+        return _elements(replace(own, type="map"), inside, now)
+    fields, left_out = inferred_fields(values, now, own)
+    return (replace(own, type="object", fields=tuple(fields)) if fields else replace(own, type="variant")), left_out
+
+
+def _elements(own: InferredField, values: Sequence[Any], now: datetime) -> Inferred:
+    """Return an array or map by its elements; without any, or with several kinds, it is kept as it is."""
+    given = [value for value in values if value is not None]
+    kinds = {_kind(value) for value in given}
+    if not kinds or (len(kinds) > 1 and not kinds <= {"integer", "number"}):
+        return replace(own, type="variant"), {}
+    required = len(given) == len(values)
+    each = InferredField("", (*own.path, "[]"), "", required, 0, around=len(own.path) + 1)
+    item, left_out = _inferred(each, given, now)
+    return replace(own, fields=(item,)), left_out
+
+
+def _array(own: InferredField, values: Sequence[Any], now: datetime) -> Inferred:
+    return _elements(replace(own, type="array"), [each for value in values for each in value], now)
+
+
+NESTED: Mapping[str, Callable[[InferredField, Sequence[Any], datetime], Inferred]] = {"object": _object, "list": _array}
+
+
+def _text_field(own: InferredField, values: Sequence[str], now: datetime) -> InferredField:
+    form = _time_form(own.name, values)
     if form is TimeForm.zoned:
         ahead = any(moment(value) > now for value in values)
-        return InferredField(column_name(member), member, "timestamp", required, distinct, form, ahead=ahead)
+        return replace(own, type="timestamp", form=form, ahead=ahead)
     longest = max(len(value.encode()) for value in values)
     few = () if form is not TimeForm.none else _few_values(values)
     codes = len(values) >= LARGE_SAMPLE and all(CODE.fullmatch(value) for value in few)
     accepted, seen = (few, ()) if codes else ((), few)
-    return InferredField(
-        column_name(member), member, "string", required, distinct, form, accepted, seen, longest=longest
-    )
+    return replace(own, type="string", form=form, values=accepted, seen=seen, longest=longest)
 
 
-def _number_field(member: str, values: Sequence[Any], required: bool, distinct: int) -> InferredField:
-    form = _epoch(member, values)
+def _number_field(own: InferredField, values: Sequence[Any]) -> InferredField:
+    form = _epoch(own.name, values)
     if form is TimeForm.none and all(isinstance(value, int) for value in values):
         for name in INTEGERS:
             if all(COLUMN_TYPES[name].has(LATER * value) for value in values):
-                return InferredField(column_name(member), member, name, required, distinct)
+                return replace(own, type=name)
     whole, scale = _digits(values)
     # A sample of prices without a third decimal does not prove that there is none.
     scale = min(scale + SPARE_SCALE, MAX_PRECISION - whole) if scale else 0
     spare = min(SPARE_DIGITS, MAX_PRECISION - whole - scale)
-    return InferredField(
-        column_name(member),
-        member,
-        "number",
-        required,
-        distinct,
-        form,
-        precision=max(whole + scale + spare, 1),
-        scale=scale,
-    )
+    return replace(own, type="number", form=form, precision=max(whole + scale + spare, 1), scale=scale)
 
 
 def _digits(values: Iterable[Any]) -> tuple[int, int]:
@@ -191,23 +241,23 @@ def _digits(values: Iterable[Any]) -> tuple[int, int]:
     return whole, max((max(-int(number.normalize().as_tuple().exponent), 0) for number in numbers), default=0)
 
 
-def _time_form(member: str, values: Sequence[str]) -> TimeForm:
+def _time_form(name: str, values: Sequence[str]) -> TimeForm:
     if all(map(is_zoned, values)):
         return TimeForm.zoned
     if all(map(is_local, values)):
         return TimeForm.local
     if all(map(is_day, values)):
         return TimeForm.day
-    return _epoch(member, [int(value) for value in values]) if all(map(_is_digits, values)) else TimeForm.none
+    return _epoch(name, [int(value) for value in values]) if all(map(_is_digits, values)) else TimeForm.none
 
 
 def _is_digits(value: str) -> bool:
     return value.isascii() and value.isdecimal() and len(value) <= 16
 
 
-def _epoch(member: str, values: Sequence[Any]) -> TimeForm:
+def _epoch(name: str, values: Sequence[Any]) -> TimeForm:
     """Return the unit of whole numbers that lie between 1990 and 2100 in it, of a field that is named like a time."""
-    if not TIME_NAME.search(column_name(member)) or not all(isinstance(value, int) for value in values):
+    if not TIME_NAME.search(name) or not all(isinstance(value, int) for value in values):
         return TimeForm.none
     for form, scale in SCALES.items():
         if all(FIRST_YEAR * scale <= value < LAST_YEAR * scale for value in values):
@@ -232,7 +282,7 @@ EVENT_TIMES = re.compile(
     r"^(occurred|event|happened|observed|measured|recorded|read|created|sent)_|^(ts|time|timestamp)$"
 )
 FORMS = (*(TimeForm.zoned, TimeForm.millis, TimeForm.micros, TimeForm.seconds), TimeForm.local, TimeForm.day)
-MOST_GROUPS, MOST_MEASURES = 100, 3
+MOST_GROUPS, MOST_MEASURES, MOST_LIKELY = 100, 3, 12
 MOST_REPEATED = 0.005
 """Share of records that may repeat the identity of another one with other content, if the field is named like an id."""
 
@@ -260,33 +310,78 @@ class InferredDataset:
     measured: tuple[InferredField, ...]
 
     @property
-    def key_members(self) -> tuple[str, ...]:
-        """The names that the identity's fields have in the records."""
-        return tuple(field.member for field in self.fields if field.name in self.identity)
+    def key_paths(self) -> tuple[tuple[str, ...], ...]:
+        """Where the identity's fields are in the records."""
+        return tuple(field.path for field in self.fields if field.name in self.identity)
 
 
 def inferred_dataset(name: str, topic: str, sample: RecordSample, now: datetime) -> InferredDataset:
     """Infer dataset `name` from a sample. Raises SampleUnusable when no field is a time or none can be
     an identity."""
-    fields, left_out = inferred_fields(sample.fields, now)
+    tree, left_out = inferred_fields(sample.fields, now)
+    fields = list(_single(tree))
     time = _time(sample, fields, left_out)
     identity, reason = _identity(sample, name, fields)
     free = [field for field in fields if field.name not in identity and not field.is_time]
+    group = _group(free, len(sample.fields))
+    chosen = [field for field in fields if field in (time, group) or field.name in identity]
+    columns = list(_with_ahead(_with_columns(tree, chosen), time, sample.fields))
     return InferredDataset(
         name=name,
         topic=topic,
         origin=sample.origin,
         records=sample.records,
-        fields=tuple(_with_ahead(fields, time, sample.fields)),
+        fields=tuple(columns),
         left_out=left_out,
         unusual=sample.unusual,
-        identity=identity,
+        identity=tuple(field.name for field in columns if field.name in identity),
         identity_reason=reason,
         time=time,
         event_time=time.name if time.form is TimeForm.zoned else _free_name("event_time", fields),
-        group=_group(free, len(sample.fields)),
-        measured=tuple(field for field in free if field.is_measured and not ID_NAME.search(field.name))[:MOST_MEASURES],
+        group=group,
+        measured=tuple(
+            field for field in free if field in tree and field.is_measured and not ID_NAME.search(field.name)
+        )[:MOST_MEASURES],
     )
+
+
+def value_at(record: Any, path: Sequence[str]) -> Any:
+    """Return what a path leads to in a record; None if it leads nowhere."""
+    for member in path:
+        record = record.get(member) if isinstance(record, dict) else None
+    return record
+
+
+def _single(tree: Sequence[InferredField]) -> Iterator[InferredField]:
+    """Yield the fields that a record has once, each as a column of its own; those of the record itself come first."""
+    taken = {field.name for field in tree}
+    yield from (field for field in tree if not field.kind.is_nested and field.type != "variant")
+    for field in (inner for outer in tree if outer.type == "object" for inner in _single(outer.fields)):
+        name = "_".join(map(column_name, field.path))[:63]
+        if name not in taken:
+            taken.add(name)
+            yield replace(field, name=name, around=0, required=field.always)
+
+
+def _with_columns(tree: Sequence[InferredField], chosen: Sequence[InferredField]) -> list[InferredField]:
+    """Return the fields, with those that are chosen inside of objects as columns of their own, before these objects."""
+    lifted = {field.path: field for field in chosen if len(field.path) > 1}
+    found = []
+    for field in tree:
+        found += [each for path, each in lifted.items() if path[0] == field.path[0]]
+        if (rest := _without(field, lifted)) is not None:
+            found.append(rest)
+    return found
+
+
+def _without(field: InferredField, paths: Collection[tuple[str, ...]]) -> InferredField | None:
+    """Return a field without what is inside at these paths; None if nothing is left of it."""
+    if field.path in paths:
+        return None if len(field.path) > 1 else field
+    if field.type != "object":
+        return field
+    kept = tuple(rest for each in field.fields if (rest := _without(each, paths)) is not None)
+    return replace(field, fields=kept) if kept else None
 
 
 def _time(sample: RecordSample, fields: Sequence[InferredField], left_out: dict[str, str]) -> InferredField:
@@ -295,13 +390,19 @@ def _time(sample: RecordSample, fields: Sequence[InferredField], left_out: dict[
     if not times:
         names = ", ".join([*(field.name for field in fields), *left_out])
         raise SampleUnusable(sample.origin, f"no field is a time in every record (fields: {names})")
-    return min(times, key=lambda field: (FORMS.index(field.form), not EVENT_TIMES.search(field.name)))
+    return min(times, key=lambda field: (FORMS.index(field.form), *_unlikely(field, EVENT_TIMES)))
+
+
+def _unlikely(field: InferredField, names: re.Pattern[str]) -> tuple[bool, bool, bool]:
+    """Return what speaks against a field, the most first: it is inside and always the same, its name, it is inside."""
+    is_inside = len(field.path) > 1
+    return is_inside and field.distinct == 1, not names.search(field.name), is_inside
 
 
 def _identity(sample: RecordSample, name: str, fields: Sequence[InferredField]) -> tuple[tuple[str, ...], str]:
     count = f"{len(sample.fields):,} different records of the sample"
     for found in _candidates(name, fields):
-        values = {tuple(record.get(field.member) for field in found) for record in sample.fields}
+        values = {tuple(value_at(record, field.path) for field in found) for record in sample.fields}
         names = tuple(field.name for field in fields if field in found)
         if len(values) == len(sample.fields):
             return names, f"different in each of {count}"
@@ -317,18 +418,20 @@ def _candidates(name: str, fields: Sequence[InferredField]) -> Iterator[tuple[In
     fit = [field for field in fields if field.required and field.type != "boolean" and not field.scale]
     plain = [field for field in fit if not field.is_time]
     named = [f"{name}_id", f"{name.removesuffix('s')}_id", "event_id", "record_id", "id", "uuid"]
-    ranked = sorted(plain, key=lambda f: (named.index(f.name) if f.name in named else 99, not ID_NAME.search(f.name)))
+    ranked = sorted(plain, key=lambda f: (named.index(f.name) if f.name in named else 99, *_unlikely(f, ID_NAME)))
     yield from ((field,) for field in ranked if ID_NAME.search(field.name) or field.type == "string")
-    times = [field for field in fit if field.is_time]
-    yield from ((field, time) for field in ranked for time in times)
-    yield from combinations(ranked, 2)
+    # A pair is looked for among the likely ones only: a record may have hundreds of fields inside.
+    likely, times = ranked[:MOST_LIKELY], [field for field in fit if field.is_time][:MOST_LIKELY]
+    yield from ((field, time) for field in likely for time in times)
+    yield from combinations(likely, 2)
 
 
 def _group(fields: Sequence[InferredField], records: int) -> InferredField | None:
     """Return the field by which records are best counted: one of few values, or the text with the fewest."""
     most = min(MOST_GROUPS, records // 2)
     texts = [field for field in fields if field.type == "string" and field.required and 1 < field.distinct <= most]
-    return min(texts, key=lambda field: (not (field.values or field.seen), field.distinct), default=None)
+    fit = [field for field in texts if len(field.path) == 1] or texts
+    return min(fit, key=lambda field: (not (field.values or field.seen), field.distinct), default=None)
 
 
 def _with_ahead(
@@ -337,9 +440,9 @@ def _with_ahead(
     """Yield the fields; a time that is later than the event itself in some record may lie in the future."""
     for field in fields:
         later = field.form is TimeForm.zoned is time.form and any(
-            moment(record[field.member]) > moment(record[time.member])
+            moment(value) > moment(value_at(record, time.path))
             for record in records
-            if record.get(field.member) and field is not time
+            if field is not time and (value := value_at(record, field.path))
         )
         yield replace(field, ahead=True) if later else field
 

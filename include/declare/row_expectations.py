@@ -40,7 +40,8 @@ class RowExpectation:
 
     @property
     def types(self) -> list[ColumnType]:
-        return [each for each in COLUMN_TYPES.values() if self.needs is None or self.needs in each.abilities]
+        of_any = [each for each in COLUMN_TYPES.values() if len(self.columns) == 1 or not each.is_nested]
+        return [each for each in of_any if self.needs is None or self.needs in each.abilities]
 
     def read(self, given: Arguments, kind: ColumnType) -> Arguments:
         """Return the arguments, typed, of a column of this type; raises InvalidValue."""

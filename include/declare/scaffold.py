@@ -11,7 +11,14 @@ from pathlib import Path
 import yaml
 
 from include.declare.dataset import expected_path
-from include.declare.inferred_dataset import LARGE_SAMPLE, InferredDataset, InferredField, TimeForm, longest_accepted
+from include.declare.inferred_dataset import (
+    LARGE_SAMPLE,
+    InferredDataset,
+    InferredField,
+    TimeForm,
+    longest_accepted,
+    value_at,
+)
 from include.declare.sample_records import RecordSample
 from include.declare.yaml_declarations import NAME, NAME_RULE
 from include.ground.errors import Terminal
@@ -78,26 +85,56 @@ def gold_name(dataset: InferredDataset) -> str:
     return f"{dataset.name[:58]}_days"
 
 
-def _property(dataset: InferredDataset, field: InferredField) -> str:
+def _property(dataset: InferredDataset, field: InferredField, indent: str = "      ") -> str:
+    """Return a property, and below it what is inside, a line each."""
+    facts = _facts(dataset, field)
+    suggested = f"{indent}# seen: {_comment(', '.join(field.seen))}; to accept only these: {_accepted(field.seen)}\n"
+    own = f"{suggested if field.seen else ''}{indent}- {{{', '.join(facts)}}}"
+    if not field.fields:
+        return own
+    return "\n".join([f"{indent}- {facts[0]}", *_inside(dataset, field, facts[1:], f"{indent}  ")])
+
+
+def _inside(dataset: InferredDataset, field: InferredField, facts: Sequence[str], indent: str) -> Iterator[str]:
+    """Yield the lines of a property, or of each element, that has others inside."""
+    yield from (f"{indent}{fact}" for fact in facts)
+    if field.type == "object":
+        yield f"{indent}properties:"
+        yield from (_property(dataset, each, f"{indent}  ") for each in field.fields)
+        return
+    (item,), key = field.fields, "items"
+    inner = _facts(dataset, item)[1:]
+    if field.type == "map":
+        yield f"{indent}customProperties:"
+        yield f"{indent}  - property: additionalProperties"
+        indent, key = f"{indent}    ", "value"
+    if item.fields:
+        yield f"{indent}{key}:"
+        yield from _inside(dataset, item, inner, f"{indent}  ")
+    else:
+        yield f"{indent}{key}: {{{', '.join(inner)}}}"
+
+
+def _facts(dataset: InferredDataset, field: InferredField) -> list[str]:
     facts = [f"name: {_key(field.name)}", f"logicalType: {field.kind.logical}"]
-    facts += [f"physicalName: {_key(field.member)}"] if field.member != field.name else []
+    facts += [f"physicalName: {_key(field.member)}"] if field.name and field.member != field.name else []
     if field.physical_type:
         facts.append(f'physicalType: "{field.physical_type}"')
-    key = (*dataset.identity, dataset.time.name)
-    is_certain = field.name in key or dataset.records >= LARGE_SAMPLE
-    facts += ["required: true"] if field.required and is_certain else []
-    facts += ["primaryKey: true"] if field.name in dataset.identity else []
+    is_key = field.around == 0 and field.name in (*dataset.identity, dataset.time.name)
+    facts += ["required: true"] if field.required and (is_key or dataset.records >= LARGE_SAMPLE) else []
+    facts += ["primaryKey: true"] if field.around == 0 and field.name in dataset.identity else []
     if field is dataset.time and field.type == "timestamp":
         facts.append('logicalTypeOptions: {minimum: "1970-01-01T00:00:00Z"}')
     if field.type == "timestamp" and (field.ahead or field is not dataset.time):
         # A birthday or an expiry may be far from the event; only the event's own time is bounded by it.
         facts.append(
-            f"customProperties: [{{property: future, value: {'366' if field is dataset.time else '36525'} days}}]"
+            f"customProperties: [{{property: future, value: {'366' if field is dataset.time else '36500'} days}}]"
         )
     if field.type == "string":
-        facts.append(_text_rule(field, field.name in key))
-    suggested = f"      # seen: {_comment(', '.join(field.seen))}; to accept only these: {_accepted(field.seen)}\n"
-    return f"{suggested if field.seen else ''}      - {{{', '.join(facts)}}}"
+        facts.append(_text_rule(field, is_key))
+    if field.type == "variant":
+        facts.append("customProperties: [{property: variant, value: true}]")
+    return facts
 
 
 def _accepted(values: Sequence[str]) -> str:
@@ -258,7 +295,9 @@ def write_folder(settings: Settings, dataset: InferredDataset, sample: RecordSam
 def case_texts(dataset: InferredDataset, sample: RecordSample) -> tuple[bytes, str]:
     """Return a case's records and what is expected: the first of the sample, one of them twice, one without its key."""
     first = sample.objects[:CASE_RECORDS]
-    keyless = json.loads(first[0]) | dict.fromkeys(dataset.key_members)
+    keyless = json.loads(first[0])
+    for *around, member in dataset.key_paths:
+        value_at(keyless, around)[member] = None
     records = [*first, first[0], json.dumps(keyless).encode()]
     missing = ["missing_id"] * len(dataset.identity)
     expected = {"rejected": {str(len(first) + 1): ["duplicate"], str(len(first) + 2): missing}}

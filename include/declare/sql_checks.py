@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -178,7 +178,7 @@ def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> 
     known = _silver_columns(declared, contract, pipeline.path.parent / "silver.py")
     for key, why in _expression_findings(("event_time",), declared.event_time, known):
         yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
-    wide = {column.name.lower() for column in contract.columns if column.may_overflow}
+    wide = {column.name.lower(): column.may_overflow for column in contract.plain_columns}
     for gold in declared.gold:
         for key, why in _overflows(gold, wide):
             yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
@@ -243,15 +243,21 @@ def _query_findings(gold: Gold, silver: PossibleColumns | None) -> Iterator[tupl
     yield from grain_problems(query, grain)
 
 
-def _overflows(gold: Gold, wide: set[str]) -> Iterator[Finding]:
+def _overflows(gold: Gold, wide: Mapping[str, bool]) -> Iterator[Finding]:
     """Yield the sums of columns of 64 bits: two records may exceed the sum's 64 bits, and halt the stream."""
     for key, tree in _summed(gold):
         is_decimal = any(kind.this == exp.DataType.Type.DECIMAL for kind in tree.find_all(exp.DataType))
-        for name in dict.fromkeys(column.name for column in tree.find_all(exp.Column)):
-            if name.lower() in wide and not is_decimal:
+        for name in dict.fromkeys(_path_of(column, wide) for column in tree.find_all(exp.Column)):
+            if wide.get(name.lower()) and not is_decimal:
                 why = f"{name} has 64 bits, and so would have the sum, which two records can exceed"
                 remedy = f"write cast({name} as decimal(38,0)), or declare minimum and maximum"
                 yield (*("gold", gold.name), *key), f"{why}; {remedy} of at most {ADDED_UP:,}"
+
+
+def _path_of(column: Any, known: Collection[str]) -> str:
+    """Return the column, or the field inside of one, that an expression names, without the name of its table."""
+    parts = [part.name for part in column.parts]
+    return next((name for n in range(len(parts)) if (name := ".".join(parts[n:])).lower() in known), str(column.name))
 
 
 def _summed(gold: Gold) -> Iterator[tuple[Key, Any]]:

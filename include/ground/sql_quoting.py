@@ -50,3 +50,9 @@ def same_sql(columns: Sequence[str], one: str, other: str) -> str:
     """Return the condition that two relations have rows with the same values of these columns; null is a value."""
     names = map(sql_identifier, columns)
     return " and ".join(f"{one}.{name} is not distinct from {other}.{name}" for name in names) or "true"
+
+
+def json_path(members: Iterable[str]) -> str:
+    """Return DuckDB's path to a value inside of a JSON object."""
+    escaped = (member.replace("\\", "\\\\").replace('"', '\\"') for member in members)
+    return "".join(["$", *(f'."{member}"' for member in escaped)])

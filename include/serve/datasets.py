@@ -359,7 +359,7 @@ def contract(request: Request, console: Shared, each: Named) -> HTMLResponse:
         derived=isinstance(each, DerivedProgress),
         release=each.release or "none yet",
         contract=found,
-        columns=[_column_cells(column, found) for column in found.columns],
+        columns=[_column_cells(column, found) for column in found.all_columns],
         rules=[_rule_cells(table, rule) for table, rule in rules],
     )
 

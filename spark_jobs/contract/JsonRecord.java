@@ -5,11 +5,16 @@ import java.io.Serializable;
 import java.math.BigDecimal;
 import java.math.RoundingMode;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.regex.Pattern;
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
@@ -22,14 +27,19 @@ import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A function from any record to why it is no flat, strict JSON object, and to its values as they are written
- * (json_record.py). Compiled by Janino: no generics in interfaces, no lambdas.
+ * A function from any record to why it is no strict JSON object, and to its values as they are written (json_record.py).
+ * Compiled by Janino: no generics in interfaces, no lambdas.
  */
 public final class JsonRecord implements UDF1, Serializable {
-    private final Map members = new HashMap();
+    /** The record itself, then what columns read of it. */
+    private final List nodes = new ArrayList();
     private int maxBytes;
     private int maxDepth;
     private int maxDigits;
+
+    public JsonRecord() {
+        nodes.add(new JsonNode(JsonNode.OBJECT, -1, 0, 2));
+    }
 
     public void limit(int bytes, int depth, int digits) {
         maxBytes = bytes;
@@ -37,22 +47,149 @@ public final class JsonRecord implements UDF1, Serializable {
         maxDigits = digits;
     }
 
-    /** Adds the next field of the contract. */
-    public void add(String member) {
-        members.put(member, Integer.valueOf(2 + 3 * members.size()));
+    /**
+     * Adds what a column reads: the member that a path leads to in the object of number `parent`, or, without a path,
+     * each element of that array or map. Returns its number. `most`: elements that it may have.
+     */
+    public int add(int parent, List path, String form, int most) {
+        JsonNode owner = (JsonNode) nodes.get(parent);
+        int code = JsonNode.code(form);
+        JsonNode node = new JsonNode(code, owner.size, most, code == JsonNode.MAP ? 1 : 0);
+        owner.size += code >= JsonNode.OBJECT ? 4 : 3;
+        owner.put(path, node);
+        nodes.add(node);
+        return nodes.size() - 1;
     }
 
-    /** Returns the fault and its detail; then of each field its kind, its text and, of a number, its exact decimal. */
+    /** Returns the fault and its detail; then of each column the kind of its value, the text, the exact decimal, the inside. */
     public Object call(Object value) {
         byte[] record = (byte[]) value;
-        JsonWalk walk = new JsonWalk(members, maxDepth, maxDigits);
-        walk.found[0] = record == null ? "null_value" : record.length > maxBytes ? "size" : walk.fault(record);
-        walk.found[1] = "duplicate_key".equals(walk.found[0]) ? walk.repeated : null;
-        return RowFactory.create(walk.found);
+        JsonNode root = (JsonNode) nodes.get(0);
+        JsonWalk walk = new JsonWalk(root, maxDepth, maxDigits);
+        String fault = record == null ? "null_value" : record.length > maxBytes ? "size" : walk.fault(record);
+        // The values of a record with a fault are not used: an object that has a key twice makes no map.
+        Object[] found = fault == null ? walk.found.values : new Object[root.size];
+        found[0] = fault;
+        found[1] = fault == null ? null : walk.detail;
+        return RowFactory.create(found);
     }
 }
 
-/** One walk over the tokens of a text. Of each field of the contract it finds kind, text and exact decimal. */
+/** A value that columns read, or in which they read others. The rows of an object, an array and a map have `size` places. */
+final class JsonNode implements Serializable {
+    private static final List FORMS = Arrays.asList(new String[] {"through", "value", "variant", "object", "array", "map"});
+    /** An object of which no column is made: its members lie in the row of the object around it. */
+    static final int THROUGH = 0;
+    static final int VALUE = 1;
+    static final int VARIANT = 2;
+    static final int OBJECT = 3;
+    static final int ARRAY = 4;
+    static final int MAP = 5;
+
+    final int form;
+    /** Where its kind is in its row; -1 for the record itself and for an object of which no column is made. */
+    final int place;
+    /** How many objects, of which columns are made, are between its row and the value: 0 unless its path leads inside. */
+    private int up;
+    final int most;
+    int size;
+    JsonNode items;
+    private final Map members = new HashMap();
+
+    JsonNode(int form, int place, int most, int size) {
+        this.form = form;
+        this.place = place;
+        this.most = most;
+        this.size = size;
+    }
+
+    static int code(String form) {
+        int code = FORMS.indexOf(form);
+        if (code < 0) {
+            throw new IllegalArgumentException(form);
+        }
+        return code;
+    }
+
+    JsonNode member(String name) {
+        return (JsonNode) members.get(name);
+    }
+
+    void put(List path, JsonNode node) {
+        if (path.isEmpty()) {
+            items = node;
+            return;
+        }
+        JsonNode inner = member((String) path.get(0));
+        if (path.size() == 1) {
+            members.put(path.get(0), inner == null ? node : node.with(inner.members, 1));
+            return;
+        }
+        if (inner == null) {
+            inner = new JsonNode(THROUGH, -1, 0, 0);
+            members.put(path.get(0), inner);
+        }
+        node.up += inner.form == OBJECT ? 1 : 0;
+        inner.put(path.subList(1, path.size()), node);
+    }
+
+    /** Takes the members of an object of which no column was made until now. */
+    private JsonNode with(Map inner, int levels) {
+        for (Iterator each = inner.values().iterator(); each.hasNext();) {
+            JsonNode member = (JsonNode) each.next();
+            member.up += levels;
+            if (member.form == THROUGH) {
+                member.with(member.members, levels);
+            }
+        }
+        members.putAll(inner);
+        return this;
+    }
+
+    Object[] row(JsonRow row) {
+        JsonRow found = row;
+        for (int level = 0; level < up; level++) {
+            found = found.outer;
+        }
+        return found.values;
+    }
+
+    /** Whether it is read of a value that begins so. */
+    boolean isIn(JsonToken token) {
+        return form == ARRAY ? token == JsonToken.START_ARRAY : form != VALUE && form != VARIANT && token == JsonToken.START_OBJECT;
+    }
+
+    /** Notes a value instead of an object in which columns read; `inside` of how many of them the row is not. */
+    void block(JsonRow row, int inside, UTF8String text) {
+        for (Iterator each = members.values().iterator(); each.hasNext();) {
+            JsonNode member = (JsonNode) each.next();
+            if (member.place >= 0 && member.up >= inside) {
+                JsonRow found = row;
+                for (int level = inside; level < member.up; level++) {
+                    found = found.outer;
+                }
+                found.values[member.place] = "outer";
+                found.values[member.place + 1] = text;
+            }
+            if (member.form == THROUGH || member.form == OBJECT) {
+                member.block(row, inside + (member.form == OBJECT ? 1 : 0), text);
+            }
+        }
+    }
+}
+
+/** The values that columns read in an object, and the row of the object around. */
+final class JsonRow {
+    final Object[] values;
+    final JsonRow outer;
+
+    JsonRow(int size, JsonRow outer) {
+        this.values = new Object[size];
+        this.outer = outer;
+    }
+}
+
+/** One walk over the tokens of a text. Of each column it finds kind, text, exact decimal, and what is inside. */
 final class JsonWalk {
     /** The limits are those of the record. Names and texts are not kept from one record to the next. */
     private static final JsonFactory JSON = new JsonFactory()
@@ -64,35 +201,42 @@ final class JsonWalk {
     private static final int SHOWN = 64;
     /** More digits than a decimal can have before or after its point. */
     private static final int MOST = 39;
+    private static final String TINY = BigDecimal.ONE.movePointLeft(MOST).toPlainString();
+    private static final Pattern WHOLE = Pattern.compile("-?[1-9][0-9]*|0");
 
-    final Object[] found;
-    /** The path of the first key that its object has twice. */
-    String repeated;
-    private final Map members;
+    final JsonRow found;
+    /** Where the fault is: a path, if it is at one place. */
+    String detail;
+    private final JsonNode root;
     private final int maxDepth;
     private final int maxDigits;
-    /** Where the value that is read now belongs; -1 for one that no field of the contract has. */
-    private int place = -1;
-    /** The beginning of an object or array that a field of the contract has. */
+    private JsonParser parser;
+    private String source;
+    /** The beginning of an object or array that a column gets, and cannot read; null while none is shown. */
     private StringBuilder shown;
     private boolean isEmpty;
     private boolean isObject;
     private boolean isWhole;
     private boolean isAlone;
     private boolean isTooDeep;
-    private boolean isTooLong;
-    private boolean isNotFinite;
-    private boolean hasLoneSurrogate;
-    private boolean hasControl;
+    private String tooDeep;
+    private String brokenOff;
+    private String tooLong;
+    private String notFinite;
+    private String repeated;
+    private String loneSurrogate;
+    /** Where bytes that are no UTF-8 stood, or that character itself. */
+    private String replaced;
+    private String control;
 
-    JsonWalk(Map members, int maxDepth, int maxDigits) {
-        this.members = members;
+    JsonWalk(JsonNode root, int maxDepth, int maxDigits) {
+        this.root = root;
         this.maxDepth = maxDepth;
         this.maxDigits = maxDigits;
-        found = new Object[2 + 3 * members.size()];
+        found = new JsonRow(root.size, null);
     }
 
-    /** Returns the first reason, in the order of `json_record.py`, why the record is no flat, strict object; or null. */
+    /** Returns the first reason, in the order of `json_record.py`, why the record is no strict object; or null. */
     String fault(byte[] record) {
         if (record.length > 5 && record[0] == 0 && record[5] == '{') {
             return "wire_format";
@@ -101,95 +245,219 @@ final class JsonWalk {
             // As UTF-16 begins.
             return "malformed";
         }
+        source = new String(record, StandardCharsets.UTF_8);
+        read();
         if (!UTF8String.fromBytes(record).isValid()) {
-            return "bad_utf8";
+            return at("bad_utf8", replaced);
         }
-        read(new String(record, StandardCharsets.UTF_8));
-        return isTooDeep ? "depth"
+        return isTooDeep ? at("depth", tooDeep)
             : isEmpty ? "empty"
-            : !isWhole ? "malformed"
+            : !isWhole ? at("malformed", brokenOff)
             : !isAlone ? isObject ? "trailing_data" : "malformed"
             : !isObject ? "not_object"
-            : isTooLong ? "malformed"
-            : isNotFinite ? "out_of_range"
-            : repeated != null ? "duplicate_key"
-            : hasLoneSurrogate ? "bad_utf8"
-            : hasControl ? "control_char" : null;
+            : tooLong != null ? at("malformed", tooLong)
+            : notFinite != null ? at("out_of_range", notFinite)
+            : repeated != null ? at("duplicate_key", repeated)
+            : loneSurrogate != null ? at("bad_utf8", loneSurrogate)
+            : control != null ? at("control_char", control) : null;
     }
 
-    private void read(String text) {
+    private String at(String fault, String path) {
+        detail = path;
+        return fault;
+    }
+
+    private void read() {
         try {
-            JsonParser parser = JSON.createParser(text);
+            parser = JSON.createParser(source);
             try {
                 JsonToken token = parser.nextToken();
                 isEmpty = token == null;
                 isObject = token == JsonToken.START_OBJECT;
-                int depth = 0;
-                for (; token != null; token = depth > 0 ? parser.nextToken() : null) {
-                    depth -= token.isStructEnd() ? 1 : 0;
-                    take(parser, token, depth);
-                    depth += token.isStructStart() ? 1 : 0;
+                if (!isEmpty) {
+                    read(token, root, found, 0);
+                    isWhole = true;
+                    isAlone = parser.nextToken() == null;
                 }
-                isWhole = depth == 0;
-                isAlone = isWhole && parser.nextToken() == null;
             } finally {
                 parser.close();
             }
         } catch (IOException malformed) {
             // What has been found of the text says how far it is right.
+            brokenOff = isObject ? path(parser.getParsingContext()) : null;
         }
     }
 
-    /** Takes a token inside of `depth` objects and arrays. */
-    private void take(JsonParser parser, JsonToken token, int depth) throws IOException {
+    /** Reads a value inside of `depth` objects and arrays; `node` is null for one that no column reads. */
+    private void read(JsonToken token, JsonNode node, JsonRow row, int depth) throws IOException {
+        if (!token.isStructStart()) {
+            readScalar(token, node, row);
+        } else if (node == null || !node.isIn(token)) {
+            readOther(token, node, row, depth);
+        } else {
+            begin(depth);
+            if (node.form == JsonNode.ARRAY) {
+                readElements(node, row, depth + 1);
+            } else if (node.form == JsonNode.MAP) {
+                readEntries(node, row, depth + 1);
+            } else {
+                readMembers(node, row, depth + 1);
+            }
+            isTooDeep |= depth >= maxDepth;
+        }
+    }
+
+    private void readMembers(JsonNode node, JsonRow row, int depth) throws IOException {
+        JsonRow inner = node.place < 0 ? row : new JsonRow(node.size, row);
+        while (parser.nextToken() == JsonToken.FIELD_NAME) {
+            String name = name(depth);
+            read(parser.nextToken(), node.member(name), inner, depth);
+        }
+        if (node.place >= 0) {
+            put(row, node, "object", null, RowFactory.create(inner.values));
+        }
+    }
+
+    private void readEntries(JsonNode node, JsonRow row, int depth) throws IOException {
+        List entries = new ArrayList();
+        int count = 0;
+        while (parser.nextToken() == JsonToken.FIELD_NAME) {
+            String key = name(depth);
+            JsonRow entry = new JsonRow(node.size, null);
+            entry.values[0] = key;
+            boolean isOne = count++ < node.most;
+            read(parser.nextToken(), isOne ? node.items : null, entry, depth);
+            if (isOne) {
+                entries.add(RowFactory.create(entry.values));
+            }
+        }
+        putElements(row, node, count, entries);
+    }
+
+    private void readElements(JsonNode node, JsonRow row, int depth) throws IOException {
+        List elements = new ArrayList();
+        int count = 0;
+        for (JsonToken token = parser.nextToken(); token != JsonToken.END_ARRAY; token = parser.nextToken()) {
+            JsonRow element = new JsonRow(node.size, null);
+            boolean isOne = count++ < node.most;
+            read(token, isOne ? node.items : null, element, depth);
+            if (isOne) {
+                elements.add(RowFactory.create(element.values));
+            }
+        }
+        putElements(row, node, count, elements);
+    }
+
+    private static void putElements(JsonRow row, JsonNode node, int count, List elements) {
+        boolean areTooMany = count > node.most;
+        UTF8String text = areTooMany ? UTF8String.fromString(String.valueOf(count)) : null;
+        put(row, node, areTooMany ? "elements" : node.form == JsonNode.MAP ? "object" : "array", text, elements);
+    }
+
+    private void readScalar(JsonToken token, JsonNode node, JsonRow row) throws IOException {
         String text = parser.getText();
         boolean isText = token == JsonToken.VALUE_STRING;
-        if (token == JsonToken.FIELD_NAME || isText) {
+        boolean isNumber = token.isNumeric();
+        if (isText) {
             look(text);
+        } else if (isNumber) {
+            lookAtNumber(text);
         }
-        if (token == JsonToken.FIELD_NAME) {
-            if (depth == 1) {
-                Integer number = (Integer) members.get(text);
-                place = number == null ? -1 : number.intValue();
-            } else {
-                show(quoted(text) + ":");
+        if (node == null || node == root) {
+            return;
+        }
+        if (token != JsonToken.VALUE_NULL) {
+            block(node, row, UTF8String.fromString(text));
+        }
+        if (node.place < 0) {
+            return;
+        }
+        boolean isVariant = node.form == JsonNode.VARIANT && token != JsonToken.VALUE_NULL;
+        String kind = isVariant ? "variant" : isText ? "text" : isNumber ? "number" : token.isBoolean() ? "boolean" : "null";
+        put(row, node, kind, UTF8String.fromString(isVariant ? written(begin()) : text), null);
+        node.row(row)[node.place + 2] = isNumber && notFinite == null && tooLong == null ? exact(text) : null;
+    }
+
+    /** Reads an object or array that no column reads, or another one than its column does, or as it is written. */
+    private void readOther(JsonToken first, JsonNode node, JsonRow row, int depth) throws IOException {
+        boolean isVariant = node != null && node.form == JsonNode.VARIANT;
+        int begin = isVariant ? begin() : 0;
+        shown = node == null || node == root || isVariant ? null : new StringBuilder();
+        int level = depth;
+        for (JsonToken token = first;; token = parser.nextToken()) {
+            level -= token.isStructEnd() ? 1 : 0;
+            if (token.isStructStart()) {
+                begin(level);
             }
-            remember(parser, text, depth);
-        } else if (token.isStructEnd()) {
-            isTooDeep |= depth >= maxDepth;
-            show(text);
-            if (depth == 1) {
-                put(text.equals("}") ? "object" : "array", String.valueOf(shown), null);
-                shown = null;
+            isTooDeep |= token.isStructEnd() && level >= maxDepth;
+            take(token, level);
+            level += token.isStructStart() ? 1 : 0;
+            if (level == depth) {
+                break;
             }
-        } else {
-            boolean isNumber = token.isNumeric();
-            if (isNumber) {
-                lookAtNumber(text);
-            }
-            if (depth > 1 || token.isStructStart()) {
-                show(isText ? quoted(text) : text);
-            } else {
-                boolean isExact = isNumber && place >= 0 && !isNotFinite && !isTooLong;
-                String kind = isText ? "text" : isNumber ? "number" : token.isBoolean() ? "boolean" : "null";
-                put(kind, text, isExact ? exact(text) : null);
+        }
+        if (isVariant) {
+            put(row, node, "variant", UTF8String.fromString(written(begin)), null);
+        } else if (shown != null) {
+            UTF8String text = UTF8String.fromString(shown.toString());
+            shown = null;
+            block(node, row, text);
+            if (node.place >= 0) {
+                put(row, node, first == JsonToken.START_OBJECT ? "object" : "array", text, null);
             }
         }
     }
 
-    private void put(String kind, String text, String exact) {
-        if (place >= 0) {
-            found[place] = kind;
-            found[place + 1] = UTF8String.fromString(text);
-            found[place + 2] = exact;
-            place = -1;
+    /** Returns where the token begins in the text. */
+    private int begin() {
+        return (int) parser.currentTokenLocation().getCharOffset();
+    }
+
+    /** Returns the text from a place to the end of the token. */
+    private String written(int begin) {
+        return source.substring(begin, (int) parser.currentLocation().getCharOffset());
+    }
+
+    private static void block(JsonNode node, JsonRow row, UTF8String text) {
+        node.block(row, node.form == JsonNode.OBJECT ? 1 : 0, text);
+    }
+
+    private void take(JsonToken token, int depth) throws IOException {
+        if (token == JsonToken.FIELD_NAME) {
+            show(quoted(name(depth)) + ":");
+            return;
+        }
+        String text = parser.getText();
+        if (token == JsonToken.VALUE_STRING) {
+            look(text);
+            show(shown == null ? text : quoted(text));
+            return;
+        }
+        if (token.isNumeric()) {
+            lookAtNumber(text);
+        }
+        show(text);
+    }
+
+    private static void put(JsonRow row, JsonNode node, String kind, UTF8String text, Object inner) {
+        Object[] values = node.row(row);
+        values[node.place] = kind;
+        values[node.place + 1] = text;
+        if (inner != null) {
+            values[node.place + 3] = inner;
+        }
+    }
+
+    /** Notes where a nesting that is too deep begins; it is too deep once it ends. */
+    private void begin(int depth) {
+        if (depth >= maxDepth && tooDeep == null) {
+            tooDeep = path(parser.getParsingContext().getParent());
         }
     }
 
     /** Adds a part of an object or array, of which the beginning is shown. */
     private void show(String part) {
-        if (place >= 0 && (shown == null || shown.length() < SHOWN)) {
-            shown = shown == null ? new StringBuilder() : shown;
+        if (shown != null && shown.length() < SHOWN) {
             boolean isNext = shown.length() > 0 && "{[:".indexOf(shown.charAt(shown.length() - 1)) < 0;
             shown.append(isNext && !part.equals("}") && !part.equals("]") ? "," : "");
             shown.append(part, 0, Math.min(part.length(), SHOWN));
@@ -203,18 +471,33 @@ final class JsonWalk {
     private void look(String text) {
         for (int at = 0; at < text.length(); at++) {
             char sign = text.charAt(at);
-            hasControl |= sign < 0x20 && sign != '\t' && sign != '\n' && sign != '\r' || sign == 0x7f;
+            if (sign >= 0x20 && sign < 0x7f) {
+                continue;
+            }
+            if (control == null && (sign < 0x20 && sign != '\t' && sign != '\n' && sign != '\r' || sign == 0x7f)) {
+                control = path(parser.getParsingContext());
+            }
+            if (sign == '\ufffd' && replaced == null) {
+                replaced = path(parser.getParsingContext());
+            }
             if (Character.isSurrogate(sign)) {
                 boolean isPair = Character.isHighSurrogate(sign) && at + 1 < text.length()
                     && Character.isLowSurrogate(text.charAt(at + 1));
-                hasLoneSurrogate |= !isPair;
+                if (!isPair && loneSurrogate == null) {
+                    loneSurrogate = path(parser.getParsingContext());
+                }
                 at += isPair ? 1 : 0;
             }
         }
     }
 
-    /** Finds keys that an object has twice; the names of the record itself may not differ by case alone either. */
-    private void remember(JsonParser parser, String key, int depth) {
+    /**
+     * Returns the name of a member. Finds keys that an object has twice; the names of the record itself may not differ
+     * by case alone either.
+     */
+    private String name(int depth) throws IOException {
+        String key = parser.currentName();
+        look(key);
         if (repeated == null && depth <= maxDepth) {
             Set known = (Set) parser.currentValue();
             if (known == null) {
@@ -225,11 +508,21 @@ final class JsonWalk {
                 repeated = path(parser.getParsingContext());
             }
         }
+        return key;
     }
 
+    /** Returns the beginning of a path. Without recursion: a nesting may be deeper than a stack. */
     private static String path(JsonStreamContext context) {
-        return context.inRoot() ? "$" : path(context.getParent())
-            + (context.inObject() ? "." + context.getCurrentName() : "[" + context.getCurrentIndex() + "]");
+        List parts = new ArrayList();
+        for (JsonStreamContext each = context; !each.inRoot(); each = each.getParent()) {
+            String name = each.getCurrentName();
+            parts.add(each.inArray() ? "[" + Math.max(0, each.getCurrentIndex()) + "]" : name == null ? "" : "." + name);
+        }
+        StringBuilder path = new StringBuilder("$");
+        for (int number = parts.size() - 1; number >= 0 && path.length() < SHOWN; number--) {
+            path.append(parts.get(number));
+        }
+        return path.toString();
     }
 
     private void lookAtNumber(String number) throws IOException {
@@ -237,11 +530,15 @@ final class JsonWalk {
             // What Jackson also takes for infinite.
             throw new IOException(number);
         }
-        isNotFinite |= number.endsWith("N") || number.endsWith("y");
+        if (notFinite == null && (number.endsWith("N") || number.endsWith("y"))) {
+            notFinite = path(parser.getParsingContext());
+        }
         int run = 0;
         for (int at = 0; at < number.length(); at++) {
             run = Character.isDigit(number.charAt(at)) ? run + 1 : 0;
-            isTooLong |= run > maxDigits;
+            if (run > maxDigits && tooLong == null) {
+                tooLong = path(parser.getParsingContext());
+            }
         }
     }
 
@@ -250,9 +547,12 @@ final class JsonWalk {
      * decimal: 1e39 stands for it. Of more than 39 after the point the last one stands for the rest.
      */
     private static String exact(String number) {
+        if (number.length() < MOST && WHOLE.matcher(number).matches()) {
+            return number;
+        }
         String sign = number.startsWith("-") ? "-" : "";
         String huge = sign + "1e" + MOST;
-        String tiny = sign + BigDecimal.ONE.movePointLeft(MOST).toPlainString();
+        String tiny = sign + TINY;
         BigDecimal exact;
         try {
             exact = new BigDecimal(number).stripTrailingZeros();

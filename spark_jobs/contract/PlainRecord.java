@@ -5,7 +5,9 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.regex.Pattern;
 
 import org.apache.spark.sql.RowFactory;
@@ -18,16 +20,24 @@ import org.apache.spark.unsafe.types.UTF8String;
  * One pass over the bytes, without a Java string. Compiled by Janino: no generics in interfaces, no lambdas.
  */
 public final class PlainRecord implements UDF1, Serializable {
+    /** The record itself, then its fields. */
     private final List fields = new ArrayList();
 
+    public PlainRecord() {
+        PlainField record = new PlainField();
+        record.reads = PlainField.OBJECT;
+        fields.add(record);
+    }
+
     /**
-     * Adds the next field of the record; without a restriction `values`, `pattern` and `positions` are null. The
-     * pattern is matched with texts of at most `longest` bytes: for these its steps are bounded (portable_regex.py).
+     * Adds the next field: the member that a path leads to in the object of number `parent`, or, without a path, each
+     * element of that array or map. Returns its number. Without a restriction `values`, `pattern` and `positions` are
+     * null. A text has at least `shortest` and at most `longest` bytes: for these a pattern's steps are bounded
+     * (portable_regex.py); an array or map has so many elements.
      */
-    public void add(String member, String type, boolean required, int whole, int scale, List values, String pattern,
-            int longest, String positions) {
+    public int add(int parent, List path, String type, boolean required, int whole, int scale, List values,
+            String pattern, int shortest, int longest, String positions) {
         PlainField field = new PlainField();
-        field.key = bytes("\"" + member + "\":");
         field.reads = PlainField.code(type);
         field.required = required;
         field.whole = whole;
@@ -37,9 +47,14 @@ public final class PlainRecord implements UDF1, Serializable {
             field.values[number] = bytes((String) values.get(number));
         }
         field.pattern = pattern == null ? null : Pattern.compile(pattern);
+        field.shortest = shortest;
         field.longest = longest;
         field.positions = positions == null ? null : masks(positions);
+        PlainField owner = (PlainField) fields.get(parent);
+        field.place = owner.size++;
+        owner.put(path, field);
         fields.add(field);
+        return fields.size() - 1;
     }
 
     public Object call(Object value) {
@@ -47,25 +62,10 @@ public final class PlainRecord implements UDF1, Serializable {
         if (record == null || record.length < 2 || record[0] != '{' || record[record.length - 1] != '}') {
             return null;
         }
-        Object[] values = new Object[fields.size()];
-        int at = 1;
-        for (int number = 0; number < values.length; number++) {
-            PlainField field = (PlainField) fields.get(number);
-            int begin = number == 0 ? at : record[at] == ',' ? at + 1 : -1;
-            begin = begin < 0 ? -1 : field.begin(record, begin);
-            if (begin < 0) {
-                if (field.required) {
-                    return null;
-                }
-                continue;
-            }
-            at = field.end(record, begin);
-            if (at < 0) {
-                return null;
-            }
-            values[number] = field.value(record, begin, at);
-        }
-        boolean isPlain = at == record.length - 1 && (isAscii(record) || UTF8String.fromBytes(record).isValid());
+        PlainField root = (PlainField) fields.get(0);
+        Object[] values = new Object[root.size];
+        int end = root.readFields(record, 1, new PlainRow(values, null));
+        boolean isPlain = end == record.length - 1 && (isAscii(record) || UTF8String.fromBytes(record).isValid());
         return isPlain ? RowFactory.create(values) : null;
     }
 
@@ -81,7 +81,7 @@ public final class PlainRecord implements UDF1, Serializable {
         return (signs & 0x8080808080808080L) == 0;
     }
 
-    private static byte[] bytes(String text) {
+    static byte[] bytes(String text) {
         return text.getBytes(StandardCharsets.UTF_8);
     }
 
@@ -100,22 +100,42 @@ public final class PlainRecord implements UDF1, Serializable {
     }
 }
 
+/** The values that columns read in an object, and the row of the object around. */
+final class PlainRow {
+    final Object[] values;
+    final PlainRow outer;
+
+    PlainRow(Object[] values, PlainRow outer) {
+        this.values = values;
+        this.outer = outer;
+    }
+}
+
 /**
  * One field. All places are offsets in the record, -1 for none; a place is never beyond the record's last byte, `}`,
  * which ends every scan.
  */
 final class PlainField implements Serializable {
     byte[] key;
+    /** Where its value is in the row of the object around. */
+    int place;
+    /** How many objects, of which columns are made, are between that row and the value. */
+    private int up;
     int reads;
     boolean required;
     int whole;
     int scale;
     byte[][] values;
     Pattern pattern;
+    int shortest;
     int longest;
     long[] positions;
+    /** The members of an object, or what each element is; the values of an object have a row of `size` places. */
+    private PlainField[] fields = {};
+    int size;
 
-    private static final String[] CODES = {"text", "time", "boolean", "integer", "long", "date", "base64", "number"};
+    private static final String[] CODES = {
+        "text", "time", "boolean", "integer", "long", "date", "base64", "number", "object", "through", "array", "map"};
     private static final int TEXT = 0;
     private static final int TIME = 1;
     private static final int BOOLEAN = 2;
@@ -123,6 +143,11 @@ final class PlainField implements Serializable {
     private static final int LONG = 4;
     private static final int DATE = 5;
     private static final int BASE64 = 6;
+    static final int OBJECT = 8;
+    /** An object of which no column is made: its members lie in the row of the object around it. */
+    private static final int THROUGH = 9;
+    private static final int ARRAY = 10;
+    private static final int MAP = 11;
 
     /** Returns the number of a way of reading, as `READ_AS` of plain_form.py names them. */
     static int code(String name) {
@@ -131,6 +156,150 @@ final class PlainField implements Serializable {
             throw new IllegalArgumentException(name);
         }
         return code;
+    }
+
+    void put(List path, PlainField field) {
+        if (path.isEmpty()) {
+            fields = new PlainField[] {field};
+            return;
+        }
+        byte[] name = PlainRecord.bytes("\"" + path.get(0) + "\":");
+        int number = 0;
+        while (number < fields.length && !Arrays.equals(fields[number].key, name)) {
+            number++;
+        }
+        if (number == fields.length) {
+            fields = (PlainField[]) Arrays.copyOf(fields, number + 1);
+            fields[number] = path.size() == 1 ? field : new PlainField();
+            fields[number].key = name;
+            fields[number].reads = path.size() == 1 ? field.reads : THROUGH;
+        } else if (path.size() == 1) {
+            // Until now an object of which no column was made.
+            field.with(fields[number]);
+            fields[number] = field;
+        }
+        if (path.size() > 1) {
+            field.up += fields[number].reads == OBJECT ? 1 : 0;
+            fields[number].required |= field.required;
+            fields[number].put(path.subList(1, path.size()), field);
+        }
+    }
+
+    private void with(PlainField through) {
+        key = through.key;
+        required |= through.required;
+        fields = through.fields;
+        through.move();
+    }
+
+    private void move() {
+        for (int number = 0; number < fields.length; number++) {
+            fields[number].up++;
+            if (fields[number].reads == THROUGH) {
+                fields[number].move();
+            }
+        }
+    }
+
+    private void set(PlainRow row, Object value) {
+        PlainRow found = row;
+        for (int level = 0; level < up; level++) {
+            found = found.outer;
+        }
+        found.values[place] = value;
+    }
+
+    /** Reads the members of an object from its first one on; returns the place after the last. */
+    int readFields(byte[] record, int begin, PlainRow row) {
+        int at = begin;
+        for (int number = 0; number < fields.length; number++) {
+            PlainField field = fields[number];
+            int from = at == begin ? at : record[at] == ',' ? at + 1 : -1;
+            from = from < 0 ? -1 : field.begin(record, from);
+            if (from >= 0) {
+                at = field.read(record, from, row);
+                if (at < 0) {
+                    return -1;
+                }
+            } else if (field.required) {
+                return -1;
+            }
+        }
+        return at;
+    }
+
+    /** Reads the value that begins at a place into a row; returns the place after it. */
+    private int read(byte[] record, int at, PlainRow row) {
+        if (reads < OBJECT) {
+            int end = end(record, at);
+            if (end >= 0) {
+                set(row, value(record, at, end));
+            }
+            return end;
+        }
+        if (!required && reads != THROUGH && isNull(record, at)) {
+            return at + 4;
+        }
+        if (record[at] != (reads == ARRAY ? '[' : '{')) {
+            return -1;
+        }
+        int end = reads == ARRAY ? readElements(record, at + 1, row) : reads == MAP ? readEntries(record, at + 1, row)
+            : readObject(record, at + 1, row);
+        return end >= 0 && end < record.length - 1 && record[end] == (reads == ARRAY ? ']' : '}') ? end + 1 : -1;
+    }
+
+    private int readObject(byte[] record, int at, PlainRow row) {
+        if (reads == THROUGH) {
+            return readFields(record, at, row);
+        }
+        Object[] inner = new Object[size];
+        int end = readFields(record, at, new PlainRow(inner, row));
+        set(row, RowFactory.create(inner));
+        return end;
+    }
+
+    private int readElements(byte[] record, int begin, PlainRow row) {
+        List elements = new ArrayList();
+        int at = begin;
+        while (at >= 0 && record[at] != ']') {
+            int from = at == begin ? at : record[at] == ',' ? at + 1 : -1;
+            if (from < 0 || elements.size() == longest) {
+                return -1;
+            }
+            Object[] element = new Object[1];
+            at = fields[0].read(record, record[from] == ' ' ? from + 1 : from, new PlainRow(element, null));
+            elements.add(element[0]);
+        }
+        set(row, elements);
+        return elements.size() < shortest ? -1 : at;
+    }
+
+    private int readEntries(byte[] record, int begin, PlainRow row) {
+        Map entries = new LinkedHashMap();
+        int at = begin;
+        while (at >= 0 && record[at] != '}') {
+            int from = at == begin ? at : record[at] == ',' ? at + 1 : -1;
+            from = from >= 0 && record[from] == ' ' ? from + 1 : from;
+            if (from < 0 || entries.size() == longest || record[from] != '"') {
+                return -1;
+            }
+            int end = from + 1;
+            while (IS_PLAIN[record[end] & 0xff] && end < record.length - 1) {
+                end++;
+            }
+            if (record[end] != '"' || record[end + 1] != ':') {
+                return -1;
+            }
+            UTF8String entry = UTF8String.fromBytes(record, from + 1, end - from - 1);
+            if (entries.containsKey(entry)) {
+                return -1;
+            }
+            Object[] element = new Object[1];
+            at = fields[0].read(record, record[end + 2] == ' ' ? end + 3 : end + 2, new PlainRow(element, null));
+            entries.put(entry, element[0]);
+        }
+        set(row, entries);
+        return entries.size() < shortest ? -1 : at;
     }
 
     /** Returns where the value begins, after the key at `at`. */
@@ -216,7 +385,8 @@ final class PlainField implements Serializable {
         }
         int end = positions != null ? endOfPositions(record, at + 1)
             : values != null ? endOfValue(record, at + 1) : endOfCharacters(record, at + 1);
-        return end >= 0 && record[end] == '"' ? end + 1 : -1;
+        int length = end - at - 1;
+        return end >= 0 && record[end] == '"' && length >= shortest && length <= longest ? end + 1 : -1;
     }
 
     private int endOfPositions(byte[] record, int at) {

@@ -33,9 +33,10 @@ ROUNDED = {"<": ROUND_CEILING, ">=": ROUND_CEILING, "<=": ROUND_FLOOR, ">": ROUN
 """A value of a scale compares with the next one in this direction as with the number between them."""
 
 
-def compared(column: Column, sign: str, bound: Value) -> Expression:
-    """Return whether a column's value is <, <=, > or >= a bound; null where it is null."""
-    value, nearest = F.col(column.name), column.kind.nearest(bound, column, ROUNDED[sign])
+def compared(column: Column, sign: str, bound: Value, inside: Expression | None = None) -> Expression:
+    """Return whether a column's value, or that of an element, is <, <=, > or >= a bound; null where it is null."""
+    value = F.col(column.name) if inside is None else inside
+    nearest = column.kind.nearest(bound, column, ROUNDED[sign])
     if nearest is None:
         return F.when(value.isNotNull(), F.lit(operator.gt(bound, 0) == (sign in ("<", "<="))))
     return COMPARED[sign](value, literal(nearest))

@@ -24,7 +24,6 @@ from include.declare.contract import Contract
 from include.declare.payloads import HEADER_BYTES
 from include.ground.schema_registry import AVRO as AVRO_TYPE
 from include.ground.schema_registry import RegisteredSchema
-from spark_jobs.contract.json_record import MAX_BYTES
 
 TEXTS = (AvroKind.text, AvroKind.bytes)
 UNREAD = "_unread"
@@ -68,7 +67,8 @@ class PayloadTexts:
     def _decoded(self, bronze: DataFrame, schema: Column, payload: Column, wrong: Column) -> DataFrame:
         readers = [_Reader.of(bronze, self.contract, each) for each in self.schemas]
         usable = [reader for reader in readers if not reader.unusable]
-        ready = F.when(F.octet_length("value") <= MAX_BYTES, F.concat(payload, F.unhex(F.lit(END))))
+        most = self.contract.limits.bytes
+        ready = F.when(F.octet_length("value") <= most, F.concat(payload, F.unhex(F.lit(END))))
         rows = bronze.withColumns({"_schema": schema, "_ready": ready, UNREAD: wrong})
         records = {reader.column: F.when(F.col("_schema") == reader.schema.id, reader.record()) for reader in usable}
         # A selection of its own: an expression that is used twice in one is computed twice.
@@ -76,7 +76,7 @@ class PayloadTexts:
         text = _by_schema(((reader.schema.id, reader.text()) for reader in usable), F.lit(None).cast("string"))
         unknown = F.when(F.col("_schema").isNotNull(), _unread(UNKNOWN_SCHEMA, F.col("_schema").cast("string")))
         fault = _by_schema(((reader.schema.id, reader.fault()) for reader in readers), unknown)
-        size = F.when(F.octet_length("value") > MAX_BYTES, _unread("size", F.octet_length("value").cast("string")))
+        size = F.when(F.octet_length("value") > most, _unread("size", F.octet_length("value").cast("string")))
         why = F.coalesce(F.col(UNREAD), size, fault)
         decoded = rows.withColumns({"value": F.when(why.isNull(), text).try_cast("binary"), UNREAD: why})
         return decoded.select(*bronze.columns, UNREAD)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
+from itertools import groupby
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,7 @@ from include.declare.contract import Column, Contract
 from include.declare.contract_rules import REJECT, Rule
 from include.ground.record_coordinates import AFTER, BEFORE
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
-from spark_jobs.contract.json_record import DETAIL, FAULT, JsonValue, json_value, json_values
+from spark_jobs.contract.json_record import DETAIL, FAULT, KEY, JsonValue, json_value, json_values
 from spark_jobs.contract.literals import literal
 from spark_jobs.contract.payload_texts import UNREAD
 from spark_jobs.contract.plain_form import is_proven_by_plain_form, plain_value, plain_values
@@ -41,11 +42,32 @@ class FieldRule:
     """The record is rejected with `name` for `column` where `holds` is false; null holds, as in an SQL CHECK."""
 
     name: str
-    column: str
+    column: str | Expression
     holds: Expression
     detail: Expression
     proven: bool = False
     """The plain form implies it."""
+    reasons: Expression | None = None
+    """An array of all reasons, where several elements may each break a rule."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value is: what it is, how a reason names it, and the object around it, if that may be absent."""
+
+    value: Expression
+    path: str | Expression
+    around: Expression | None = None
+
+    def below(self, value: Expression, *parts: str | Expression) -> Place:
+        """Return a place inside of this one; `parts` follow its path."""
+        if isinstance(self.path, str) and all(isinstance(part, str) for part in parts):
+            return Place(value, "".join([self.path, *map(str, parts)]), self.value)
+        return Place(value, F.concat(*map(_text, (self.path, *parts))), self.value)
+
+
+def _text(part: str | Expression) -> Expression:
+    return F.lit(part) if isinstance(part, str) else part
 
 
 def column_type(column: Column) -> DataType:
@@ -60,22 +82,79 @@ def typed_value(column: Column, value: JsonValue) -> Expression:
     return found
 
 
+@dataclass(frozen=True)
+class _Rules:
+    """Makes the rules of typed values; `arrived` is the record's Kafka timestamp."""
+
+    identity: tuple[str, ...]
+    arrived: Expression
+
+    def of(self, column: Column, place: Place) -> Iterator[FieldRule]:
+        """Yield the rules of a value, and of what is inside."""
+        value, rules = place.value, list[tuple[str, Expression]]()
+        if column.required:
+            is_there = value.isNotNull() if place.around is None else value.isNotNull() | place.around.isNull()
+            rules.append(
+                ("missing_id" if column.name in self.identity and place.around is None else "required", is_there)
+            )
+        rules += _bounds(column, value, self.arrived)
+        detail = _shown(column, value)
+        for name, holds in rules:
+            is_proven = is_proven_by_plain_form(column, name)
+            yield FieldRule(name, place.path, holds, detail, is_proven)
+        yield from VALUES_INSIDE.get(column.kind.shape, _nothing_inside)(self, column, place)
+
+    def of_elements(self, column: Column, place: Place, elements: Expression, at: Elements) -> Iterator[FieldRule]:
+        """Yield one rule for all elements; each breaks it with reasons of its own."""
+        (item,) = column.fields
+
+        def rules(each: Expression, index: Expression) -> list[FieldRule]:
+            return list(self.of(item, at(place, each, index)))
+
+        if not rules(F.lit(None), F.lit(0)):
+            return
+        zero = F.lit(0)
+        holds = F.forall(elements, lambda each: _keeps_all(rules(each, zero)))
+        reasons = F.flatten(F.transform(elements, lambda each, index: _violations(rules(each, index))))
+        yield FieldRule("", place.path, holds, F.lit(None), reasons=reasons)
+
+
+Elements = Callable[[Place, Expression, Expression], Place]
+"""The place of an array or map, one of its elements or entries and its number → the place of its value."""
+
+
+def _element(place: Place, each: Expression, index: Expression) -> Place:
+    return replace(place.below(each, "[", index.cast("string"), "]"), around=None)
+
+
+def _entry(place: Place, each: Expression, index: Expression) -> Place:
+    return replace(place.below(each["value"], "[", each["key"], "]"), around=None)
+
+
+def _nothing_inside(rules: _Rules, column: Column, place: Place) -> Iterator[FieldRule]:
+    return iter(())
+
+
+def _fields_inside(rules: _Rules, column: Column, place: Place) -> Iterator[FieldRule]:
+    for each in column.fields:
+        yield from rules.of(each, place.below(place.value[each.name], f".{each.name}"))
+
+
+VALUES_INSIDE: Mapping[str, Callable[[_Rules, Column, Place], Iterator[FieldRule]]] = {
+    "object": _fields_inside,
+    "array": lambda rules, column, place: rules.of_elements(column, place, place.value, _element),
+    "map": lambda rules, column, place: rules.of_elements(column, place, F.map_entries(place.value), _entry),
+}
+
+
 def value_rules(column: Column, contract: Contract, arrived: Expression) -> list[FieldRule]:
     """Return the rules on the typed value in column `column.name`; `arrived` is the record's Kafka timestamp."""
-    value = F.col(column.name)
-    rules: list[tuple[str, Expression]] = []
-    if column.required:
-        rules.append(("missing_id" if column.name in contract.identity else "required", value.isNotNull()))
-    rules += _bounds(column, value, arrived)
-    return [
-        FieldRule(name, column.name, holds, _shown(column, value), is_proven_by_plain_form(column, name))
-        for name, holds in rules
-    ]
+    return list(_Rules(contract.identity, arrived).of(column, Place(F.col(column.name), column.name)))
 
 
 def rejecting_rules(contract: Contract) -> list[FieldRule]:
     """Return the contract's own rules that reject a record."""
-    columns = {column.name: column for column in contract.columns}
+    columns = {column.name: column for column in contract.plain_columns}
     return [
         FieldRule(rule.name, name, _holds(rule, columns), _shown(columns[name], F.col(name)))
         for rule in contract.record_rules
@@ -107,10 +186,13 @@ def _bounds(column: Column, value: Expression, arrived: Expression) -> list[tupl
         rules += _time_bounds(column, value, arrived)
     if "maxLength" in column.kind.options:
         rules += _string_bounds(column, value)
+    if column.kind.shape in ("array", "map"):
+        size = F.size(value)
+        rules.append(("elements", (size >= column.min_length) & (size <= column.max_length)))
     if column.minimum is not None:
-        rules.append(("range", compared(column, ">=", column.minimum)))
+        rules.append(("range", compared(column, ">=", column.minimum, value)))
     if column.maximum is not None:
-        rules.append(("range", compared(column, "<=", column.maximum)))
+        rules.append(("range", compared(column, "<=", column.maximum, value)))
     return rules
 
 
@@ -269,10 +351,9 @@ def _typed_plain_values(contract: Contract) -> list[Expression]:
 def _faults(contract: Contract) -> Expression:
     """The reasons that a plain record cannot have: of its structure, else of the types of its values."""
     structure, detail = F.col(f"_read.{FAULT}"), F.substring(f"_read.{DETAIL}", 1, SHOWN)
-    types = [_type_reason(column, json_value("_read", number)) for number, column in enumerate(contract.columns)]
-    found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), detail))).otherwise(
-        _without_nulls(types)
-    )
+    values = [(column, json_value("_read", number)) for number, column in enumerate(contract.columns)]
+    types = _all(each for column, value in values for each in _type_reasons(column, value, column.name))
+    found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), detail))).otherwise(types)
     found = F.when(F.col("_time").isNotNull(), F.array(_reason("kafka_timestamp", "", F.col("_time")))).otherwise(found)
     if contract.payload.is_framed:
         why = F.array(_reason(F.col(f"{UNREAD}.rule"), F.lit(""), F.col(f"{UNREAD}.detail")))
@@ -299,9 +380,49 @@ def _is_accepted_plain(rules: list[FieldRule]) -> Expression:
     return F.col("_plain") & _keeps_all([rule for rule in rules if not rule.proven])
 
 
-def _type_reason(column: Column, value: JsonValue) -> Expression:
+@dataclass(frozen=True)
+class Reasons:
+    """A column of reasons, null where there is none: of one reason, or an array of those of elements."""
+
+    column: Expression
+    are_many: bool = False
+
+
+def _type_reasons(column: Column, value: JsonValue, path: str | Expression) -> Iterator[Reasons]:
+    """Yield why a value, and what is inside, is none of its type."""
     fault = type_fault(column, value)
-    return F.when(fault.isNotNull(), _reason(fault, F.lit(column.name), F.substring(value.text, 1, SHOWN)))
+    yield Reasons(F.when(fault.isNotNull(), _reason(fault, path, F.substring(value.text, 1, SHOWN))))
+    yield from TYPES_INSIDE.get(column.kind.shape, _no_types_inside)(column, value, path)
+
+
+def _no_types_inside(column: Column, value: JsonValue, path: str | Expression) -> Iterator[Reasons]:
+    return iter(())
+
+
+def _types_of_fields(column: Column, value: JsonValue, path: str | Expression) -> Iterator[Reasons]:
+    for number, each in enumerate(column.fields):
+        yield from _type_reasons(each, value.field(number), _joined(path, f".{each.name}"))
+
+
+def _types_of_elements(column: Column, value: JsonValue, path: str | Expression) -> Iterator[Reasons]:
+    (item,) = column.fields
+
+    def reasons(each: Expression, index: Expression) -> Expression:
+        name = index.cast("string") if column.kind.shape == "array" else each[KEY]
+        return _all(_type_reasons(item, JsonValue.of(each), _joined(path, "[", name, "]")))
+
+    yield Reasons(F.flatten(F.transform(value.inner, reasons)), are_many=True)
+
+
+TYPES_INSIDE: Mapping[str, Callable[[Column, JsonValue, str | Expression], Iterator[Reasons]]] = {
+    "object": _types_of_fields,
+    "array": _types_of_elements,
+    "map": _types_of_elements,
+}
+
+
+def _joined(path: str | Expression, *parts: str | Expression) -> str | Expression:
+    return Place(F.lit(None), path).below(F.lit(None), *parts).path
 
 
 def _keeps_all(rules: list[FieldRule]) -> Expression:
@@ -309,16 +430,33 @@ def _keeps_all(rules: list[FieldRule]) -> Expression:
 
 
 def _violations(rules: list[FieldRule]) -> Expression:
-    return _without_nulls(
-        [F.when(~F.coalesce(r.holds, F.lit(True)), _reason(r.name, r.column, r.detail)) for r in rules]
-    )
+    return _all(map(_broken, rules))
+
+
+def _broken(rule: FieldRule) -> Reasons:
+    if rule.reasons is not None:
+        return Reasons(rule.reasons, are_many=True)
+    return Reasons(F.when(~F.coalesce(rule.holds, F.lit(True)), _reason(rule.name, rule.column, rule.detail)))
+
+
+def _all(reasons: Iterable[Reasons]) -> Expression:
+    """Return the reasons that are not null as one array."""
+    parts = list[Expression]()
+    for are_many, group in groupby(reasons, lambda each: each.are_many):
+        columns = [each.column for each in group]
+        found = [F.coalesce(each, _no_reasons()) for each in columns] if are_many else [_without_nulls(columns)]
+        parts += found
+    return F.concat(*parts).cast(REASONS) if len(parts) > 1 else parts[0] if parts else _no_reasons()
 
 
 def _without_nulls(reasons: list[Expression]) -> Expression:
     return F.filter(F.array(*reasons), lambda reason: reason.isNotNull()).cast(REASONS)
 
 
+def _no_reasons() -> Expression:
+    """No reasons."""
+    return F.array().cast(REASONS)
+
+
 def _reason(rule: Expression | str, column: Expression | str, detail: Expression) -> Expression:
-    name = rule if isinstance(rule, Expression) else F.lit(rule)
-    where = column if isinstance(column, Expression) else F.lit(column)
-    return F.struct(name.alias("rule"), where.alias("column"), detail.cast("string").alias("detail"))
+    return F.struct(_text(rule).alias("rule"), _text(column).alias("column"), detail.cast("string").alias("detail"))

@@ -68,7 +68,7 @@ class WatchedRows:
 def compiled_warning_counter(contract: Contract) -> WarningCounter:
     """Return the counting of a contract's warning rules; needs a running Spark session."""
     rules = [rule for rule in contract.record_rules if rule.action == WARN]
-    columns = {column.name: column for column in contract.columns}
+    columns = {column.name: column for column in contract.plain_columns}
     aggregates = [each for n, rule in enumerate(rules) for each in _aggregates(n, compiled_rule(rule, columns))]
     return WarningCounter(tuple(rule.name for rule in rules), tuple(aggregates))
 

@@ -124,8 +124,13 @@ def _stored(silver: DataFrame) -> DataFrame:
 
 
 def stored_columns(silver: DataFrame) -> list[str]:
-    """Return the names of silver's columns as the table has them: the coordinates after the others."""
-    return [*[name for name in silver.columns if name not in COORDINATES], *COORDINATES]
+    """Return the names of silver's columns as the table has them: the coordinates after the others, then the structs.
+
+    delta-rs 1.6.6 reads no bounds of columns that follow a struct.
+    """
+    structs = [field.name for field in silver.schema.fields if isinstance(field.dataType, StructType)]
+    others = [name for name in silver.columns if name not in (*COORDINATES, *structs)]
+    return [*others, *COORDINATES, *structs]
 
 
 @contextmanager

@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from include.declare.contract import Column, Contract
-from spark_jobs.contract.json_record import MAX_BYTES
+from include.declare.contract import Column, Contract, Limits
 from spark_jobs.contract.plain_form import plain_value, plain_values
 
 
@@ -75,9 +74,19 @@ def test_values_that_are_plain(spark: SparkSession, column: Column, plain: list[
 
 
 def test_record_that_is_too_large_is_not_plain(spark: SparkSession) -> None:
-    largest = MAX_BYTES - len('{"s":""}')
+    largest = Limits().bytes - len('{"s":""}')
     records = [f'{{"s":"{"x" * size}"}}'.encode() for size in (largest, largest + 1)]
-    assert [values is not None for values in read(spark, [Column("s", "string", True)], records)] == [True, False]
+    column = Column("s", "string", True, max_length=largest + 1)
+    assert [values is not None for values in read(spark, [column], records)] == [True, False]
+
+
+def test_text_that_is_too_short_or_too_long_is_not_plain(spark: SparkSession) -> None:
+    column = Column("s", "string", True, min_length=2, max_length=3)
+    assert plain_texts(spark, column, ['"a"', '"ab"', '"\u00e9"', '"abc"', '"ab\u00e9"']) == [
+        '"ab"',
+        '"\u00e9"',
+        '"abc"',
+    ]
 
 
 def test_times_are_read_to_the_microsecond(spark: SparkSession) -> None:

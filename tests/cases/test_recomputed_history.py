@@ -49,7 +49,8 @@ def rewrite(release: SmallRelease, table: Table, sql: str) -> None:
     files = table.files()
     with duckdb_session() as duck:
         duck.view_files("rows", [table.spec.path / file.path for file in files], table.spec.data_schema)
-        partition = {"silver": "strftime(read_at, '%Y-%m')", "rejected": "strftime(first_seen, '%Y-%m')"}
+        time = release.dataset.pipeline.event_time
+        partition = {"silver": f"strftime({time}, '%Y-%m')", "rejected": "strftime(first_seen, '%Y-%m')"}
         month = partition.get(table.spec.name.split(".")[0], "'2024-02'")
         added = duck.write(f'select *, {month} as "{table.spec.partition}" from ({sql})', table, "tampered")
     table.commit("tampering", release.batches, {}, added, files)

@@ -39,6 +39,10 @@ DECLARED = {
     ("date", "date", "yyyy-MM-dd"): "date",
     ("time", "", None): "time",
     ("boolean", "bool", None): "boolean",
+    **{("object", name, None): "object" for name in ("", "struct")},
+    ("object", "map", None): "map",
+    ("object", "variant", None): "variant",
+    ("array", "", None): "array",
 }
 REFUSED = {
     ("integer", "bigit", None): "physicalType",
@@ -123,6 +127,7 @@ VALUES: dict[str, list[tuple[Any, Any]]] = {
     ],
     "time": [("08:30:00.5", "08:30:00.5"), ("08:30:00.50", None), (30600, None), ("24:00:00", None)],
     "boolean": [(True, True), (1, None)],
+    **{name: [({}, None), ("x", None)] for name in ("object", "map", "variant", "array")},
 }
 
 

@@ -84,7 +84,7 @@ def pipeline(old: str, new: str, key: str, words: str) -> Row:
 
 ROWS: dict[str, Row] = {
     "unknown key of a column": distance(f"{DISTANCE}\n        colour: red", "colour", "is not a known key; known:"),
-    "unknown key of the options": flight("{minimun: 1}", "minimun", "known: format, maxLength, maximum, minLength"),
+    "unknown key of the options": flight("{minimun: 1}", "minimun", "known: format, maxItems, maxLength"),
     "unknown key of the pipeline": pipeline(
         "lateness: 2 days", "lateness: 2 days\nlate: 1", "late", "known: event_time"
     ),
@@ -129,7 +129,7 @@ ROWS: dict[str, Row] = {
         "- name: carrier\n        logicalType: string",
         "- name: carrier\n        logicalType: text",
         "[5].logicalType",
-        "must be one of string, integer, number, timestamp, date, time, boolean, is 'text'",
+        "must be one of string, integer, number, timestamp, date, time, boolean, object, array, is 'text'",
         "logicalType: text",
     ),
     "contract of another folder": Row(

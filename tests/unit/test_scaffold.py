@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from error_codes import raises
+from nested_samples import SHAPES
 from typer.testing import CliRunner
 
 from include.cli import folder as new_command
@@ -129,7 +130,7 @@ def test_small_sample_requires_the_key_and_the_time_only() -> None:
     assert {name for name, found in large.items() if found.get("required")} == set(large)
     for found in (small, large):
         assert "logicalTypeOptions" not in found["born"]
-        assert found["born"]["customProperties"] == [{"property": "future", "value": "36525 days"}]
+        assert found["born"]["customProperties"] == [{"property": "future", "value": "36500 days"}]
         assert "minLength" not in found["note"]["logicalTypeOptions"]
 
 
@@ -152,8 +153,8 @@ def test_form_of_a_time_is_recognised(name: str, value: Any, form: TimeForm) -> 
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("tags", ["a"], "nested"),
-        ("at all", 1, "not a name of a column"),
+        ("1st", 1, "not a name of a column"),
+        ('a"b', 1, "not a name of a column"),
         ("order-id", 1, "second column order_id"),
         ("sHop", 1, "differs from shop by case alone"),
         ("void", None, "null in every record"),
@@ -163,6 +164,11 @@ def test_form_of_a_time_is_recognised(name: str, value: Any, form: TimeForm) -> 
 )
 def test_field_that_cannot_be_a_column_is_left_out_with_the_reason(name: str, value: Any, why: str) -> None:
     assert why in inferred(orders(**{name: value})).left_out[name]
+
+
+def test_field_with_another_name_is_read_by_a_json_pointer() -> None:
+    fields = {each.name: each.member for each in inferred(orders(**{"at all": 1, "@type": "x", "a.b": 1})).fields}
+    assert fields.items() >= {"at_all": "/at all", "type": "/@type", "a_b": "/a.b"}.items()
 
 
 def test_names_in_camel_case_become_columns() -> None:
@@ -334,3 +340,53 @@ def test_unreadable_expectation_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sample.expected.json").write_text('{"rejectd": {}}')
     with raises(Terminal, "case-unreadable", match="Extra inputs"):
         expected_case(case)
+
+
+KEYS_AND_TIMES = {
+    "cloud_events": (("id",), "time"),
+    "pushes": (("head_commit.id",), "head_commit.timestamp"),
+    "trail": (("eventID",), "eventTime"),
+    "customers": (("after.id", "ts_ms"), "ts_ms"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_folder_of_a_nested_sample_is_a_dataset(name: str, tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "data sets")
+    records = [SHAPES[name](n) for n in range(300)]
+    found = inferred_dataset(name, name, sample(records), NOW)
+    keys, time = KEYS_AND_TIMES[name]
+    assert tuple(f.member for f in found.fields if f.name in found.identity) == keys
+    assert found.time.member == time
+    loaded = load_dataset(name, write_folder(settings, found, sample(records)).folder)
+    read = {column.path for column in loaded.contract.all_columns}
+    assert {path for record in records for path in paths(record)} - read <= NULL_IN_ALL
+
+
+NULL_IN_ALL = {("repository", "license"), ("responseElements",), ("transaction",), ("head_commit", "removed", "[]")}
+
+
+def paths(value: Any, around: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the paths of all values inside of a value; those of elements are one."""
+    if isinstance(value, list):
+        return [found for each in value for found in paths(each, (*around[:-1], f"{around[-1]}[]"))]
+    if not isinstance(value, dict):
+        return [around]
+    return [found for name, each in value.items() for found in paths(each, (*around, name))]
+
+
+def test_object_with_many_keys_is_a_map_and_parts_without_one_form_are_kept() -> None:
+    records = orders(
+        250,
+        scores=lambda n: {f"k{n}": n},
+        mixed=lambda n: {"a": 1} if n % 2 else [1],
+        empty={},
+        lists=lambda n: [[n, None]],
+        several=lambda n: [n, "x"],
+    )
+    found = {each.name: each for each in inferred(records).fields}
+    kinds = {name: found[name].type for name in ("scores", "mixed", "empty", "lists", "several")}
+    assert kinds == {"scores": "map", "mixed": "variant", "empty": "variant", "lists": "array", "several": "variant"}
+    (item,) = found["lists"].fields
+    assert (item.type, item.required, item.fields[0].type, item.fields[0].required) == ("array", True, "integer", False)
+    assert (found["scores"].fields[0].type, found["scores"].fields[0].required) == ("integer", True)

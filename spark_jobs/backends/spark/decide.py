@@ -18,6 +18,7 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
 
 from include.declare.dataset import Dataset
 from include.declare.event_times import after, before
@@ -188,7 +189,7 @@ def _counted(decision: _Decision, validated: DataFrame, rows: DataFrame) -> _Fou
     """Count records by reason and rows by partition; raises RowsUnaccounted unless each valid record is one row."""
     writer, run = decision.writer, decision.run
     place, none = F.xxhash64(*POSITION), F.array().cast("array<string>")
-    whole = F.xxhash64(*(name for name in rows.columns))
+    whole = F.xxhash64(*map(_hashable, rows.schema.fields))
     # The hash of a row has all its columns computed: silver.py fails here on a record, not while its rows are written.
     time = F.unix_micros(writer.dataset.pipeline.event_time).alias(TIME)
     made = rows.select("_partition", none.alias("_rules"), time, whole.alias("_row"), place.alias("_place"))
@@ -216,6 +217,11 @@ def _counted(decision: _Decision, validated: DataFrame, rows: DataFrame) -> _Fou
     dispositions = {"invalid": rows_in - accepted} if rows_in > accepted else {}
     bounds = (min(group["low"] for group in made_of), max(group["high"] or 0 for group in made_of)) if made_of else None
     return _Found(rows_in, accepted, dict(reasons), dispositions, _latest_of(made_of), bounds)
+
+
+def _hashable(field: StructField) -> Column:
+    """Return a column as one that can be hashed: Spark hashes no map."""
+    return F.to_json(field.name) if "map<" in field.dataType.simpleString() else F.col(field.name)
 
 
 def _sums(groups: Sequence[Any]) -> tuple[int, int]:
