@@ -86,12 +86,14 @@ def _show_folder(settings: Settings, dataset: InferredDataset, written: WrittenF
     for fault, count in dataset.unusual.items():
         line(f"  not considered, unlike nearly all other records: {fault} ({count:,})")
     line(f"event time: {dataset.event_time}; primary key ({', '.join(dataset.identity)}): {dataset.identity_reason}")
-    tried = f"headrace try {dataset.name} {sample or ''}".rstrip()
-    line(f"next: {tried}   (what contract, silver.py and gold make of it)")
-    fed = f"   (reads topic {dataset.topic} from its start)"
-    if sample:
-        fed = f"; headrace produce --file {_relative(sample)} --topic {dataset.topic} --rate 100"
-    line(f"      headrace up {dataset.name}{fed}")
+    given = "" if sample is None else f" {_relative(sample)}"
+    line(f"next: headrace try {dataset.name}{given}")
+    line("      what contract, silver.py and gold make of it")
+    line(f"      headrace up {dataset.name}")
+    if sample is None:
+        line(f"      reads topic {dataset.topic} from its start")
+    else:
+        line(f"      headrace produce --file{given} --topic {dataset.topic}")
 
 
 def _field_lines(dataset: InferredDataset, field: InferredField, indent: str = "  ") -> Iterator[str]:
