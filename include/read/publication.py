@@ -258,7 +258,8 @@ def publish(settings: Settings, publication: Publication) -> None:
 def replace_publication(settings: Settings, publication: Publication) -> None:
     """Publish as `publish` does, also an earlier batch: only for tables that have lost the published one."""
     content, path = publication_json(publication), publication_path(settings, publication.dataset)
-    publish_to_store(settings, publication.dataset, content)
+    if settings.warehouse:
+        publish_to_store(settings, publication.dataset, content)
     write_atomically(path, json.dumps(content, indent=1) + "\n", before_replacing=require_ownership)
 
 

@@ -77,14 +77,13 @@ class TablePush:
 
 
 def publish_to_store(settings: Settings, dataset: str, publication: Mapping[str, Any]) -> None:
-    """Send tables and publication to the store of the settings; without a store, do nothing.
+    """Send tables and publication to the store of the settings, which name one.
 
     `publication`: the content of its file. Raises StoreUnavailable, StoreConflict, StoreUnsafe; readers of the store
     then still see the last publication.
     """
     store = find_store(settings)
-    if store is None:
-        return
+    assert store is not None
     before = _begin(settings, store, dataset)
     versions = _versions(settings, dataset, publication)
     with ThreadPoolExecutor(AT_ONCE) as pool:

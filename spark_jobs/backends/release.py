@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -52,6 +53,11 @@ class Release:
     def dataset(self) -> Dataset:
         """The dataset as this release declares it."""
         return self.writer.dataset
+
+    @cached_property
+    def interval_tables(self) -> Sequence[GoldTable]:
+        """The gold tables that are refreshed after an interval."""
+        return [target for target in self.gold if target.gold.refresh_interval is not None]
 
 
 def tables_of(releases: Sequence[Release]) -> Iterator[Table]:

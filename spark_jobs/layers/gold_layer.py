@@ -122,11 +122,11 @@ def refresh_state(target: GoldTable) -> RefreshState:
 
 def update_of_run(target: GoldTable, writer: SilverTables, run: RefineRun, now: float | None) -> GoldUpdate:
     """Return what a run merges; `now`: seconds since 1970, None while no interval is over."""
-    if target.gold.closes:
-        return _closing_update(target, writer, run)
+    if target.gold.refresh == EVERY_RUN:
+        return GoldUpdate(_batches(writer.silver, run.first, run.last))
     interval = target.gold.refresh_interval
     if interval is None:
-        return GoldUpdate(_batches(writer.silver, run.first, run.last))
+        return _closing_update(target, writer, run)
     refreshed = refresh_state(target)
     if not is_due(refreshed, interval, now):
         return GoldUpdate(refreshed=refreshed)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from include.ground.schema_registry import (
     schema_registry,
 )
 from include.ground.settings import Settings
-from include.read.rejected_records import DecidedRecord, DecisionLogReader, Position, decision_log_size
+from include.read.rejected_records import DecidedRecord, DecisionLogReader, Position
 from spark_jobs.contract.payload_texts import UNREAD, PayloadTexts
 from spark_jobs.contract.validator import REASONS, Validator
 
@@ -159,13 +160,17 @@ class PayloadSchemas:
     heads: ReadHeads = read_heads
     verified: set[int] = field(default_factory=set)
 
+    @cached_property
+    def _is_decoded(self) -> bool:
+        return self.dataset.contract.payload.is_decoded
+
     def learn(self, records: Sequence[Path]) -> int:
         """Keep the schemas of ids that are new in these files; return the length of the list in bytes.
 
         An id that the registry does not know is noted as unknown, and stays so until the registry knows it. Raises
         RegistryNotSet, RegistryUnreachable, RegistryRefused, SchemaReplaced; nothing is validated then.
         """
-        if not self.dataset.contract.payload.is_decoded:
+        if not self._is_decoded:
             return 0
         if self.learns and records:
             known = known_schemas(self.settings, self.dataset.name)
@@ -208,7 +213,7 @@ class PayloadSchemas:
     def texts(self, records: Sequence[Path], until: int) -> PayloadTexts:
         """Return how these records are read by the list's first `until` bytes."""
         contract = self.dataset.contract
-        if not contract.payload.is_decoded:
+        if not self._is_decoded:
             return PayloadTexts(contract)
         listed = known_schemas(self.settings, self.dataset.name, until)
         known = {number: schema for number, schema in listed.items() if schema.type != UNKNOWN_TYPE}
@@ -232,14 +237,17 @@ class RecordDecisions:
     dataset: str
 
     def __post_init__(self) -> None:
-        self._reader = DecisionLogReader(decision_log_path(self.settings, self.dataset))
+        self._path = decision_log_path(self.settings, self.dataset)
+        self._reader = DecisionLogReader(self._path)
 
     def until(self) -> int:
         """The current length of the list of decisions."""
-        return decision_log_size(self.settings, self.dataset)
+        return self._path.stat().st_size if self._path.exists() else 0
 
     def for_batches(self, batches: tuple[int, int], until: int) -> dict[Position, DecidedRecord]:
         """Return the decisions about records of these batches within the first `until` bytes of the list."""
+        if not until:
+            return {}
         self._reader.advance(until)
         return self._reader.of_batches(*batches)
 

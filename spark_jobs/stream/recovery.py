@@ -47,7 +47,7 @@ from spark_jobs.stream.preflight import (
     refuse_replaced_records,
     validated_generation,
 )
-from spark_jobs.stream.refine import interval_tables, publication_of
+from spark_jobs.stream.refine import publication_of
 from spark_jobs.tables.batches import last_run
 from spark_jobs.tables.checkpoint import (
     CheckpointUnusable,
@@ -131,7 +131,7 @@ def _is_behind(settings: Settings, release: Release, published: Publication | No
     """Whether a crash left the publication behind batch `done`, or behind a refresh of gold tables with an interval."""
     if published is None or published.batch < done:
         return True
-    names = [target.table.spec.name for target in interval_tables(release)]
+    names = [target.table.spec.name for target in release.interval_tables]
     if not names or published.release != release.dataset.release:
         return False
     current = publication_of(settings, release, done).tables

@@ -48,17 +48,17 @@ from spark_jobs.tables.failpoints import Step, pass_step
 
 def publication_of(settings: Settings, release: Release, batch: int) -> Publication:
     """Return the publication of the versions in which each table got `batch`, or the last patch after it."""
-    writer, root = release.writer, warehouse(settings)
+    writer, root, dataset = release.writer, warehouse(settings), release.writer.dataset
     in_bronze = batch_commit(writer.bronze, batch)
-    own = {writer.silver: release.writer.app_id("silver"), writer.rejected: release.writer.app_id("rejected")}
+    own = {writer.silver: writer.app_id("silver"), writer.rejected: writer.app_id("rejected")}
     own |= {target.table: target.app_id for target in release.gold}
     commits = {writer.bronze: latest_patch(writer.bronze, in_bronze)}
     commits |= {table: latest_patch(table, commit_of(table, app_id, batch)) for table, app_id in own.items()}
     behind = _behind(release, {table.spec.name: metadata_of(commit) for table, commit in commits.items()}, batch)
     latest = max(commit.timestamp_ms for commit in commits.values())
     return Publication(
-        dataset=release.dataset.name,
-        release=release.dataset.release,
+        dataset=dataset.name,
+        release=dataset.release,
         batch=batch,
         published_at=datetime.fromtimestamp(latest / 1000, UTC),
         offsets={int(p): span[1] for p, span in metadata_of(in_bronze)["offsets"].items()},
@@ -73,7 +73,7 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
 
 def _behind(release: Release, commits: Mapping[str, Mapping[str, Any]], batch: int) -> dict[str, int]:
     """Return the last batch of each gold table that is behind `batch` by its refresh, given the tables' commits."""
-    names = [target.table.spec.name for target in release.gold if target.gold.refresh_interval is not None]
+    names = [target.table.spec.name for target in release.interval_tables]
     refreshed = {name: read_refresh_state(commits[name]).batch for name in names}
     return {name: last for name, last in refreshed.items() if last < batch}
 
@@ -162,7 +162,7 @@ def commit_gold(release: Release, run: RefineRun, now: float | None = None, deci
 
     def commit(target: GoldTable) -> None:
         update = update_of_run(target, release.writer, run, now)
-        facts = run.facts(release.dataset)
+        facts = run.facts(release.writer.dataset)
         _commit_update(release, target, update, Transaction(target.app_id, run.last), facts, decided)
 
     pending = [target for target in release.gold if target.table.committed(target.app_id) < run.last]
@@ -179,7 +179,7 @@ def refresh_gold(release: Release, target: GoldTable, upto: int, epoch: int, now
     """
     update = refresh_update(release.writer.silver, refresh_state(target), upto, now)
     transaction = Transaction(refresh_app_id(target.app_id), upto)
-    _commit_update(release, target, update, transaction, facts_of(release.dataset, epoch))
+    _commit_update(release, target, update, transaction, facts_of(release.writer.dataset, epoch))
 
 
 def _commit_update(
@@ -192,7 +192,7 @@ def _commit_update(
 ) -> None:
     """Merge an update into one table, by Spark where the backend cannot; one without rows is committed too."""
     named = transaction.app_id, transaction.version
-    with failure_named(release.dataset.name, target.table):
+    with failure_named(release.writer.dataset.name, target.table):
         if not update.parts:
             commit_merged(target, update, named, facts)
             return
@@ -255,15 +255,10 @@ def stored_progress(writer: SilverTables) -> WatermarkProgress:
     return progress
 
 
-def interval_tables(release: Release) -> Iterator[GoldTable]:
-    """Yield the gold tables that are refreshed after an interval."""
-    return (target for target in release.gold if target.gold.refresh_interval is not None)
-
-
 def refresh_due(release: Release, epoch: int, now: float) -> bool:
     """Refresh tables whose interval is over at `now` (seconds since 1970); return whether there was one."""
     last, done = refined_batch(release), False
-    for target in interval_tables(release):
+    for target in release.interval_tables:
         refreshed, interval = refresh_state(target), target.gold.refresh_interval
         if refreshed.batch < last and interval is not None and is_due(refreshed, interval, now):
             refresh_gold(release, target, last, epoch, now)
@@ -274,7 +269,7 @@ def refresh_due(release: Release, epoch: int, now: float) -> bool:
 def refresh_up_to(release: Release, epoch: int, batches: Mapping[str, int], now: float) -> None:
     """Refresh tables up to these batches (by table), or the last one, regardless of their intervals."""
     last = refined_batch(release)
-    for target in interval_tables(release):
+    for target in release.interval_tables:
         upto = min(last, batches.get(target.table.spec.name, last))
         if refresh_state(target).batch < upto:
             refresh_gold(release, target, upto, epoch, now)
@@ -282,5 +277,5 @@ def refresh_up_to(release: Release, epoch: int, batches: Mapping[str, int], now:
 
 def is_ahead(release: Release, batches: Mapping[str, int]) -> bool:
     """Whether a table is already refreshed beyond these batches."""
-    names = {target.table.spec.name: target for target in interval_tables(release)}
+    names = {target.table.spec.name: target for target in release.interval_tables}
     return any(refresh_state(names[name]).batch > batch for name, batch in batches.items() if name in names)

@@ -86,7 +86,7 @@ def batches(rows: int, seed: int) -> list[list[Record]]:
 
 def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_spark: bool) -> dict[str, pl.DataFrame]:
     """Return all columns but sketches of gold after the batches, by table; DuckDB merges every table, or none."""
-    assert adopted(release.release.writer).plans.keys() == {target.gold.name for target in release.release.gold}
+    assert adopted(release.release.writer).merges.keys() == {target.gold.name for target in release.release.gold}
     if by_spark:
         release.release = replace(release.release, writer=replace(adopted(release.release.writer), plans={}))
     for batch in records:

@@ -148,7 +148,7 @@ def released(spark: SparkSession, folder: Path, *, by_spark: bool) -> SmallRelea
     (declared / "pipeline.yaml").write_text(PIPELINE + "".join(tables.values()))
     (declared / "silver.py").write_text(SILVER)
     release = small_release(spark, Settings(state=folder / "state"), "kinds", declared)
-    assert set(adopted(release.release.writer).plans) == set(IN_DUCKDB)
+    assert set(adopted(release.release.writer).merges) == set(IN_DUCKDB)
     if by_spark:
         release.release = replace(release.release, writer=replace(adopted(release.release.writer), plans={}))
     for batch in batches():

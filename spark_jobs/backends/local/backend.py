@@ -121,7 +121,7 @@ class LocalBackend:
     ) -> None:
         """Merge the rows of a run into a gold table; those of an update that is no run's are Spark's."""
         tables = adopted(writer)
-        if target.gold.name not in tables.plans or update.late is None:
+        if target.gold.name not in tables.merges or update.late is None:
             raise NeedsSpark("DuckDB has no such keys, measures or refresh")
         rows = decided.rows if isinstance(decided, LocalRun) else RunRows.of_part(tables, update.late)
         merge(tables, target, update, transaction, facts, rows)

@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 import duckdb
 import pyarrow as pa
@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from include.declare.gold import EVERY_RUN, AdditiveGold, Gold, LatestGold, QueryGold
+from include.declare.gold import EVERY_RUN, Gold
 from include.declare.windows import windowed_sql
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql, sql_identifier, sql_literal
@@ -101,7 +101,7 @@ class RecomputedGrains:
         duck.view_table("sources", silver, sources)
         known = f"(select * from sources where _batch_id <= {batch} and {self._condition(duck)})"
         rows = windowed_sql(self.gold.window, known)
-        of_grains = f"({rows}) as whole semi join new on {same_grain(self.gold, 'whole', 'new')}"
+        of_grains = f"({rows}) as whole semi join new on {same_sql(self.gold.grain_columns, 'whole', 'new')}"
         chosen = f"select {names_in_sql(self._filled_columns)} from {of_grains}"
         self._slot.fill(duck.arrow(chosen))
         duck.view_arrow(name, self._query.result())
@@ -117,60 +117,37 @@ class RecomputedGrains:
         return "true" if nulls else window.between_sql(first, last)
 
 
-def same_grain(gold: Gold, left: str, right: str) -> str:
-    """Return the SQL condition that rows of two relations are of one grain; null is a key like any other."""
-    return same_sql(gold.grain_columns, left, right)
-
-
-def replaced_grains_sql(gold: Gold, columns: Sequence[str], batch: int) -> str:
-    """Return the query of `old` with the rows of the grains in `new` replaced by those of `fresh`.
-
-    A grain's new rows have the first batch of its old ones, and one revision more than any of them.
-    """
-    grain = ", ".join(sql_identifier(name) for name in gold.grain_columns)
-    before = f"select {grain}, min(_first_batch) as _first, max(_revision) as _revisions from old group by {grain}"
-    named = ", ".join(f"fresh.{sql_identifier(name)}" for name in columns)
-    history = (
-        f"coalesce(_first, {batch}) as _first_batch, {batch}::bigint as _last_batch,"
-        " coalesce(_revisions, 0) + 1 as _revision"
-    )
-    kept = f"select * from old anti join new on {same_grain(gold, 'old', 'new')}"
-    joined = f"fresh left join ({before}) as before on {same_grain(gold, 'fresh', 'before')}"
-    return f"{kept} union all by name select {named}, {history} from {joined}"
-
-
 @dataclass(frozen=True)
 class EmbeddedPlan:
     """The columns of a run's rows with the values of a gold table's expressions; "" for those that need none.
 
     `where`: whether a row counts. `partition`: the table's partition, which the grain determines; "" for the month of
-    the window. `values` and `orders`: by measure, or by column of a latest table, its value and its `by`. `query`:
-    that of a query table.
+    the window. `values` and `orders`: by measure, or by column of a latest table, its value and its `by`.
     """
 
     where: str
     partition: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[str, str] = field(default_factory=dict)
-    query: RecomputedGrains | None = None
 
 
-def embedded_plan(
-    spark: SparkSession, gold: Gold, spec: TableSpec, silver: TableSpec, inputs: GoldInputs, scratch: ScratchFolder
-) -> EmbeddedPlan | None:
-    """Return how DuckDB merges a table, and register what it needs in `inputs`; None when Spark must merge it.
+def embedded_merge(
+    target: GoldTable, silver: TableSpec, inputs: GoldInputs, scratch: ScratchFolder
+) -> EmbeddedMerge | None:
+    """Return how DuckDB merges runs into a table, and register what it needs in `inputs`; None when Spark must.
 
     `scratch` is for the input and the result of a query.
     """
+    gold, spec, spark = target.gold, target.table.spec, target.spark
     comparable = all(isinstance(spec.schema[name].dataType, COMPARED) for name in gold.grain_columns)
     if gold.refresh != EVERY_RUN or not comparable:
         return None
     if gold.recomputes:
-        where = _counted(gold, inputs)
-        return EmbeddedPlan(where, query=RecomputedGrains(spark, gold, spec, silver, scratch))
+        query = RecomputedGrains(spark, gold, spec, silver, scratch)
+        return QueryMerge(target, EmbeddedPlan(_counted(gold, inputs)), query)
     if gold.session is not None or not _is_embedded(spark, gold, spec, silver):
         return None
-    return _registered(gold, inputs)
+    return (LatestMerge if gold.order_by else AdditiveMerge)(target, _registered(gold, inputs))
 
 
 def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, silver: TableSpec) -> bool:
@@ -227,88 +204,106 @@ HISTORY = (
 )
 
 
+BATCH = "$batch$"
+"""In the text of a query, the number of the batch that it merges."""
+
+
 @dataclass(frozen=True)
 class EmbeddedMerge(ABC):
-    """The merge of one run into one table, in one DuckDB session."""
+    """How DuckDB merges a run into one table: its queries are the same for every run."""
 
-    duck: DuckSession
     target: GoldTable
     plan: EmbeddedPlan
-    silver: Table
-    batch: int
+    states: ClassVar[Sequence[str]] = ()
+    """Further columns of the merged rows, for `_with_states`."""
 
     @staticmethod
     def session(rows: int) -> AbstractContextManager[DuckSession]:
         """Open a session for the merge of so many rows."""
         return session_for(rows)
 
-    def begin(self, rows: pa.Table) -> Grains:
+    def begin(self, duck: DuckSession, rows: pa.Table) -> Grains:
         """Compute the partial result of a run's rows; return its grains."""
-        self.duck.view_arrow("run_rows", rows)
-        where = f" where {sql_identifier(self.plan.where)}" if self.plan.where else ""
-        counted = windowed_sql(self.gold.window, f"(select * from run_rows{where})")
-        self.duck.create_table("new", self._new(counted))
-        return self._grains()
+        duck.view_arrow("run_rows", rows)
+        duck.create_table("new", self._new_sql)
+        count, nulls, low, high = duck.rows(self._grains_sql)[0]
+        spans = None if nulls else [(low, high)] if count else []
 
-    def sources(self, grains: Grains) -> list[DataFile]:
+        def exact() -> set[Grain] | None:
+            return None if count > MOST_GRAINS else set(duck.rows(f"select distinct {self.grain} from new"))
+
+        return Grains(self.grain_columns[0], spans, exact)
+
+    def sources(self, silver: Table, grains: Grains) -> list[DataFile]:
         """Return silver's files of which the merge reads rows of these grains."""
         return []
 
-    def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
+    def finish(
+        self, duck: DuckSession, old: Sequence[DataFile], silver: Table, sources: Sequence[DataFile], batch: int
+    ) -> pa.Table:
         """Return the rows of `old` merged with the run's, partition included, sorted by partition and grain."""
-        self._view_old(old)
-        schema = to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
-        return self._typed(self._merged(sources), schema, []).cast(schema)
+        self._view_old(duck, old)
+        return self._with_states(duck.arrow(self._finish_sql.replace(BATCH, str(batch)))).cast(self.schema)
 
     @property
     def gold(self) -> Gold:
-        """The table's declaration."""
         return self.target.gold
+
+    @cached_property
+    def grain_columns(self) -> Sequence[str]:
+        """The columns that name a grain."""
+        return self.gold.grain_columns
+
+    @cached_property
+    def grain(self) -> str:
+        """The columns that name a grain, in SQL."""
+        return names_in_sql(self.grain_columns)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The table's columns, partition included."""
+        return to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
+
+    @cached_property
+    def _new_sql(self) -> str:
+        where = f" where {sql_identifier(self.plan.where)}" if self.plan.where else ""
+        return self._new(windowed_sql(self.gold.window, f"(select * from run_rows{where})"))
+
+    @cached_property
+    def _grains_sql(self) -> str:
+        column = sql_identifier(self.grain_columns[0])
+        return f"select count(*), count(*) - count({column}), min({column}), max({column}) from new"
+
+    @cached_property
+    def _finish_sql(self) -> str:
+        """The merged rows in the table's types, sorted; an error when a value does not fit."""
+        types = _sql_types(self.schema)
+        typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in types]
+        order = [self.target.table.spec.partition, *self.grain_columns]
+        sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
+        return f"select {_list([*typed, *self.states])} from ({self._merged()}) order by {sorted_by}"
+
+    def _with_states(self, rows: pa.Table) -> pa.Table:
+        """Return merged rows with the states that DuckDB does not compute."""
+        return rows
 
     @abstractmethod
     def _new(self, counted: str) -> str:
         """Return the query of the table `new` over the rows that count."""
 
     @abstractmethod
-    def _merged(self, sources: Sequence[DataFile]) -> str:
+    def _merged(self) -> str:
         """Return the query of the rows that replace those of `old`."""
 
-    def _grains(self) -> Grains:
-        column, *_ = names = self.gold.grain_columns
-        count, nulls, low, high = self.duck.rows(
-            f'select count(*), count(*) - count("{column}"), min("{column}"), max("{column}") from new'
-        )[0]
-        spans = None if nulls else [(low, high)] if count else []
-
-        def exact() -> set[Grain] | None:
-            if count > MOST_GRAINS:
-                return None
-            return set(self.duck.rows(f"select distinct {names_in_sql(names)} from new"))
-
-        return Grains(column, spans, exact)
-
-    def _typed(self, sql: str, schema: pa.Schema, others: Sequence[str]) -> pa.Table:
-        """Return the rows of a query in the table's types, sorted; an error when a value does not fit."""
-        types = _sql_types(schema)
-        typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in schema.names]
-        order = [self.target.table.spec.partition, *self.gold.grain_columns]
-        sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
-        return self.duck.arrow(f"select {_list([*typed, *others])} from ({sql}) order by {sorted_by}")
-
-    def _view_old(self, old: Sequence[DataFile]) -> None:
+    def _view_old(self, duck: DuckSession, old: Sequence[DataFile]) -> None:
         """Create a view of the old rows with their partition."""
-        spec = self.target.table.spec
-        parts = {file.partition_text for file in old}
-        selected = []
-        for number, part in enumerate(sorted(parts)):
-            files = [file for file in old if file.partition_text == part]
-            self.duck.view_table(f"old_{number}", self.target.table, files)
+        table = self.target.table
+        parts, selected = sorted({file.partition_text for file in old}) or [HIVE_NULL], []
+        for number, part in enumerate(parts):
+            duck.view_table(f"old_{number}", table, [file for file in old if file.partition_text == part])
             named = "null::varchar" if part == HIVE_NULL else sql_literal(part)
-            selected.append(f'select *, {named} as "{spec.partition}" from old_{number}')
-        if not selected:
-            self.duck.view_table("old_0", self.target.table, [])
-            selected = [f'select *, null::varchar as "{spec.partition}" from old_0']
-        self.duck.view_query("old", " union all ".join(selected))
+            selected.append(f'select *, {named} as "{table.spec.partition}" from old_{number}')
+        duck.view_query("old", " union all ".join(selected))
 
     def _partition(self, aggregate: str = "{}") -> str:
         """Return SQL for the partition of rows of silver, or of a group of them."""
@@ -319,9 +314,9 @@ class EmbeddedMerge(ABC):
         month = f"strftime({sql_identifier(self.gold.window.name)}, '%Y-%m')"
         return f'{aggregate.format(month)} as "{name}"'
 
-    def _provenance(self, revision: int) -> str:
-        number = f"{self.batch}::bigint"
-        return f"*, {number} as _first_batch, {number} as _last_batch, {revision}::bigint as _revision"
+
+NEW = f"*, {BATCH}::bigint as _first_batch, {BATCH}::bigint as _last_batch, {{}}::bigint as _revision"
+"""The columns of a new row, of a revision."""
 
 
 class AdditiveMerge(EmbeddedMerge):
@@ -331,30 +326,26 @@ class AdditiveMerge(EmbeddedMerge):
     def _measures(self) -> list[GoldMeasure]:
         return gold_measures(self.gold.measures)
 
-    def finish(self, old: Sequence[DataFile], sources: Sequence[DataFile]) -> pa.Table:
-        """Return the merged rows; distinct counts are merged in this process."""
-        sketched = [each for each in self._measures if each.new_values]
-        if not sketched:
-            return super().finish(old, sources)
-        self._view_old(old)
-        schema = to_arrow_schema(self.target.table.spec.schema, timezone="UTC")
-        merged = self._typed(self._merged(sources), schema, [each.new_values for each in sketched])
-        for measure in sketched:
-            merged = _with_sketches(merged, measure.name, measure.kept[0], measure.new_values)
-        return merged.select(schema.names).cast(schema)
+    @property
+    def states(self) -> Sequence[str]:  # type: ignore[override]
+        return [each.new_values for each in self._measures if each.new_values]
+
+    def _with_states(self, rows: pa.Table) -> pa.Table:
+        """Return the rows with distinct counts, which are merged in this process."""
+        for measure in (each for each in self._measures if each.new_values):
+            rows = _with_sketches(rows, measure.name, measure.kept[0], measure.new_values)
+        return rows.select(self.schema.names)
 
     def _new(self, counted: str) -> str:
         values, orders = self.plan.values, self.plan.orders
         states = [part for each in self._measures for part in each.new_sql(values[each.name], orders[each.name])]
-        grain = names_in_sql(self.gold.grain_columns)
-        selected = _list([grain, *states, self._partition("any_value({})")])
-        return f"select {selected} from ({counted}) group by {grain}"
+        selected = _list([self.grain, *states, self._partition("any_value({})")])
+        return f"select {selected} from ({counted}) group by {self.grain}"
 
-    def _merged(self, sources: Sequence[DataFile]) -> str:
-        gold = self.gold
-        grain, month = names_in_sql(gold.grain_columns), sql_identifier(self.target.table.spec.partition)
+    def _merged(self) -> str:
+        grain, month = self.grain, sql_identifier(self.target.table.spec.partition)
         old = _list([grain, *(name for each in self._measures for name in each.state_columns), *PROVENANCE, month])
-        same, new = same_grain(gold, "old", "new"), self._provenance(1)
+        same, new = same_sql(self.grain_columns, "old", "new"), NEW.format(1)
         both = f"select {old} from old semi join new on {same} union all by name select {new} from new"
         states = [part for each in self._measures for part in each.merged_sql()]
         merged = _list([grain, *states, *HISTORY, f"any_value({month}) as {month}"])
@@ -376,10 +367,10 @@ class LatestMerge(EmbeddedMerge):
         keys = [sql_identifier(key) for key in gold.keys]
         return f"select {_list([*keys, *values, *kept, self._partition()])} from ({counted})"
 
-    def _merged(self, sources: Sequence[DataFile]) -> str:
+    def _merged(self) -> str:
         """Return the query of the newest row per key; each row of silver is of revision 0, as Spark has it."""
         gold = self.gold
-        of_key, new = same_grain(gold, "old", "new"), self._provenance(0)
+        of_key, new = same_sql(self.grain_columns, "old", "new"), NEW.format(0)
         both = f"select * from old semi join new on {of_key} union all by name select {new} from new"
         chosen = (
             "* exclude (_first_batch, _last_batch, _revision)",
@@ -394,36 +385,47 @@ class LatestMerge(EmbeddedMerge):
         return f"{newest} union all by name select * from old anti join new on {of_key}"
 
 
+@dataclass(frozen=True)
 class QueryMerge(EmbeddedMerge):
     """Grains recomputed by Spark from silver's rows, however few are new."""
+
+    query: RecomputedGrains
 
     @staticmethod
     def session(rows: int) -> AbstractContextManager[DuckSession]:
         """Open a session for all rows of the grains."""
         return duckdb_session()
 
-    def sources(self, grains: Grains) -> list[DataFile]:
+    def sources(self, silver: Table, grains: Grains) -> list[DataFile]:
         """Return silver's files that may have rows of the grains."""
-        return silver_within(self.gold, self.silver, grains.spans)
+        return silver_within(self.gold, silver, grains.spans)
+
+    def finish(
+        self, duck: DuckSession, old: Sequence[DataFile], silver: Table, sources: Sequence[DataFile], batch: int
+    ) -> pa.Table:
+        self.query.view(duck, silver, sources, batch, "fresh")
+        return super().finish(duck, old, silver, sources, batch)
 
     def _new(self, counted: str) -> str:
-        return f"select distinct {names_in_sql(self.gold.grain_columns)} from ({counted})"
+        return f"select distinct {self.grain} from ({counted})"
 
-    def _merged(self, sources: Sequence[DataFile]) -> str:
-        query = self.plan.query
-        assert query is not None
-        query.view(self.duck, self.silver, sources, self.batch, "fresh")
-        return replaced_grains_sql(self.gold, query.schema.fieldNames(), self.batch)
+    def _merged(self) -> str:
+        """Return the query of `old` with the rows of the grains in `new` replaced by those of `fresh`.
+
+        A grain's new rows have the first batch of its old ones, and one revision more than any of them.
+        """
+        grain, columns = self.grain, self.grain_columns
+        before = f"select {grain}, min(_first_batch) as _first, max(_revision) as _revisions from old group by {grain}"
+        named = _list(f"fresh.{sql_identifier(name)}" for name in self.query.schema.fieldNames())
+        history = (
+            f"coalesce(_first, {BATCH}) as _first_batch, {BATCH}::bigint as _last_batch,"
+            " coalesce(_revisions, 0) + 1 as _revision"
+        )
+        kept = f"select * from old anti join new on {same_sql(columns, 'old', 'new')}"
+        joined = f"fresh left join ({before}) as before on {same_sql(columns, 'fresh', 'before')}"
+        return f"{kept} union all by name select {named}, {history} from {joined}"
 
 
-MERGES: dict[type[Gold], type[EmbeddedMerge]] = {
-    AdditiveGold: AdditiveMerge,
-    LatestGold: LatestMerge,
-    QueryGold: QueryMerge,
-}
-
-
-@cache
 def _sql_types(schema: pa.Schema) -> dict[str, str]:
     """Return the type of each column in DuckDB's SQL."""
     with session_for(0) as duck:
@@ -464,10 +466,10 @@ def merge(
     Raises NeedsSpark when its old rows are too many or too large, or a value does not fit its
     type: Spark fails on it as well, and names the cause.
     """
-    plan, fresh, batch = tables.plans[target.gold.name], rows.get(), transaction.version
+    planned, fresh, batch = tables.merges[target.gold.name], rows.get(), transaction.version
     folder = merge_folder(target, (transaction.app_id, batch), facts)
     try:
-        old, added, changed = _merged(tables, target, plan, fresh, folder, batch)
+        old, added, changed = _merged(planned, target, tables.silver, fresh, folder, batch)
     except (SlotFull, duckdb.OutOfMemoryException) as error:
         raise NeedsSpark("its rows are too many for memory") from error
     except (duckdb.DataError, pa.ArrowInvalid) as error:
@@ -476,19 +478,17 @@ def merge(
 
 
 def _merged(
-    tables: LocalTables, target: GoldTable, plan: EmbeddedPlan, fresh: pa.Table, folder: str, batch: int
+    planned: EmbeddedMerge, target: GoldTable, silver: Table, fresh: pa.Table, folder: str, batch: int
 ) -> tuple[list[DataFile], list[DataFile], int]:
     """Return the files replaced, those in their place, and how many rows changed."""
-    kind = MERGES[type(target.gold)]
-    with kind.session(len(fresh)) as duck:
-        running = kind(duck, target, plan, tables.silver, batch)
-        grains = running.begin(fresh)
+    with planned.session(len(fresh)) as duck:
+        grains = planned.begin(duck, fresh)
         if not grains.spans and grains.spans is not None:
             return [], [], 0
-        old, sources = touched_files(target, grains), running.sources(grains)
+        old, sources = touched_files(target, grains), planned.sources(silver, grains)
         if rows_of(old) + len(fresh) > MOST_ROWS or rows_of(sources) > MOST_SOURCE_ROWS:
             raise NeedsSpark("it has too many rows to merge at once")
-        merged = running.finish(old, sources)
+        merged = planned.finish(duck, old, silver, sources, batch)
     changed = int(pc.sum(pc.equal(merged["_last_batch"], batch)).as_py() or 0)
     return old, write_rows(target, merged, target.table.attempt_folder(folder), old, changed, batch), changed
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -290,7 +291,7 @@ def _written(
     reasons, dispositions = rejected_counts([rejected_rows])
     del rejected_rows
     silver = write_originals(tables.silver, accepted, duplicates, run.folder) if committed is None else committed
-    inputs = tables.inputs.names if validated.files.has_inputs else []
+    inputs = tables.input_names if validated.files.has_inputs else []
     rows = originals_in_memory(accepted, inputs, duplicates) if inputs else None
     tables.identities.note_written(silver, validated.rows.indexed_without(duplicates))
     validated.remove()
@@ -365,26 +366,26 @@ def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dic
 
 def rejected_rows_sql(dataset: Dataset) -> str:
     """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
-    identity = sql_literal(", ".join(dataset.pipeline.identity))
-    reason = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
-    invalid = _rejected_rows(dataset, "invalid", "invalid", "_reasons")
-    return f"{invalid} union all {_rejected_rows(dataset, 'duplicates', 'duplicate', reason)}"
+    return _rejected_rows_sql(tuple(dataset.pipeline.identity), dataset.contract.version)
 
 
-def _rejected_rows(dataset: Dataset, view: str, disposition: str, reasons: str) -> str:
-    version, month = sql_literal(dataset.contract.version), Month("_timestamp", is_arrival=True).in_duckdb
-    return REJECTED_ROWS.format(view=view, disposition=disposition, reasons=reasons, version=version, month=month)
+@cache
+def _rejected_rows_sql(identity: tuple[str, ...], version: str) -> str:
+    duplicate = f"[{{'rule': 'duplicate', 'column': {sql_literal(', '.join(identity))}, 'detail': _winner}}]"
+    month = Month("_timestamp", is_arrival=True).in_duckdb
+    rows = (("invalid", "invalid", "_reasons"), ("duplicates", "duplicate", duplicate))
+    return " union all ".join(REJECTED_ROWS.format(*each, sql_literal(version), month) for each in rows)
 
 
 REJECTED_ROWS = """
 select
     _topic, _partition, _offset, _batch_id,
-    '{disposition}' as disposition,
-    {reasons} as reasons,
-    {version} as contract_version,
+    '{1}' as disposition,
+    {2} as reasons,
+    {3} as contract_version,
     _timestamp as first_seen,
-    {month} as _month
-from {view}
+    {4} as _month
+from {0}
 """
 
 

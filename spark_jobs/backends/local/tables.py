@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 from include.ground.paths import identities_path
-from spark_jobs.backends.local.gold import EmbeddedPlan, embedded_plan
+from spark_jobs.backends.local.gold import EmbeddedMerge, embedded_merge
 from spark_jobs.backends.local.identities import IdentityLookup
 from spark_jobs.backends.local.prepared_query import PreparedSilver, ScratchFolder
 from spark_jobs.layers.gold_files import GoldTable
@@ -19,12 +19,17 @@ from spark_jobs.layers.silver_tables import SilverTables
 class LocalTables(SilverTables):
     """The tables of a release, with what finds and fills their rows in this process.
 
-    `inputs`: of gold's merges. `plans`: by name of a gold table, how DuckDB merges it; it has none that Spark merges.
+    `inputs`: of gold's merges. `merges`: by name of a gold table, how DuckDB merges it; it has none that Spark merges.
     """
 
     identities: IdentityLookup
     inputs: GoldInputs
-    plans: Mapping[str, EmbeddedPlan]
+    merges: Mapping[str, EmbeddedMerge]
+
+    @cached_property
+    def input_names(self) -> Sequence[str]:
+        """The columns that gold's merges read."""
+        return self.inputs.names
 
     @cached_property
     def prepared(self) -> PreparedSilver:
@@ -37,14 +42,14 @@ def local_tables(writer: SilverTables, gold: Sequence[GoldTable]) -> LocalTables
     dataset, silver, scratch = writer.dataset, writer.silver, ScratchFolder(writer.queries_folder)
     folder = identities_path(writer.decisions.settings, dataset.name, dataset.release)
     inputs = GoldInputs(tuple(silver.spec.data_schema.fieldNames()))
-    plans = {
-        target.gold.name: plan
+    merges = {
+        target.gold.name: merge
         for target in gold
-        if (plan := embedded_plan(target.spark, target.gold, target.table.spec, silver.spec, inputs, scratch))
+        if (merge := embedded_merge(target, silver.spec, inputs, scratch)) is not None
     }
     return LocalTables(
         **{each.name: getattr(writer, each.name) for each in fields(writer)},
         identities=IdentityLookup(dataset, silver, folder, owns=writer.is_owned),
         inputs=inputs,
-        plans=plans,
+        merges=merges,
     )
