@@ -48,8 +48,9 @@ BRINGING = dict.fromkeys(
 BRINGERS = {
     ("spark_jobs/backends/local/prepared_query.py", "toArrow"),
     ("spark_jobs/backends/spark/figures.py", "collect"),
-    # Arrow's, over rows that are in this process.
-    ("spark_jobs/backends/local/silver_rows.py", "take"),
+    # Arrow's and numpy's, over rows that are in this process.
+    ("spark_jobs/backends/local/arrow_files.py", "take"),
+    ("spark_jobs/backends/local/identities.py", "take"),
 }
 SQL_CAST = re.compile(
     r"(?<!try_)\bcast\s*\(|(?<![:'\"])::\s*\w|\b(?:to_timestamp|to_number|parse_json)\s*\(|\w\s*/\s*\w"

@@ -99,7 +99,7 @@ class IndexedSilver:
     def restart_table(self) -> None:
         """Read the table's log again; the lookup stays."""
         self.table = Table(self.spec)
-        self.lookup._silver = self.table
+        self.lookup._silver = self.lookup._index._silver = self.table
 
     def candidates(self, numbers: Iterable[int], lookup: IdentityLookup | None = None) -> list[str]:
         """Return the identities of the candidates of these."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.backends.local import identity_index
+from spark_jobs.backends.local.arrow_files import packed_places, unpacked_places
 from spark_jobs.backends.local.identity_index import (
     FACTOR,
     Identities,
@@ -18,8 +19,6 @@ from spark_jobs.backends.local.identity_index import (
     Segment,
     find_places,
     open_segment,
-    packed_places,
-    unpacked_places,
     with_identities,
 )
 

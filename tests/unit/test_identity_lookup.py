@@ -21,7 +21,7 @@ from include.ground.settings import Settings
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
 from spark_jobs.backends.local import identity_index
 from spark_jobs.backends.local.identities import IdentityLookup
-from spark_jobs.backends.local.identity_index import index_file
+from spark_jobs.backends.local.identity_index import IdentityIndex, index_file
 from spark_jobs.stream import active_releases
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.tables.delta_table import Table
@@ -42,7 +42,7 @@ def test_index_is_not_built_again_for_new_commits(silver: IndexedSilver, monkeyp
     silver.candidates([1])
     silver.restart()
     silver.take([60])
-    monkeypatch.setattr(IdentityLookup, "_build", lambda self: pytest.fail("rebuilt"))
+    monkeypatch.setattr(IdentityIndex, "build", lambda self: pytest.fail("rebuilt"))
     assert silver.candidates([1, 60]) == ["e1", "e60"]
 
 
@@ -152,7 +152,7 @@ def test_reader_without_an_index_writes_none(silver: IndexedSilver) -> None:
 
 
 def test_building_takes_some_files_at_a_time(silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.backends.local.identities.ROWS_AT_ONCE", 12)
+    monkeypatch.setattr("spark_jobs.backends.local.identity_index.ROWS_AT_ONCE", 12)
     monkeypatch.setattr(identity_index, "SMALLEST", 1)
     assert silver.candidates([3, 49]) == ["e3", "e49"]
     assert [segment.rows for segment in segments(silver)] == [10] * 5

@@ -16,8 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.backends.local import duckdb_session as partitioned_files
-from spark_jobs.backends.local.arrow_files import batches_in_files
-from spark_jobs.backends.local.identity_index import Words, packed_places
+from spark_jobs.backends.local.arrow_files import Words, batches_in_files, packed_places
 from spark_jobs.backends.local.runs import originals_in_memory, write_originals
 from spark_jobs.tables.data_files import HIVE_NULL, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import Table

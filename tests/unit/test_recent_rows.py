@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_jobs.backends.local.identity_index import Words
-from spark_jobs.backends.local.silver_rows import RecentRows
+from spark_jobs.backends.local.arrow_files import Words
+from spark_jobs.backends.local.identities import RecentRows
 
 
 def places(*numbers: int) -> Words:

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from spark_jobs.backends.local import silver_rows
-from spark_jobs.backends.local.identity_index import packed_places
-from spark_jobs.backends.local.silver_rows import rows_at
+from spark_jobs.backends.local import identities
+from spark_jobs.backends.local.arrow_files import packed_places
+from spark_jobs.backends.local.identities import rows_at
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table
 
@@ -64,7 +64,7 @@ def test_rows_of_several_partitions_and_files_are_found(table: Table) -> None:
 
 
 def test_rows_of_a_group_of_very_many_partitions_are_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silver_rows, "MOST_PARTITIONS", 2)
+    monkeypatch.setattr(identities, "MOST_PARTITIONS", 2)
     file = written(table, "a", [(0, 10), (1, 500), (2, 90)], 4)
     assert found(table, [file], [(1, 500), (2, 91)]) == [(1, 500)]
 

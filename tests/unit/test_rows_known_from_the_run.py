@@ -15,9 +15,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.ground.settings import Settings
 from spark_jobs.backends.local import identities
+from spark_jobs.backends.local.arrow_files import Words
 from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.local.identities import IdentityLookup, identify_rows
-from spark_jobs.backends.local.identity_index import FACTOR, Words, index_file
+from spark_jobs.backends.local.identity_index import FACTOR, IdentityIndex, index_file
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 
@@ -31,7 +32,7 @@ def test_index_gets_the_rows_that_were_looked_up_without_reading_their_file(
     silver: IndexedSilver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silver.run([60, 61])
-    monkeypatch.setattr(IdentityLookup, "_add", lambda *_: pytest.fail("read from the file"))
+    monkeypatch.setattr(IdentityIndex, "_add", lambda *_: pytest.fail("read from the file"))
     assert silver.candidates([1, 60, 61]) == ["e1", "e60", "e61"]
     silver.restart()
     assert silver.candidates([60]) == ["e60"]
@@ -68,9 +69,9 @@ def test_rows_written_last_are_still_in_memory_after_a_compaction(
 def test_segments_of_many_runs_are_merged(silver: IndexedSilver) -> None:
     for run in range(4 * FACTOR):
         silver.run([100 + run])
-        if silver.lookup._merges._running is not None:
-            silver.lookup._merges._running.whole.result(10)
-    assert len(silver.lookup._segments) < 2 * FACTOR
+        if silver.lookup._index._merges._running is not None:
+            silver.lookup._index._merges._running.whole.result(10)
+    assert len(silver.lookup._index._segments) < 2 * FACTOR
     silver.restart()
     assert silver.candidates([3, 100, 99 + 4 * FACTOR]) == sorted(["e3", "e100", f"e{99 + 4 * FACTOR}"])
 

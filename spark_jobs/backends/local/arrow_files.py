@@ -1,5 +1,7 @@
 """Rows in Arrow files: Spark's tasks or a Java class of ours write them, this process reads them in place.
 
+A *place* is Kafka's partition and offset of a record in 64 bits.
+
 Writing Parquet takes a task several times as long, and DuckDB would decode it again (layers/adr-0016). The
 tasks are threads of this process, which reads the files once, soon after, through the memory of the operating system.
 """
@@ -11,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from spark_jobs.contract.java_function import new_instance
@@ -103,3 +107,35 @@ def rows_in_files(files: Iterable[Path]) -> int:
 def rows_in_folder(folder: Path) -> int:
     """Return the row count of a stage, from the footers."""
     return rows_in_files(stage_files(folder))
+
+
+Words = NDArray[np.uint64]
+OFFSET_BITS = 48
+PARTITIONS = (1 << 64 - OFFSET_BITS) - 1
+NOWHERE = np.uint64(2**64 - 1)
+"""The place of a row whose partition or offset is null or beyond any of Kafka's: no record is there."""
+
+
+def packed_places(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> Words:
+    """Return the places of partitions below PARTITIONS and offsets of at most OFFSET_BITS bits."""
+    return (partitions.astype(np.uint64) << np.uint64(OFFSET_BITS)) | offsets.astype(np.uint64)
+
+
+def unpacked_places(places: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return partitions and offsets of places."""
+    offsets = places & np.uint64((1 << OFFSET_BITS) - 1)
+    return (places >> np.uint64(OFFSET_BITS)).astype(np.int64), offsets.astype(np.int64)
+
+
+def places_in(batch: pa.RecordBatch, names: Sequence[str]) -> Words:
+    """Return the places of rows; `names` are their columns of partition and offset."""
+    partitions, offsets = (pc.fill_null(batch[name], -1).to_numpy() for name in names)
+    is_somewhere = (partitions >= 0) & (partitions < PARTITIONS) & (offsets >= 0) & (offsets < 1 << OFFSET_BITS)
+    return np.where(is_somewhere, packed_places(partitions, offsets), NOWHERE)
+
+
+def are_in(values: Words, in_order: Words) -> NDArray[np.bool_]:
+    """Return which of the values are among those `in_order`."""
+    if not len(in_order):
+        return np.zeros(len(values), bool)
+    return np.asarray(in_order.take(np.searchsorted(in_order, values), mode="clip") == values)

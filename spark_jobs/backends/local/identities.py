@@ -1,5 +1,8 @@
 """Each identity once: which rows may share an identity, and which of them is the event (adr-0001).
 
+Rows of silver are found at places of Kafka records: in memory if this process wrote them last, else in row groups. Most
+duplicates follow their original within a run or two.
+
 The index finds rows of silver by the hash of the identity (adr-0006); rows that it lacks are found by the bounds of
 their files. Every row of silver with the identity of a given row, within the horizon, is among the candidates.
 After a crash the index is advanced from the version that it names, or rebuilt from silver's files.
@@ -8,46 +11,27 @@ After a crash the index is advanced from the version that it names, or rebuilt f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from hashlib import sha256
+from functools import lru_cache
 from pathlib import Path
-from urllib.parse import unquote
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.declare.dataset import Dataset
 from include.declare.event_times import after, before
 from include.declare.pipeline import Pipeline
-from include.ground.delta_log import Commit, commit_content, read_commit
-from include.ground.record_coordinates import COORDINATES, RANK
-from include.state.json_file import StateFileUnreadable
-from spark_jobs.backends.local.arrow_files import SUFFIX, arrow_bounds
+from include.ground.record_coordinates import COORDINATES, POSITION, RANK
+from spark_jobs.backends.local.arrow_files import SUFFIX, Words, are_in, arrow_bounds, packed_places, unpacked_places
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for
-from spark_jobs.backends.local.identity_index import (
-    Identities,
-    IndexDamaged,
-    IndexRecord,
-    Segment,
-    SegmentMerges,
-    Words,
-    are_in,
-    boot_id,
-    find_places,
-    index_file,
-    open_segment,
-    packed_places,
-    remove_other_segments,
-    with_identities,
-    with_segment,
-    without_expired,
-)
-from spark_jobs.backends.local.silver_rows import RecentRows, rows_at
-from spark_jobs.tables.data_files import Bounds, DataFile, bounds_of, chunks_by_rows
+from spark_jobs.backends.local.identity_index import Change, Identities, IdentityIndex, Written
+from spark_jobs.tables.data_files import Bounds, DataFile, bounds_of
 from spark_jobs.tables.delta_table import Table
 
 PLACE_SQL = "_partition::bigint as _place_partition, _offset as _place_offset"
@@ -111,21 +95,14 @@ def identify_rows(duck: DuckSession, dataset: Dataset, view: str, columns: Seque
     return IdentifiedRows(rows.select(columns).combine_chunks(), places, identities, order)
 
 
-ROWS_AT_ONCE = 2_000_000
-"""Rows of silver that are indexed at once when the index is built."""
-LONGEST_CATCH_UP = 1_000
-"""Commits; an index that is further behind is rebuilt."""
-
-
 class IdentityLookup:
     """Finds candidates in one release's silver; keeps its index advanced to the table's version if it `owns` both."""
 
     def __init__(self, dataset: Dataset, silver: Table, folder: Path, *, owns: bool) -> None:
-        self._dataset, self._silver, self._folder, self._owns = dataset, silver, folder, owns
-        self._hashing = f"duckdb {duckdb.__version__}: {identity_columns(dataset)}"
-        self._record: IndexRecord | None = None
-        self._segments: list[Segment] = []
-        self._merges = SegmentMerges(folder)
+        self._dataset, self._silver, self._owns = dataset, silver, owns
+        hashing = f"duckdb {duckdb.__version__}: {identity_columns(dataset)}"
+        self._index = IdentityIndex(silver, folder, hashing, self._of_files, owns=owns)
+        self._horizon_us = dataset.pipeline.horizon // timedelta(microseconds=1)
         self._written: tuple[frozenset[str], PlacedRows] | None = None
         """Paths of files that were just written, and their rows."""
         self._recent = RecentRows()
@@ -140,12 +117,16 @@ class IdentityLookup:
         share it with a candidate or with each other.
         """
         silver, columns = self._silver, columns_with_identity(self._dataset, RANK)
-        places, shared, unindexed = self._places((rows or self._identified(duck, name, given)).identities)
+        identities = (rows or self._identified(duck, name, given)).identities
+        found = self._index.find(identities, self._horizon_us, self._written_identities)
+        places, shared, unindexed, change = found
+        self._note_change(change)
         recent, others = self._recent.find(places)
-        indexed = [file for file in silver.files() if file.path not in unindexed]
-        newer = [file for file in silver.files() if file.path in unindexed]
-        found = rows_at(others, silver, indexed, columns)
-        duck.view_arrow(f"{name}_indexed", pa.concat_tables([found, *(each.cast(found.schema) for each in recent)]))
+        files = silver.files()
+        indexed = [file for file in files if file.path not in unindexed]
+        newer = [file for file in files if file.path in unindexed]
+        older = rows_at(others, silver, indexed, columns)
+        duck.view_arrow(f"{name}_indexed", pa.concat_tables([older, *(each.cast(older.schema) for each in recent)]))
         duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(newer, given, self._dataset.pipeline))
         names = ", ".join(f'"{column}"' for column in columns)
         duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
@@ -164,143 +145,36 @@ class IdentityLookup:
 
     def rebuild(self) -> int:
         """Build the index again from silver's files, as its owner; return the number of its entries."""
-        self._build()
-        return sum(segment.record.rows for segment in self._segments)
+        self._recent.clear()
+        return self._index.build()
 
     def drop_expired(self, ends: Mapping[int, int]) -> None:
-        """Drop segments mostly of records before these offsets by partition, which have expired, as the owner."""
-        self._advance()
-        assert self._record is not None
-        segments = without_expired(self._folder, self._segments, ends)
-        self._save(replace(self._record, segments=tuple(segment.record for segment in segments)), segments)
+        """Drop what the index has mostly of records before these offsets by partition, which have expired."""
+        self._note_change(self._index.advance(self._written_identities))
+        self._index.drop_expired(ends)
 
-    def _save(self, record: IndexRecord, segments: list[Segment]) -> None:
-        index_file(self._folder).write(record)
-        self._record, self._segments = record, segments
-        remove_other_segments(self._folder, {*self._merges.unfinished, *(segment.record.name for segment in segments)})
+    @property
+    def _written_identities(self) -> Written | None:
+        return (self._written[0], self._written[1].identities) if self._written is not None else None
 
-    def _places(self, identities: Identities) -> tuple[Words, Words, set[str]]:
-        """Return the candidates' places, the hashes that they share, and silver's files that the index lacks."""
-        unindexed = self._advance() if self._owns else self._open()
-        horizon = self._dataset.pipeline.horizon // timedelta(microseconds=1)
-        return *find_places(self._segments, identities, horizon), unindexed
+    def _note_change(self, change: Change) -> None:
+        """Keep the rows that were just written in memory, if nothing else changed.
 
-    def _advance(self) -> set[str]:
-        """Bring the index to silver's version; build it when it is missing, damaged or of another table."""
-        if not index_file(self._folder).path.exists():
-            self._record = None
-        try:
-            if self._record is None:
-                self._load()
-            assert self._record is not None
-            if self._record.version < self._silver.version:
-                self._catch_up(self._record.version)
-        except (IndexDamaged, FileNotFoundError):
-            self._build()
-        return set()
-
-    def _open(self) -> set[str]:
-        """Open the index as its owner left it; return the files of silver that were committed since."""
-        silver = self._silver
-        try:
-            self._load()
-            assert self._record is not None
-            return {path for path, _ in _added_paths(_commits_after(silver, self._record.version))}
-        except IndexDamaged:
-            self._record, self._segments = None, []
-            return {file.path for file in silver.files()}
-
-    def _load(self) -> None:
-        """Open the index. Raises IndexDamaged when there is none for this table, as it is."""
-        try:
-            record = index_file(self._folder).read()
-        except StateFileUnreadable as error:
-            raise IndexDamaged(str(error)) from error
-        if record is None or record.hashing != self._hashing:
-            raise IndexDamaged("there is no index, or one of other hashes")
-        if record.boot != boot_id():
-            raise IndexDamaged("the machine has restarted, and segments are not synced")
-        if record.version > self._silver.version if self._owns else record.built > self._silver.version:
-            raise IndexDamaged("the table is older than the index")
-        if self._silver.version - record.version > LONGEST_CATCH_UP or record.digest != self._digest(record.version):
-            raise IndexDamaged("the table has other commits")
-        self._segments = [open_segment(self._folder, segment) for segment in record.segments]
-        self._record = record
-
-    def _build(self) -> None:
-        """Build the index from silver's files, some of them at a time."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        index_file(self._folder).remove()
-        self._record, self._segments = None, []
-        self._recent.clear()
-        self._add(self._silver.files())
-
-    def _catch_up(self, version: int) -> None:
-        """Add the rows that silver's commits after a version added."""
-        commits = _commits_after(self._silver, version)
-        paths = [path for path, data_change in _added_paths(commits) if data_change]
-        known, self._written = self._written, None
-        has_removed_rows = any(map(_removes_rows, commits))
-        if has_removed_rows:
-            self._recent.clear()
-        if known is not None and known[0] == frozenset(paths):
-            written = known[1]
-            segments = with_segment(self._folder, self._merges.applied(self._segments), written.identities)
-            self._merges.begin(segments)
-            self._save_added(segments)
-            if not has_removed_rows:
-                self._recent.add(written.places, written.rows.select(columns_with_identity(self._dataset, RANK)))
+        A patch may have added a record that is in memory as a duplicate, with another identity.
+        """
+        if change == "nothing":
+            return
+        written, self._written = self._written, None
+        if change == "written" and written is not None:
+            rows = written[1].rows.select(columns_with_identity(self._dataset, RANK))
+            self._recent.add(written[1].places, rows)
         else:
-            # A patch may have added a record that is in memory as a duplicate, with another identity.
-            if paths:
-                self._recent.clear()
-            self._add(_files_at(self._silver, paths))
+            self._recent.clear()
 
-    def _add(self, files: Iterable[DataFile]) -> None:
-        segments = list(self._segments)
-        for some in chunks_by_rows(files, ROWS_AT_ONCE):
-            with duckdb_session() as duck:
-                duck.view_table("added", self._silver, some)
-                added = identify_rows(duck, self._dataset, "added").identities
-                segments = with_identities(self._folder, segments, added)
-        self._save_added(segments)
-
-    def _save_added(self, segments: list[Segment]) -> None:
-        """Save the segments as those of silver's version."""
-        version = self._silver.version
-        built = version if self._record is None else self._record.built
-        records = tuple(segment.record for segment in segments)
-        record = IndexRecord(self._hashing, built, version, self._digest(version), records, boot_id())
-        self._save(record, segments)
-
-    def _digest(self, version: int) -> str:
-        """Return a digest of a commit file: after a rollback, another commit may have the version."""
-        try:
-            return sha256(commit_content(self._silver.spec.path, version)).hexdigest()
-        except FileNotFoundError as error:
-            raise IndexDamaged(str(error)) from error
-
-
-def _commits_after(silver: Table, version: int) -> list[Commit]:
-    """Return silver's commits after a version."""
-    return [read_commit(silver.spec.path, each) for each in range(version + 1, silver.version + 1)]
-
-
-def _removes_rows(commit: Commit) -> bool:
-    """Return whether a commit removes rows; compaction only moves them."""
-    return commit.removed > 0 and (not commit.added or commit.added[0].data_change)
-
-
-def _added_paths(commits: Iterable[Commit]) -> Iterator[tuple[str, bool]]:
-    """Yield path and dataChange of the files that commits added."""
-    for commit in commits:
-        for file in commit.added:
-            yield unquote(file.path), file.data_change
-
-
-def _files_at(silver: Table, paths: Sequence[str]) -> list[DataFile]:
-    """Return files with their row counts. Raises FileNotFoundError when one was replaced and deleted."""
-    return [DataFile(path, "", pq.read_metadata(silver.spec.path / path).num_rows, 0) for path in paths]
+    def _of_files(self, files: Sequence[DataFile]) -> Identities:
+        with duckdb_session() as duck:
+            duck.view_table("added", self._silver, files)
+            return identify_rows(duck, self._dataset, "added").identities
 
 
 def _files_within_bounds(files: Sequence[DataFile], given: Sequence[Path], pipeline: Pipeline) -> list[DataFile]:
@@ -383,3 +257,172 @@ ranked as (
 )
 select * exclude (_fresh, _place) from ranked where _place > 1 and _fresh
 """
+
+
+GROUPS_AT_ONCE = 32
+MOST_PARTITIONS = 64
+"""Up to so many partitions of a row group have a span each; a group of more is one, as most of it is read anyway."""
+Offsets = Mapping[int, NDArray[np.int64]]
+"""Sorted offsets by Kafka partition."""
+Spans = NDArray[np.int64]
+"""First partition and offset, last partition and offset: a row of four for each file, row group or part of one."""
+ANYWHERE = (0, 0, 2**62, 2**62)
+
+
+def rows_at(places: Words, table: Table, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
+    """Return the rows of these files at the sorted places, with these columns."""
+    whole = to_arrow_schema(table.spec.data_schema, timezone="UTC")
+    schema = pa.schema([whole.field(name) for name in columns])
+    by_partition = _by_partition(places)
+    found = [schema.empty_table()]
+    for number in np.flatnonzero(_may_have(by_partition, _spans([(file.low, file.high) for file in files]))).tolist():
+        found.extend(_rows_of_file(table.spec.path / files[number].path, places, by_partition, schema))
+    return pa.concat_tables(found, promote_options="permissive")
+
+
+def _rows_of_file(path: Path, places: Words, by_partition: Offsets, schema: pa.Schema) -> Iterator[pa.Table]:
+    groups = _groups_with(path, by_partition)
+    if not groups:
+        return
+    with pq.ParquetFile(path, pre_buffer=False) as source:
+        for first in range(0, len(groups), GROUPS_AT_ONCE):
+            chosen = groups[first : first + GROUPS_AT_ONCE]
+            rows = source.read_row_groups(chosen, columns=schema.names, use_threads=False).select(schema.names)
+            if pa.string_view() in rows.schema.types:
+                # As delta-rs writes texts; Arrow cannot filter them.
+                rows = rows.cast(schema)
+            here = packed_places(*(rows[name].to_numpy() for name in POSITION))
+            yield rows.filter(pc.is_in(pa.array(here), pa.array(places)))
+
+
+def _groups_with(path: Path, by_partition: Offsets) -> list[int]:
+    """Return the row groups of a file that may have one of the offsets.
+
+    A group of several Kafka partitions counts by its span of each: one span over all has nearly every place, once the
+    offsets of partitions are far apart.
+    """
+    spans = _group_spans(path)
+    near = np.flatnonzero(_may_have(by_partition, spans)).tolist()
+    is_mixed = spans[:, 0] != spans[:, 2]
+    return [
+        group for group in near if not is_mixed[group] or _may_have(by_partition, _spans_in_group(path, group)).any()
+    ]
+
+
+@lru_cache(maxsize=1_000)
+def _group_spans(path: Path) -> Spans:
+    return _spans(bounds_of(path, POSITION))
+
+
+@lru_cache(maxsize=10_000)
+def _spans_in_group(path: Path, group: int) -> Spans:
+    """Return the spans of each Kafka partition in a row group, that of the group if it has very many."""
+    partition, offset = POSITION
+    with pq.ParquetFile(path, pre_buffer=False) as source:
+        rows = source.read_row_group(group, columns=list(POSITION), use_threads=False)
+    found = rows.group_by(partition).aggregate([(offset, "min"), (offset, "max")])
+    if found.num_rows > MOST_PARTITIONS:
+        return _group_spans(path)[group : group + 1]
+    columns = (found[name] for name in (partition, f"{offset}_min", partition, f"{offset}_max"))
+    return np.stack([column.to_numpy().astype(np.int64) for column in columns], axis=1)
+
+
+def _spans(bounds: Sequence[tuple[Bounds, Bounds]]) -> Spans:
+    """Return spans; one whose bounds are unknown has every place."""
+    found = [
+        tuple(int(str(side[name])) for side in (low, high) for name in POSITION)
+        if all(name in low for name in POSITION)
+        else ANYWHERE
+        for low, high in bounds
+    ]
+    return np.array(found, np.int64).reshape(-1, 4)
+
+
+def _by_partition(places: Words) -> Offsets:
+    partitions, offsets = unpacked_places(places)
+    return {int(partition): offsets[partitions == partition] for partition in np.unique(partitions)}
+
+
+def _may_have(by_partition: Offsets, spans: Spans) -> NDArray[np.bool_]:
+    """Return which of the spans may have one of the offsets."""
+    first, start, last, end = spans.T
+    found = np.zeros(len(spans), bool)
+    for partition, offsets in by_partition.items():
+        has_one = np.searchsorted(offsets, start) < np.searchsorted(offsets, end, side="right")
+        found |= (first <= partition) & (partition <= last) & has_one
+    return found
+
+
+RECENT_BYTES = 64_000_000
+"""Of all rows together, with their places; more than that at once leave none."""
+SHARE_OF_CHUNK = 8
+"""A chunk that has this share of the bytes is not merged any more: the oldest are forgotten by whole chunks."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Rows, their sorted places, and which row is at each of these."""
+
+    places: Words
+    rows: pa.Table
+    row_at: NDArray[np.int64]
+    size: int
+    """Bytes of the columns."""
+
+
+class RecentRows:
+    """The rows that were added last, as many as have `most_bytes` together, by place of their Kafka record.
+
+    Small chunks are merged, so that there are as many as the logarithm of the rows, however small runs are.
+    """
+
+    def __init__(self, most_bytes: int = RECENT_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._chunks: list[_Chunk] = []
+
+    def add(self, places: Words, rows: pa.Table) -> None:
+        """Add rows at these places; forget the oldest chunks that exceed the limit."""
+        if not len(places):
+            return
+        chunks = [*self._chunks, _chunk(places, rows)]
+        while len(chunks) > 1 and self._may_merge(*chunks[-2:]):
+            last = chunks.pop()
+            chunks[-1] = _merged(chunks[-1], last)
+        size = sum(chunk.size for chunk in chunks)
+        while size > self._most_bytes:
+            size -= chunks.pop(0).size
+        self._chunks = chunks
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._chunks = []
+
+    def find(self, places: Words) -> tuple[list[pa.Table], Words]:
+        """Return the rows at some of these places, and the places that have none here."""
+        found, missing = list[pa.Table](), places
+        for chunk in self._chunks:
+            at = np.searchsorted(chunk.places, missing)
+            is_here = chunk.places.take(at, mode="clip") == missing
+            if is_here.any():
+                found.append(chunk.rows.take(chunk.row_at[at[is_here]]))
+                missing = missing[~is_here]
+        return found, missing
+
+    def _may_merge(self, older: _Chunk, newer: _Chunk) -> bool:
+        return len(older.places) <= 2 * len(newer.places) and older.size <= self._most_bytes // SHARE_OF_CHUNK
+
+
+def _chunk(places: Words, rows: pa.Table) -> _Chunk:
+    return _sorted(places, rows, np.arange(len(places)))
+
+
+def _merged(older: _Chunk, newer: _Chunk) -> _Chunk:
+    places, rows = np.concatenate([older.places, newer.places]), pa.concat_tables([older.rows, newer.rows])
+    return _sorted(places, rows, np.concatenate([older.row_at, newer.row_at + older.rows.num_rows]))
+
+
+def _sorted(places: Words, rows: pa.Table, row_at: NDArray[np.int64]) -> _Chunk:
+    """Return a chunk of rows, which stay where they are: to gather texts takes longer than all the rest."""
+    # A stable sort takes places that ascend in a few long runs as they are, and merges them.
+    order, whole = np.argsort(places, kind="stable"), rows.combine_chunks()
+    return _Chunk(places[order], whole, row_at[order], int(places.nbytes + whole.nbytes + order.nbytes))

@@ -1,6 +1,6 @@
 """Index of identities: where silver has rows with a given hash. Derived from silver; no verdict depends on it.
 
-A *place* is Kafka's partition and offset of a record in 64 bits. A *segment* is a set of (hash of the identity, place)
+A *segment* is a set of (hash of the identity, place)
 in two files, sorted by hash. Each addition is a segment; `FACTOR` segments of similar size are merged into one, as in
 an LSM tree, so an index of n entries has O(log n + n / LARGEST) segments. Look-ups are binary searches in memory-mapped
 files: memory is page cache. A place that silver has no longer costs one comparison. Segments of mostly expired records
@@ -9,52 +9,26 @@ are dropped. After a crash `index.json` names complete segments or is absent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import pairwise
 from math import isqrt
 from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
 from uuid import uuid4
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from include.state.json_file import JsonFile
-
-Words = NDArray[np.uint64]
-OFFSET_BITS = 48
-PARTITIONS = (1 << 64 - OFFSET_BITS) - 1
-NOWHERE = np.uint64(2**64 - 1)
-"""The place of a row whose partition or offset is null or beyond any of Kafka's: no record is there."""
-
-
-def packed_places(partitions: NDArray[np.int64], offsets: NDArray[np.int64]) -> Words:
-    """Return the places of partitions below PARTITIONS and offsets of at most OFFSET_BITS bits."""
-    return (partitions.astype(np.uint64) << np.uint64(OFFSET_BITS)) | offsets.astype(np.uint64)
-
-
-def unpacked_places(places: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return partitions and offsets of places."""
-    offsets = places & np.uint64((1 << OFFSET_BITS) - 1)
-    return (places >> np.uint64(OFFSET_BITS)).astype(np.int64), offsets.astype(np.int64)
-
-
-def places_in(batch: pa.RecordBatch, names: Sequence[str]) -> Words:
-    """Return the places of rows; `names` are their columns of partition and offset."""
-    partitions, offsets = (pc.fill_null(batch[name], -1).to_numpy() for name in names)
-    is_somewhere = (partitions >= 0) & (partitions < PARTITIONS) & (offsets >= 0) & (offsets < 1 << OFFSET_BITS)
-    return np.where(is_somewhere, packed_places(partitions, offsets), NOWHERE)
-
-
-def are_in(values: Words, in_order: Words) -> NDArray[np.bool_]:
-    """Return which of the values are among those `in_order`."""
-    if not len(in_order):
-        return np.zeros(len(values), bool)
-    return np.asarray(in_order.take(np.searchsorted(in_order, values), mode="clip") == values)
-
+from include.ground.delta_log import Commit, commit_content, read_commit
+from include.state.json_file import JsonFile, StateFileUnreadable
+from spark_jobs.backends.local.arrow_files import Words, are_in, packed_places
+from spark_jobs.tables.data_files import DataFile, chunks_by_rows
+from spark_jobs.tables.delta_table import Table
 
 FACTOR = 8
 SMALLEST = 4096
@@ -372,3 +346,153 @@ class SegmentMerges:
         if not all(part.record.name in names for part in done.parts):
             return list(segments)
         return with_merged(segments, done.parts, done.whole.result())
+
+
+LONGEST_CATCH_UP = 1_000
+"""Commits; an index that is further behind is rebuilt."""
+ROWS_AT_ONCE = 2_000_000
+"""Rows of silver that are indexed at once when the index is built."""
+
+
+Change = Literal["nothing", "written", "other"]
+"""What silver's commits since the last look-up did: added the rows that were just written, or anything else."""
+Found = tuple[Words, Words, Set[str], Change]
+Identify = Callable[[Sequence[DataFile]], Identities]
+Written = tuple[frozenset[str], Identities]
+"""Paths of files that were just written, and the identities of their rows."""
+
+
+class IdentityIndex:
+    """The index of one release's silver: at the table's version if this process `owns` both, else as its owner left it.
+
+    `identify` returns the identities of the rows of files; `hashing` says how it hashes them.
+    """
+
+    def __init__(
+        self,
+        silver: Table,
+        folder: Path,
+        hashing: str,
+        identify: Callable[[Sequence[DataFile]], Identities],
+        *,
+        owns: bool,
+    ) -> None:
+        self._silver, self._folder, self._hashing, self._identify, self._owns = silver, folder, hashing, identify, owns
+        self._record: IndexRecord | None = None
+        self._segments: list[Segment] = []
+        self._merges = SegmentMerges(folder)
+
+    def find(self, given: Identities, horizon_us: int, written: Written | None) -> Found:
+        """Return the sorted places where silver may have rows with these identities, the hashes that they share,
+        silver's files that the index lacks, and what has changed.
+        """
+        change, unindexed = (self.advance(written), set[str]()) if self._owns else ("nothing", self._open())
+        return *find_places(self._segments, given, horizon_us), unindexed, change
+
+    def advance(self, written: Written | None = None) -> Change:
+        """Bring the index to silver's version; build it when it is missing, damaged or of another table."""
+        if not index_file(self._folder).path.exists():
+            self._record = None
+        try:
+            if self._record is None:
+                self._load()
+            assert self._record is not None
+            is_behind = self._record.version < self._silver.version
+            return self._catch_up(self._record.version, written) if is_behind else "nothing"
+        except (IndexDamaged, FileNotFoundError):
+            self.build()
+            return "other"
+
+    def build(self) -> int:
+        """Build the index from silver's files, some of them at a time; return the number of its entries."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        index_file(self._folder).remove()
+        self._record, self._segments = None, []
+        self._add(self._silver.files())
+        return sum(segment.record.rows for segment in self._segments)
+
+    def drop_expired(self, ends: Mapping[int, int]) -> None:
+        """Drop segments mostly of records before these offsets by partition; the index is at silver's version."""
+        assert self._record is not None
+        segments = without_expired(self._folder, self._segments, ends)
+        self._save(replace(self._record, segments=tuple(segment.record for segment in segments)), segments)
+
+    def _catch_up(self, version: int, written: Written | None) -> Change:
+        """Add the rows that silver's commits after a version added."""
+        commits = [read_commit(self._silver.spec.path, each) for each in range(version + 1, self._silver.version + 1)]
+        paths = [path for path, data_change in _added_paths(commits) if data_change]
+        removes_rows = any(map(_removes_rows, commits))
+        if written is not None and written[0] == frozenset(paths):
+            segments = with_segment(self._folder, self._merges.applied(self._segments), written[1])
+            self._merges.begin(segments)
+            self._save_added(segments)
+            return "other" if removes_rows else "written"
+        self._add([DataFile(each, "", pq.read_metadata(self._silver.spec.path / each).num_rows, 0) for each in paths])
+        return "other" if removes_rows or paths else "nothing"
+
+    def _open(self) -> set[str]:
+        """Open the index as its owner left it; return the files of silver that were committed since."""
+        silver = self._silver
+        try:
+            self._load()
+            assert self._record is not None
+            since = range(self._record.version + 1, silver.version + 1)
+            return {path for path, _ in _added_paths(read_commit(silver.spec.path, each) for each in since)}
+        except IndexDamaged:
+            self._record, self._segments = None, []
+            return {file.path for file in silver.files()}
+
+    def _load(self) -> None:
+        """Open the index. Raises IndexDamaged when there is none for this table, as it is."""
+        try:
+            record = index_file(self._folder).read()
+        except StateFileUnreadable as error:
+            raise IndexDamaged(str(error)) from error
+        if record is None or record.hashing != self._hashing:
+            raise IndexDamaged("there is no index, or one of other hashes")
+        if record.boot != boot_id():
+            raise IndexDamaged("the machine has restarted, and segments are not synced")
+        if record.version > self._silver.version if self._owns else record.built > self._silver.version:
+            raise IndexDamaged("the table is older than the index")
+        if self._silver.version - record.version > LONGEST_CATCH_UP or record.digest != self._digest(record.version):
+            raise IndexDamaged("the table has other commits")
+        self._segments = [open_segment(self._folder, segment) for segment in record.segments]
+        self._record = record
+
+    def _add(self, files: Iterable[DataFile]) -> None:
+        segments = list(self._segments)
+        for some in chunks_by_rows(files, ROWS_AT_ONCE):
+            segments = with_identities(self._folder, segments, self._identify(some))
+        self._save_added(segments)
+
+    def _save_added(self, segments: list[Segment]) -> None:
+        """Save the segments as those of silver's version."""
+        version = self._silver.version
+        built = version if self._record is None else self._record.built
+        records = tuple(segment.record for segment in segments)
+        record = IndexRecord(self._hashing, built, version, self._digest(version), records, boot_id())
+        self._save(record, segments)
+
+    def _save(self, record: IndexRecord, segments: list[Segment]) -> None:
+        index_file(self._folder).write(record)
+        self._record, self._segments = record, segments
+        remove_other_segments(self._folder, {*self._merges.unfinished, *(segment.record.name for segment in segments)})
+
+    def _digest(self, version: int) -> str:
+        """Return a digest of a commit file: after a rollback, another commit may have the version."""
+        try:
+            return sha256(commit_content(self._silver.spec.path, version)).hexdigest()
+        except FileNotFoundError as error:
+            raise IndexDamaged(str(error)) from error
+
+
+def _removes_rows(commit: Commit) -> bool:
+    """Return whether a commit removes rows; compaction only moves them."""
+    return commit.removed > 0 and (not commit.added or commit.added[0].data_change)
+
+
+def _added_paths(commits: Iterable[Commit]) -> Iterator[tuple[str, bool]]:
+    """Yield path and dataChange of the files that commits added."""
+    for commit in commits:
+        for file in commit.added:
+            yield unquote(file.path), file.data_change

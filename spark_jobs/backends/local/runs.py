@@ -37,10 +37,17 @@ from spark_jobs.backends.backend import (
     ValidatedFiles,
     run_records,
 )
-from spark_jobs.backends.local.arrow_files import batches_in_files, no_rows_of_file, rows_in_files
+from spark_jobs.backends.local.arrow_files import (
+    Words,
+    are_in,
+    batches_in_files,
+    no_rows_of_file,
+    packed_places,
+    places_in,
+    rows_in_files,
+)
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for, write_partitioned
 from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, identify_files, rank_copies
-from spark_jobs.backends.local.identity_index import Words, are_in, packed_places, places_in
 from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.backends.local.validation import validate_files
 from spark_jobs.layers.gold_layer import SilverPart

@@ -26,9 +26,17 @@ from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_literal
 from include.read.rejected_records import DecidedRecord, Position
 from spark_jobs.backends.backend import ValidatedFiles
-from spark_jobs.backends.local.arrow_files import batches_in_files, rows_in_files, rows_in_folder, stage_files
+from spark_jobs.backends.local.arrow_files import (
+    Words,
+    are_in,
+    batches_in_files,
+    places_in,
+    rows_in_files,
+    rows_in_folder,
+    stage_files,
+    unpacked_places,
+)
 from spark_jobs.backends.local.duckdb_session import duckdb_session
-from spark_jobs.backends.local.identity_index import Words, are_in, places_in, unpacked_places
 from spark_jobs.backends.local.prepared_query import (
     SLOT_BYTES,
     Begun,
