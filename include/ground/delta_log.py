@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from include.ground.app_ids import OWNER_APP_ID
+from include.ground.app_ids import OWNER_APP_ID, is_refresh
 from include.ground.commit_history import historic_commit, historic_commits, history_end
 from include.ground.errors import Terminal
 
@@ -76,6 +76,23 @@ class Commit:
     removed: int
     owner: int | None = None
     transactions: Mapping[str, int] | None = None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The metadata; empty when it has none."""
+        return self.metadata or {}
+
+
+class CommitMissing(Terminal):
+    """The log has no commit of a batch, although the table's transaction version includes it."""
+
+    def __init__(self, table: Path, batch: int) -> None:
+        super().__init__(
+            f"{table}: the log has no commit of batch {batch}, although the table includes it; nothing was written",
+            "headrace audit",
+        )
+        self.table = table
+        self.batch = batch
 
 
 def commit_name(version: int) -> str:
@@ -221,6 +238,64 @@ def commits_following(table: Path, after: int) -> Iterator[Commit]:
     while has_commit(table, version):
         yield read_commit(table, version)
         version += 1
+
+
+def transaction_commit(table: Path, app_id: str, number: int, known: int | None = None) -> Commit:
+    """Return the commit of a transaction; `known`: its version, or a later one. Raises CommitMissing."""
+    for commit in commits_descending(table, known):
+        if (commit.app_id, commit.app_version) == (app_id, number):
+            return commit
+    raise CommitMissing(table, number)
+
+
+def batch_commit(table: Path, batch: int) -> Commit:
+    """Return the commit of bronze, or of silver's run, that has a batch. Raises CommitMissing.
+
+    Batches ascend with versions: reads O(log n) files, n = batches after this one.
+    """
+    high, step = latest_version(table), 1
+    low = high
+    while low > 0 and _batch_at(table, low)[0] > batch:
+        high, low, step = low, max(0, low - step), step * 2
+    while low <= high:
+        middle = (low + high) // 2
+        found, commit = _batch_at(table, middle)
+        if commit is not None and commit.facts["batches"][0] <= batch <= found:
+            return commit
+        if commit is None or found < batch:
+            low = middle + 1
+        else:
+            high = commit.version - 1
+    raise CommitMissing(table, batch)
+
+
+def last_run(table: Path, version: int) -> tuple[int, int]:
+    """Return first and last batch of the last run committed in versions up to `version`; (-1, -1) for none."""
+    _, commit = _batch_at(table, version)
+    first, last = (-1, -1) if commit is None else commit.facts["batches"]
+    return first, last
+
+
+def _batch_at(table: Path, version: int) -> tuple[int, Commit | None]:
+    """Return the last batch committed in versions up to `version`, with its commit; -1 for none."""
+    for commit in commits_descending(table, version):
+        batches = commit.facts.get("batches")
+        if batches and "plan" not in commit.facts:
+            return batches[1], commit
+    return -1, None
+
+
+def latest_patch(table: Path, own: Commit) -> Commit:
+    """Return the last patch, refresh or expiry between a batch's commit `own` and the next batch's; `own` if there is
+    none."""
+    newest = own
+    for commit in commits_following(table, own.version):
+        is_between = not {"plan", "expired"}.isdisjoint(commit.facts)
+        if is_between or is_refresh(commit.app_id):
+            newest = commit
+        elif commit.app_id is not None:
+            break
+    return newest
 
 
 def read_commit(table: Path, version: int) -> Commit:

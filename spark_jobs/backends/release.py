@@ -34,7 +34,7 @@ from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.run_inputs import ReferenceVersions
 from spark_jobs.layers.silver_code import code_refused, load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, OpenTable, SilverTables, open_silver_tables, silver_of_nothing
-from spark_jobs.tables.batches import batch_rows, commit_of, first_batch, metadata_of
+from spark_jobs.tables.data_files import batch_rows
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.spark_files import no_rows
 
@@ -307,14 +307,14 @@ def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[
     rows: Counter[int] = Counter()
     unsettled: dict[int, int] = {}
     settled = 0
-    for file in sorted(bronze.batch_files(first, last), key=first_batch):
+    for file in sorted(bronze.batch_files(first, last), key=lambda file: file.first_batch):
         # No later file has rows of a batch before this file's first.
-        for batch in [batch for batch in unsettled if batch < first_batch(file)]:
+        for batch in [batch for batch in unsettled if batch < file.first_batch]:
             settled += unsettled.pop(batch)
         if settled > most_rows:
             break
         weight = max(1, (file.size - FOOTER_BYTES) // (file.rows * ROW_BYTES)) if file.rows else 1
-        found = {batch: weight * count for batch, count in batch_rows(bronze, [file], first, last).items()}
+        found = {batch: weight * count for batch, count in batch_rows(bronze.spec.path, [file], first, last).items()}
         rows.update(found)
         for batch, count in found.items():
             unsettled[batch] = unsettled.get(batch, 0) + count
@@ -325,7 +325,7 @@ def last_epoch(release: Release) -> int:
     """Return the epoch of the release's last commit to silver, 0 for none."""
     silver, app_id = release.writer.silver, release.writer.app_id("silver")
     batch = silver.committed(app_id)
-    return int(metadata_of(commit_of(silver, app_id, batch))["epoch"]) if batch >= 0 else 0
+    return int(silver.commit_of(app_id, batch).facts["epoch"]) if batch >= 0 else 0
 
 
 def unfinished_run(release: Release) -> tuple[int, int] | None:
@@ -338,7 +338,7 @@ def unfinished_run(release: Release) -> tuple[int, int] | None:
     last = silver.committed(app_id)
     if set(batches.values()) == {last}:
         return None
-    first, last = metadata_of(commit_of(silver, app_id, last))["batches"] if last >= 0 else (-1, -1)
+    first, last = silver.commit_of(app_id, last).facts["batches"] if last >= 0 else (-1, -1)
     if not are_one_run_apart((first, last), batches.values()):
         raise CommitsLost(release.dataset.name, batches)
     return first, last

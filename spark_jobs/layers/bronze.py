@@ -28,11 +28,11 @@ from pyspark.sql.types import (
 
 from include.declare.event_times import IDLE
 from include.ground.app_ids import quiet_app_id
+from include.ground.delta_log import batch_commit
 from include.ground.kafka_address import source_options
 from include.ground.paths import bronze_path
 from include.ground.record_coordinates import FIRST_DATE, LAST_DATE
 from include.ground.settings import Settings, reject_unsafe
-from spark_jobs.tables.batches import batch_commit, metadata_of
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -79,7 +79,7 @@ def awake_partitions(metadata: Mapping[str, Any]) -> frozenset[int]:
 
 def idle_set_at(bronze: Table, batch: int) -> IdleSet:
     """Return the set at the end of a batch of bronze."""
-    return read_idle_set(metadata_of(batch_commit(bronze, batch)))
+    return read_idle_set(batch_commit(bronze.spec.path, batch).facts)
 
 
 def last_before_waking(bronze: Table, first: int, last: int) -> int:

@@ -46,7 +46,6 @@ from spark_jobs.layers.gold_rows import Sources, gold_rows
 from spark_jobs.layers.gold_windows import OPEN_SINCE, SessionClosing, closed_sessions, is_before, rows_outside
 from spark_jobs.layers.silver_code import record_error
 from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables
-from spark_jobs.tables.batches import commit_of, metadata_of
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table, partitioned_schema
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -187,9 +186,9 @@ def _begin(window: Window, start: Start | None) -> datetime:
 
 def _advanced(old: RefreshState, writer: SilverTables, run: RefineRun) -> RefreshState:
     """Return the state after a run, with the watermark from the event times in silver's commit."""
-    commit = commit_of(writer.silver, writer.app_id("silver"), run.last)
+    commit = writer.silver.commit_of(writer.app_id("silver"), run.last)
     progress = WatermarkProgress(writer.dataset.pipeline.lateness, old.batch, old.watermark, dict(old.event_times))
-    reached = progress.advance(run.last, json.dumps(watermark_facts(metadata_of(commit))))
+    reached = progress.advance(run.last, json.dumps(watermark_facts(commit.facts)))
     return RefreshState(run.last, watermark=reached.after, event_times=progress.max_event_times)
 
 

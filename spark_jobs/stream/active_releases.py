@@ -47,7 +47,6 @@ from spark_jobs.stream.compaction import COMPACTION_SECONDS, CompactedTable, com
 from spark_jobs.stream.expiry import RetainedTables, expire_batches, retained_tables
 from spark_jobs.stream.refine import RunReport, publication_of, refine, refresh_due, refresh_up_to
 from spark_jobs.stream.requests import Owned, outdated_patch, withdrawn
-from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.commit_log import take_over_tables
 from spark_jobs.tables.delta_table import OwnershipLost, Table
 from spark_jobs.tables.log_lines import log_line
@@ -333,8 +332,8 @@ def refuse_incomplete(release: Release, last: int) -> None:
     """
     writer = release.writer
     first = first_complete_batch(writer)
-    rows = sum(count_rows(table, first, last) for table in (writer.silver, writer.rejected))
-    expected = count_rows(writer.bronze, first, last)
+    rows = sum(table.count_rows(first, last) for table in (writer.silver, writer.rejected))
+    expected = writer.bronze.count_rows(first, last)
     if rows != expected:
         name = release.dataset.release
         raise Terminal(

@@ -26,7 +26,6 @@ from spark_jobs.backends.backend import Backend, FilesDamaged
 from spark_jobs.backends.release import Release, refined_batch, unfinished_run
 from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable, old_neighbours
 from spark_jobs.stream.expiry import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
-from spark_jobs.tables.batches import last_batch
 from spark_jobs.tables.data_files import DataFile, are_of_one_day, day_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -193,7 +192,7 @@ class CompactedTable:
             found, by_path = self.group_keys(), {file.path: file for file in files}
             return compaction_groups([by_path[path] for path in found], policy, lambda file: found[file.path])
         if self.before is not None:
-            files = [file for file in files if last_batch(file) < self.before]
+            files = [file for file in files if file.last_batch < self.before]
         return compaction_groups(files, policy, self.group_key, in_order=policy.tiered and self.in_order)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from include.declare.dataset import load_release_start
 from include.ground import delta_log
-from include.ground.delta_log import Commit, commits_descending, commits_following
+from include.ground.delta_log import Commit, batch_commit, commits_descending, commits_following
 from include.ground.paths import reading_lock_path, rejected_path, silver_path, snapshots_path, warehouse
 from include.ground.record_coordinates import arrivals
 from include.ground.settings import Settings
@@ -31,7 +31,6 @@ from spark_jobs.backends.release import Release, refined_batch, tables_of, unfin
 from spark_jobs.layers.silver_tables import expiry_ids, first_unexpired_batch
 from spark_jobs.stream.back_off import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.stream.refine import publication_of
-from spark_jobs.tables.batches import batch_commit, metadata_of
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.log_lines import error_reason, log_line
@@ -272,14 +271,14 @@ def _expiring_silver(releases: Sequence[Release], last: int, now: datetime, age:
 
 def _arrival(bronze: Table, batch: int, now: datetime) -> datetime | None:
     """Return when the earliest record of the last batch up to `batch` that has records arrived in Kafka, if one has."""
-    upto = commits_descending(bronze.spec.path, batch_commit(bronze, batch).version)
+    upto = commits_descending(bronze.spec.path, batch_commit(bronze.spec.path, batch).version)
     found = next(filter(None, (_arrivals(commit, now) for commit in upto)), None)
     return datetime.fromtimestamp(found[0] / 1000, UTC) if found else None
 
 
 def _arrivals(commit: Commit, now: datetime) -> tuple[int, int] | None:
     """Return when the first and the last record of a commit's batch arrived, None if there is none."""
-    times = metadata_of(commit).get("timestamps")
+    times = commit.facts.get("timestamps")
     return arrivals(times, commit.timestamp_ms, now.timestamp() * 1000) if times else None
 
 
@@ -287,7 +286,7 @@ def _first_younger(bronze: Table, first: int, last: int, now: datetime, bound: d
     """Return the first batch from `first` on with a record that arrived at `bound` or later, `last` at most."""
     before = first
     for commit in _batches(bronze, first):
-        batch, found = metadata_of(commit)["batches"][0], _arrivals(commit, now)
+        batch, found = commit.facts["batches"][0], _arrivals(commit, now)
         young = found is not None and found[1] >= bound.timestamp() * 1000
         if young or batch >= last or batch - first >= MOST_BATCHES:
             return min(max(before, first), last)
@@ -297,23 +296,23 @@ def _first_younger(bronze: Table, first: int, last: int, now: datetime, bound: d
 
 def _batches(bronze: Table, first: int) -> Iterator[Commit]:
     """Yield the commits of bronze's batches from `first` on."""
-    version = batch_commit(bronze, first).version - 1 if first > 0 else -1
+    version = batch_commit(bronze.spec.path, first).version - 1 if first > 0 else -1
     for commit in commits_following(bronze.spec.path, version):
-        metadata = metadata_of(commit)
+        metadata = commit.facts
         if "offsets" in metadata and metadata["batches"][0] >= first:
             yield commit
 
 
 def _run_start(silver: Table, batch: int, first: int) -> int:
     """Return the first batch of the run that has `batch`, not before `first`."""
-    return max(first, int(metadata_of(batch_commit(silver, batch))["batches"][0]))
+    return max(first, int(batch_commit(silver.spec.path, batch).facts["batches"][0]))
 
 
 def _ends(bronze: Table, before: int) -> dict[int, int]:
     """Return by partition the offset before which all records are of batches before `before`."""
     if before <= 0:
         return {}
-    return {int(p): int(span[0]) for p, span in metadata_of(batch_commit(bronze, before))["offsets"].items()}
+    return {int(p): int(span[0]) for p, span in batch_commit(bronze.spec.path, before).facts["offsets"].items()}
 
 
 def _expire(each: _ExpiringTable, release: Release) -> Expired:
@@ -352,7 +351,7 @@ def _counts(sql: Sql, each: _ExpiringTable) -> dict[str, dict[str, int]]:
 def _offsets(bronze: Table, first: int, before: int) -> dict[str, list[int]]:
     """Return by partition the offsets [start, end) of batches [first, before)."""
     found: dict[str, list[int]] = {}
-    for metadata in map(metadata_of, _batches(bronze, first)):
+    for metadata in (commit.facts for commit in _batches(bronze, first)):
         if metadata["batches"][0] >= before:
             break
         for partition, (start, end) in metadata["offsets"].items():

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 import pyarrow.parquet as pq
 
 from include.ground.kafka import record_reader
-from spark_jobs.tables.batches import last_batch
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 
@@ -70,7 +69,7 @@ def size_in_bronze(bronze: Table, files: Sequence[DataFile]) -> tuple[int, int]:
 
 def newest_files(bronze: Table) -> list[DataFile]:
     """Return bronze's files with its last batch. Reads the list of all files."""
-    newest = max((last_batch(file) for file in bronze.files()), default=-1)
+    newest = max((file.last_batch for file in bronze.files()), default=-1)
     return bronze.batch_files(newest, newest) if newest >= 0 else []
 
 

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from include.ground.delta_log import batch_commit
 from include.ground.errors import HeadraceError
 from include.ground.kafka import log_end_offsets, readable_end_offsets
 from include.ground.record_coordinates import arrivals, is_arrival
@@ -28,9 +29,8 @@ from spark_jobs.backends.release import refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.refine import RunReport
-from spark_jobs.tables.batches import batch_commit
-from spark_jobs.tables.data_files import DataFile
-from spark_jobs.tables.delta_table import BATCH, Table
+from spark_jobs.tables.data_files import BATCH, DataFile
+from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.log_lines import log_line
 
 
@@ -163,7 +163,7 @@ def _oldest_arrival_ms(bronze: Table, files: Sequence[DataFile], first: int, now
     # Commits ascend, so that of the first batch with a time that is no arrival counts for all of these.
     unknown = [file for file, found in times if not all(is_arrival(time, now_ms) for time in found)]
     batches = [max(first, int(str(file.low.get(BATCH, first)))) for file in unknown]
-    committed_ms = batch_commit(bronze, min(batches)).timestamp_ms if batches else 0
+    committed_ms = batch_commit(bronze.spec.path, min(batches)).timestamp_ms if batches else 0
     return arrivals([time for _, found in times for time in found], committed_ms, now_ms)[0]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from include.declare.dataset import Dataset, released_dataset
-from include.ground.delta_log import LOG, LogDamaged, commits_descending, read_commit
+from include.ground.delta_log import LOG, LogDamaged, commits_descending, last_run, read_commit
 from include.ground.errors import Terminal
 from include.ground.kafka import log_end_offsets, log_start_offsets, topic_id
 from include.ground.paths import (
@@ -48,7 +48,6 @@ from spark_jobs.stream.preflight import (
     validated_generation,
 )
 from spark_jobs.stream.refine import publication_of
-from spark_jobs.tables.batches import last_run
 from spark_jobs.tables.checkpoint import (
     CheckpointUnusable,
     Generation,

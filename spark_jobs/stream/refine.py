@@ -19,7 +19,7 @@ from typing import Any
 
 from include.declare.event_times import IDLE, PROGRESS, ROWLESS, WatermarkProgress, read_progress, watermark_facts
 from include.ground.app_ids import refresh_app_id
-from include.ground.delta_log import commits
+from include.ground.delta_log import batch_commit, commits, latest_patch
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.read.plain_values import iso_time
@@ -42,26 +42,25 @@ from spark_jobs.layers.gold_layer import (
     update_of_run,
 )
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables, facts_of
-from spark_jobs.tables.batches import batch_commit, commit_of, count_rows, latest_patch, metadata_of
 from spark_jobs.tables.failpoints import Step, pass_step
 
 
 def publication_of(settings: Settings, release: Release, batch: int) -> Publication:
     """Return the publication of the versions in which each table got `batch`, or the last patch after it."""
     writer, root, dataset = release.writer, warehouse(settings), release.writer.dataset
-    in_bronze = batch_commit(writer.bronze, batch)
+    in_bronze = batch_commit(writer.bronze.spec.path, batch)
     own = {writer.silver: writer.app_id("silver"), writer.rejected: writer.app_id("rejected")}
     own |= {target.table: target.app_id for target in release.gold}
-    commits = {writer.bronze: latest_patch(writer.bronze, in_bronze)}
-    commits |= {table: latest_patch(table, commit_of(table, app_id, batch)) for table, app_id in own.items()}
-    behind = _behind(release, {table.spec.name: metadata_of(commit) for table, commit in commits.items()}, batch)
+    commits = {writer.bronze: latest_patch(writer.bronze.spec.path, in_bronze)}
+    commits |= {table: latest_patch(table.spec.path, table.commit_of(app_id, batch)) for table, app_id in own.items()}
+    behind = _behind(release, {table.spec.name: commit.facts for table, commit in commits.items()}, batch)
     latest = max(commit.timestamp_ms for commit in commits.values())
     return Publication(
         dataset=dataset.name,
         release=dataset.release,
         batch=batch,
         published_at=datetime.fromtimestamp(latest / 1000, UTC),
-        offsets={int(p): span[1] for p, span in metadata_of(in_bronze)["offsets"].items()},
+        offsets={int(p): span[1] for p, span in in_bronze.facts["offsets"].items()},
         tables={
             table.spec.name: TableVersion(
                 str(table.spec.path.relative_to(root)), commit.version, behind.get(table.spec.name)
@@ -113,7 +112,7 @@ def refine(
     committed steps stay, and the next attempt recognises them.
     """
     run = RefineRun(first, last, epoch)
-    report = RunReport((first, last), count_rows(release.writer.bronze, first, last))
+    report = RunReport((first, last), release.writer.bronze.count_rows(first, last))
     try:
         with report.step("silver"):
             decided = commit_silver(release, run, following)
@@ -205,7 +204,7 @@ def _commit_update(
 
 def silver_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCounts) -> dict[str, Any]:
     """Return the metadata of a run's commit to silver: what it read, and how far event times have come."""
-    progress, in_bronze = stored_progress(writer), metadata_of(batch_commit(writer.bronze, run.last))
+    progress, in_bronze = stored_progress(writer), batch_commit(writer.bronze.spec.path, run.last).facts
     rowless = progress.without_rows(map(str, awake_partitions(in_bronze))) - counts.latest.keys()
     reached = {
         "event_time_max": {p: iso_time(t) for p, t in counts.latest.items()},
@@ -245,13 +244,13 @@ def stored_progress(writer: SilverTables) -> WatermarkProgress:
     last = silver.committed(app_id)
     if last < 0:
         return WatermarkProgress(lateness)
-    known = read_progress(lateness, metadata_of(commit_of(silver, app_id, last)))
+    known = read_progress(lateness, silver.commit_of(app_id, last).facts)
     if known is not None:
         return known
     progress = WatermarkProgress(lateness)
     for commit in commits(silver.spec.path):
         if commit.app_id == app_id:
-            progress.advance(commit.app_version or 0, json.dumps(watermark_facts(metadata_of(commit))))
+            progress.advance(commit.app_version or 0, json.dumps(watermark_facts(commit.facts)))
     return progress
 
 

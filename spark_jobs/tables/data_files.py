@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
@@ -21,6 +24,7 @@ from pyspark.sql.types import StructType
 from include.ground.delta_log import add_actions
 from spark_jobs.tables.commit_log import Action
 
+BATCH = "_batch_id"
 # Whoever reads a file holds a row group of it in memory.
 GROUP_BYTES = 16 << 20
 # A look-up of one row reads its row group.
@@ -132,6 +136,14 @@ class DataFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def first_batch(self) -> int:
+        return int(str(self.low[BATCH]))
+
+    @property
+    def last_batch(self) -> int:
+        return int(str(self.high[BATCH]))
+
+    @property
     def partition_text(self) -> str:
         """The partition as its folder names it; the log has no text for null."""
         return self.partition or HIVE_NULL
@@ -223,6 +235,22 @@ def chunks_by_rows(files: Iterable[DataFile], most: int) -> Iterator[list[DataFi
         chunk.append(file)
     if chunk:
         yield chunk
+
+
+def batch_rows(folder: Path, files: Iterable[DataFile], first: int, last: int) -> Counter[int]:
+    """Return by batch how many rows of batches [first, last] these files of a table's folder have."""
+    rows: Counter[int] = Counter()
+    for file in files:
+        is_whole = file.lies_within(BATCH, file.first_batch, file.first_batch)
+        found = {file.first_batch: file.rows} if is_whole else _column_counts(folder / file.path)
+        rows.update({batch: count for batch, count in found.items() if first <= batch <= last})
+    return rows
+
+
+@lru_cache(maxsize=256)
+def _column_counts(path: Path) -> Mapping[int, int]:
+    column = pq.read_table(path, columns=[BATCH], partitioning=None)[BATCH]
+    return {item["values"]: item["counts"] for item in pc.value_counts(column).to_pylist()}
 
 
 def _column_numbers(footer: Any, columns: Sequence[str]) -> list[int]:

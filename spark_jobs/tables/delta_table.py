@@ -31,19 +31,19 @@ from include.ground.delta_log import (
     LOG,
     TRANSACTION,
     TRANSACTIONS,
+    Commit,
     checkpoint_file,
     fenced_transactions,
     found_transaction,
     refuse_lost_commits,
+    transaction_commit,
 )
 from include.ground.durable_files import name_by_checksum, sync_files
 from include.ground.errors import Terminal
 from spark_jobs.tables.commit_log import Action, SupersededCheckpoints, VersionTaken, put_commit
-from spark_jobs.tables.data_files import DataFile, TableSpec, actions, files_of, written_file
+from spark_jobs.tables.data_files import BATCH, DataFile, TableSpec, actions, batch_rows, files_of, written_file
 from spark_jobs.tables.log_lines import error_reason, log_line
 from spark_jobs.tables.spark_files import finished_files, read_files, write_files
-
-BATCH = "_batch_id"
 
 
 class FileIndex:
@@ -287,6 +287,13 @@ class Table:
             self._refresh()
             return self._files.of_batches(first, last)
 
+    def count_rows(self, first: int, last: int) -> int:
+        """Return how many rows of batches [first, last] it has; reads only files that have other batches too."""
+        files = self.batch_files(first, last)
+        mixed = [file for file in files if not file.lies_within(BATCH, first, last)]
+        whole = sum(file.rows for file in files) - sum(file.rows for file in mixed)
+        return whole + batch_rows(self.spec.path, mixed, first, last).total()
+
     @property
     def rows(self) -> int:
         """The number of rows in the table's current files."""
@@ -353,6 +360,10 @@ class Table:
             self._put(app_id, {"userMetadata": stated}, added, removed, transaction)
             self._note_transaction(app_id, version)
             return self._version
+
+    def commit_of(self, app_id: str, version: int) -> Commit:
+        """Return a transaction's commit; reads one file when this process made it. Raises CommitMissing."""
+        return transaction_commit(self.spec.path, app_id, version, self.version_of(app_id, version))
 
     def version_of(self, app_id: str, version: int) -> int | None:
         """Return the table version of this process's last commit of `app_id`, None when it is another transaction's."""

@@ -49,7 +49,6 @@ from spark_jobs.stream.compaction import (
 )
 from spark_jobs.stream.refine import refine
 from spark_jobs.stream.upkeep import AutomaticCompaction
-from spark_jobs.tables.batches import count_rows, first_batch, last_batch
 from spark_jobs.tables.delta_table import CompactedRowsDiffer
 from spark_jobs.tables.failpoints import Step
 
@@ -165,10 +164,10 @@ def test_new_release_is_built_from_compacted_bronze_in_small_runs(patcher: Slice
     before = published_rows(release)
     compact_tables(release.settings, [release.release], 600, CompactionPolicy(min_files=2))
     bronze = release.release.writer.bronze
-    whole = [file for file in bronze.files() if last_batch(file) > first_batch(file)]
+    whole = [file for file in bronze.files() if file.last_batch > file.first_batch]
     assert whole, "bronze has files of several batches"
-    assert count_rows(bronze, 0, 4) == 15
-    assert count_rows(bronze, 1, 2) == 6
+    assert bronze.count_rows(0, 4) == 15
+    assert bronze.count_rows(1, 2) == 6
     folder = patcher.folder / "meter"
     shutil.copytree(METER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "silver.py").write_text((folder / "silver.py").read_text() + "\n# another release\n")

@@ -25,7 +25,6 @@ from spark_jobs.stream.compaction import (
     compact_tables,
     compactable_tables,
 )
-from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, are_of_one_day, write_parquet
 
 
@@ -56,8 +55,8 @@ def copied_group(
     for batch in range(5, 8):
         release.take([reading(40, batch), reading(41, batch + 1)] if batch == 5 else [reading(42 + batch % 2, batch)])
     (found,) = tables_named(release, f"{layer}.meter")
-    files = sorted(found.table.files(), key=first_batch)[-4:-1]
-    return found, [file for file in files if last_batch(file) >= 5]
+    files = sorted(found.table.files(), key=lambda file: file.first_batch)[-4:-1]
+    return found, [file for file in files if file.last_batch >= 5]
 
 
 def group_of_rows(compacted: CompactedTable, path: str) -> list[int]:
@@ -115,7 +114,7 @@ def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.Mo
     if reason == "out of order":
         group.reverse()
     if reason == "of several days":
-        group = sorted(compacted.table.files(), key=first_batch)[:2]
+        group = sorted(compacted.table.files(), key=lambda file: file.first_batch)[:2]
         assert not are_of_one_day(group, compacted.day)
     assert not rewrites._can_be_copied(compacted.table, group, compacted.day)
 

@@ -27,7 +27,6 @@ from spark_jobs.jobs.shadow_job import advance
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.pacing import SLOW_PACE, BronzePacing, CommittedBatch
 from spark_jobs.tables import failpoints
-from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.failpoints import Step
 
 GOLD = """
@@ -293,4 +292,4 @@ def projection_builds(monkeypatch: pytest.MonkeyPatch, ahead: Callable[[], None]
 def assert_faulty_records_are_rejected(active: ActiveRelease, made: SmallRelease) -> None:
     refine_next(active, made, most_rows=3 * BATCHES)
     active.lease.release()
-    assert count_rows(active.release.writer.rejected, 0, BATCHES - 1) == BATCHES
+    assert active.release.writer.rejected.count_rows(0, BATCHES - 1) == BATCHES

@@ -14,7 +14,6 @@ from include.plans.journal import record_result, save_plan
 from include.plans.plan import REPLAY, Cancelled, Plan, Prediction
 from include.read.publication import read_publication
 from spark_jobs.layers.bronze import bronze_spec
-from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.delta_table import Table
 
 pytestmark = pytest.mark.extended
@@ -82,7 +81,7 @@ def test_compaction_loses_nothing_while_streaming_and_after_kills(site: Site) ->
 
 def has_compacted_bronze(site: Site) -> bool:
     bronze = Table(bronze_spec(site.settings, site.dataset))
-    return any(last_batch(file) > first_batch(file) for file in bronze.files())
+    return any(file.last_batch > file.first_batch for file in bronze.files())
 
 
 @pytest.mark.timeout(600)

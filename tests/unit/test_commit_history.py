@@ -24,6 +24,7 @@ from include.ground.delta_log import (
     LOG,
     Commit,
     LogIncomplete,
+    batch_commit,
     checkpoint_file,
     commit_content,
     commit_name,
@@ -44,7 +45,6 @@ from include.state.lease import shared_lock
 from spark_jobs.backends.release import tables_of
 from spark_jobs.stream.upkeep import HISTORY_EVERY, AutomaticHistory
 from spark_jobs.tables import commit_log, delta_table
-from spark_jobs.tables.batches import batch_commit, commit_of
 from spark_jobs.tables.commit_log import (
     LogTail,
     RollbackTooFar,
@@ -112,7 +112,7 @@ def move_all(table: Table, *needed: int) -> int:
 
 def test_moved_commits_are_read_as_before(table: Table) -> None:
     path = table.spec.path
-    before, found = list(commits(path)), {n: batch_commit(table, n) for n in range(60)}
+    before, found = list(commits(path)), {n: batch_commit(table.spec.path, n) for n in range(60)}
     contents = [commit_content(path, version) for version in range(67)]
     # Version 51 is the oldest to be kept; checkpoint 39 opens it.
     assert move_all(table) == 30
@@ -122,8 +122,8 @@ def test_moved_commits_are_read_as_before(table: Table) -> None:
         assert list(commits(path, after)) == list(commits_following(path, after)) == before[after + 1 :]
     assert [commit_content(path, version) for version in range(67)] == contents
     assert [has_commit(path, version) for version in (-1, 0, 29, 66, 67)] == [False, True, True, True, False]
-    assert {n: batch_commit(table, n) for n in range(60)} == found
-    assert commit_of(Table(table.spec), "app", 3) == found[3]
+    assert {n: batch_commit(table.spec.path, n) for n in range(60)} == found
+    assert Table(table.spec).commit_of("app", 3) == found[3]
     (path / LOG / "_last_checkpoint").unlink()
     assert latest_version(path) == 66
 

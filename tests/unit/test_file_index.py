@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from include.ground.delta_log import batch_commit
 from include.ground.settings import Settings
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.progress import lag_seconds
-from spark_jobs.tables.batches import batch_commit
-from spark_jobs.tables.data_files import Bounds, DataFile
-from spark_jobs.tables.delta_table import BATCH, FileIndex, Table
+from spark_jobs.tables.data_files import BATCH, Bounds, DataFile
+from spark_jobs.tables.delta_table import FileIndex, Table
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FUTURE = datetime(9999, 12, 30, tzinfo=UTC)
@@ -87,7 +87,7 @@ def test_lag_of_a_record_with_a_time_that_is_no_arrival_is_the_age_of_its_commit
         added = replace(known, **{bound: {BATCH: batch, **bounds}})
         bronze.commit("app", batch, {"app_id": "app", "batches": [batch, batch]}, [added])
     ingest: Any = SimpleNamespace(bronze=bronze, ingested={0: 10})
-    committed = [batch_commit(bronze, batch).timestamp_ms / 1000 for batch in range(3)]
+    committed = [batch_commit(bronze.spec.path, batch).timestamp_ms / 1000 for batch in range(3)]
     now = committed[2] + 60
     lags = [lag_seconds(ingest, refined, {0: 10}, now) for refined in (-1, 0, 1, 2)]
     assert lags == [*(pytest.approx(now - each, abs=0.002) for each in committed), 0]

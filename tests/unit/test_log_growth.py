@@ -13,10 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
 
-from include.ground.delta_log import latest_version
+from include.ground.delta_log import CommitMissing, batch_commit, latest_version
 from spark_jobs.stream.preflight import bronze_head
 from spark_jobs.tables import commit_log, delta_table
-from spark_jobs.tables.batches import CommitMissing, batch_commit, commit_of, metadata_of
 from spark_jobs.tables.commit_log import checkpoint_file, checkpoint_versions
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
@@ -169,14 +168,14 @@ def bronze(spec: TableSpec) -> Table:
 
 
 def test_owner_finds_its_own_commit_by_reading_one_file(bronze: Table, reads: LogReads) -> None:
-    assert commit_of(bronze, "app", 59).version == 65
+    assert bronze.commit_of("app", 59).version == 65
     assert (len(reads.opened), reads.listings) == (1, 0)
 
 
 def test_commit_is_found_after_a_restart_without_listing_the_log(bronze: Table, reads: LogReads) -> None:
     restarted = Table(bronze.spec)
     reads.listings = 0
-    assert commit_of(restarted, "app", 59).version == 65
+    assert restarted.commit_of("app", 59).version == 65
     assert latest_version(bronze.spec.path) == 66
     assert (len(reads.opened), reads.listings) == (2, 0)
 
@@ -197,19 +196,19 @@ def test_commits_between_checkpoints_neither_list_nor_read_the_log(spec: TableSp
 
 def test_missing_commit_is_named(bronze: Table) -> None:
     with pytest.raises(CommitMissing):
-        commit_of(bronze, "app", 60)
+        bronze.commit_of("app", 60)
     with pytest.raises(CommitMissing):
-        batch_commit(bronze, 60)
+        batch_commit(bronze.spec.path, 60)
 
 
 def test_bronze_batch_far_behind_the_head_is_found_by_few_reads(bronze: Table, reads: LogReads) -> None:
     for n in range(60):
-        assert metadata_of(batch_commit(bronze, n))["batches"] == [n, n]
+        assert batch_commit(bronze.spec.path, n).facts["batches"] == [n, n]
     reads.opened.clear()
-    batch_commit(bronze, 3)
+    batch_commit(bronze.spec.path, 3)
     assert len(reads.opened) <= 20
     reads.opened.clear()
-    batch_commit(bronze, 58)
+    batch_commit(bronze.spec.path, 58)
     assert len(reads.opened) <= 8
     assert reads.listings == 0
 

@@ -20,7 +20,6 @@ from spark_jobs.layers.gold_files import GoldTable, rows_of
 from spark_jobs.layers.gold_layer import write_gold
 from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, files_at
-from spark_jobs.tables.batches import first_batch, last_batch
 from spark_jobs.tables.data_files import DataFile, are_of_one_day
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -61,7 +60,7 @@ def _can_be_copied(table: Table, group: Sequence[DataFile], day: str) -> bool:
     if any(named_checksum(file.path) is None for file in group):
         # Reading it in full shows whether it is damaged.
         return False
-    is_in_order = all(last_batch(file) < first_batch(following) for file, following in pairwise(group))
+    is_in_order = all(file.last_batch < following.first_batch for file, following in pairwise(group))
     if not is_in_order or (day and not are_of_one_day(group, day)):
         return False
     return have_same_columns([table.spec.path / file.path for file in group])
@@ -89,7 +88,7 @@ def _days(duck: DuckSession, column: str) -> list[str]:
 def expire(table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata) -> None:
     """Commit the table without the rows of batches before `before`."""
     files = table.batch_files(0, before - 1)
-    kept = [file for file in files if last_batch(file) >= before]
+    kept = [file for file in files if file.last_batch >= before]
     attempt = table.attempt_folder(f"expired-{before}-{table.version}")
     shutil.rmtree(attempt, ignore_errors=True)
     with duckdb_session() as duck:

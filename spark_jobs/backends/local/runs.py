@@ -59,7 +59,6 @@ from spark_jobs.layers.silver_tables import (
     SilverTables,
     first_unexpired_batch,
 )
-from spark_jobs.tables.batches import commit_of, count_rows, metadata_of
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -279,7 +278,7 @@ def _validated(tables: LocalTables, run: RefineRun, following: NextRun | None, *
     shutil.rmtree(tables.staging, ignore_errors=True)
     if not is_committed:
         return validate_run(tables, run.batches)
-    facts = metadata_of(commit_of(tables.silver, tables.app_id("silver"), run.last))
+    facts = tables.silver.commit_of(tables.app_id("silver"), run.last).facts
     return validate_run(tables, run.batches, int(facts.get("decided_until", 0)), int(facts.get("schemas_until", 0)))
 
 
@@ -335,7 +334,7 @@ def _inherited(
     if silver is None:
         month = Month(tables.dataset.pipeline.event_time)
         silver = _inherited_rows(tables, inheritance.silver, tables.silver, month, batches, folder)
-    rows_in = count_rows(tables.bronze, *batches)
+    rows_in = tables.bronze.count_rows(*batches)
     if run.first < first_unexpired_batch(tables, "bronze"):
         # Bronze has no rows any more of batches that have expired.
         rows_in = sum(file.rows for file in [*silver, *rejected])

@@ -61,7 +61,6 @@ from spark_jobs.layers.silver_code import (
     most_tolerated,
 )
 from spark_jobs.layers.silver_tables import dated
-from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.delta_table import RowsUnaccounted, validate_types
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.spark_files import parquet_files, read_files, read_folder
@@ -348,7 +347,7 @@ def write_isolated(writer: LocalTables, valid: Path, versions: VersionRange, rej
             elif error:
                 ((batch, partition, offset),) = duck.rows(COORDINATES.format(first))
                 failed[batch].append((partition, offset, error))
-                if len(failed[batch]) > most_tolerated(count_rows(writer.bronze, batch, batch)):
+                if len(failed[batch]) > most_tolerated(writer.bronze.count_rows(batch, batch)):
                     raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
                 rejected.mkdir(exist_ok=True)
                 reason = f"[{{'rule': '{TRANSFORM_ERROR}', 'column': '', 'detail': {sql_literal(error)}}}]"

@@ -40,7 +40,6 @@ from spark_jobs.layers.silver_tables import (
     dated,
     first_unexpired_batch,
 )
-from spark_jobs.tables.batches import commit_of, count_rows, metadata_of
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 
 HELD = StorageLevel.MEMORY_AND_DISK
@@ -100,7 +99,7 @@ def decide(writer: SilverTables, run: RefineRun, *, is_committed: bool) -> Spark
     inheritance = writer.inheritance
     if inheritance is not None and run.first < inheritance.until:
         return _inherited(writer, inheritance, run)
-    facts = metadata_of(commit_of(writer.silver, writer.app_id("silver"), run.last)) if is_committed else {}
+    facts = writer.silver.commit_of(writer.app_id("silver"), run.last).facts if is_committed else {}
     paths = [writer.bronze.spec.path / file.path for file in writer.bronze.batch_files(*run.batches)]
     decided = facts.get("decided_until") if is_committed else writer.decisions.until()
     schemas = facts.get("schemas_until") if is_committed else writer.payloads.learn(paths)
@@ -147,7 +146,7 @@ def _decided(decision: _Decision, validated: DataFrame) -> SparkRun:
     counts = DecisionCounts(
         found.rows_in,
         # Of a committed run silver counts; if the records were decided differently now, the counts refuse to add up.
-        count_rows(writer.silver, *run.batches) if decision.is_committed else found.accepted,
+        writer.silver.count_rows(*run.batches) if decision.is_committed else found.accepted,
         found.rows_in - found.accepted,
         reasons,
         dispositions,
@@ -232,7 +231,7 @@ def _sums(groups: Sequence[Any]) -> tuple[int, int]:
 def _refuse_unaccounted(
     writer: SilverTables, run: RefineRun, rows_in: int, valid: tuple[int, int], made: tuple[int, int]
 ) -> None:
-    expected = count_rows(writer.bronze, *run.batches)
+    expected = writer.bronze.count_rows(*run.batches)
     if rows_in != expected:
         why = f"bronze has {expected} records, {rows_in} were read"
         raise RowsUnaccounted(writer.silver.spec.name, run.batches, why)
@@ -350,8 +349,8 @@ def _inherited(writer: SilverTables, inheritance: Inheritance, run: RefineRun) -
     month, arrival = Month(writer.dataset.pipeline.event_time), Month("first_seen", is_arrival=True)
     accepted = _rows_of_base(writer, inheritance.silver, writer.silver, month, run)
     rejected = _rows_of_base(writer, inheritance.rejected, writer.rejected, arrival, run)
-    count, refused = (count_rows(table, *run.batches) for table in (inheritance.silver, inheritance.rejected))
-    rows_in = count_rows(writer.bronze, *run.batches)
+    count, refused = (table.count_rows(*run.batches) for table in (inheritance.silver, inheritance.rejected))
+    rows_in = writer.bronze.count_rows(*run.batches)
     if run.first < first_unexpired_batch(writer, "bronze"):
         # Bronze has no rows any more of batches that have expired.
         rows_in = count + refused

@@ -22,7 +22,6 @@ from spark_jobs.layers.silver_code import (
     most_tolerated,
 )
 from spark_jobs.layers.silver_tables import SilverTables
-from spark_jobs.tables.batches import count_rows
 from spark_jobs.tables.failpoints import Step, pass_step
 
 NUMBER = "_number"
@@ -54,7 +53,7 @@ def failing_records(writer: SilverTables, validated: DataFrame, transform: Trans
             elif error:
                 ((batch, partition, offset),) = figures(part.select(*RANK))
                 failed[batch].append((partition, offset, error))
-                if len(failed[batch]) > most_tolerated(count_rows(writer.bronze, batch, batch)):
+                if len(failed[batch]) > most_tolerated(writer.bronze.count_rows(batch, batch)):
                     raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
     finally:
         writer.spark.sparkContext.setLogLevel("WARN")

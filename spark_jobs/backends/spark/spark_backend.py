@@ -30,8 +30,8 @@ from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
 from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables, files_at
-from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec, bounds_of
-from spark_jobs.tables.delta_table import BATCH, RowsUnaccounted, Table
+from spark_jobs.tables.data_files import BATCH, HIVE_NULL, DataFile, TableSpec, bounds_of
+from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.spark_files import parquet_files, read_files, read_folder, write_files
 
 DAYS_OF_A_MONTH = 31
