@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -307,7 +308,7 @@ def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[
     rows: Counter[int] = Counter()
     unsettled: dict[int, int] = {}
     settled = 0
-    for file in sorted(bronze.batch_files(first, last), key=lambda file: file.first_batch):
+    for file in sorted(bronze.batch_files(first, last), key=attrgetter("first_batch")):
         # No later file has rows of a batch before this file's first.
         for batch in [batch for batch in unsettled if batch < file.first_batch]:
             settled += unsettled.pop(batch)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,11 @@ class GoldTable:
     spark: SparkSession
     app_id: str
     pieces: PiecePolicy = PIECES
+
+    @cached_property
+    def grain_columns(self) -> Sequence[str]:
+        """The columns that name a grain."""
+        return self.gold.grain_columns
 
 
 @dataclass(frozen=True)
@@ -205,7 +211,7 @@ def touched_files(target: GoldTable, grains: Grains) -> list[DataFile]:
     # A NaN has no place in an order, and bounds leave it out.
     if exact is None or any(value != value for grain in exact for value in grain):  # noqa: PLR0124
         return files
-    return _holding(target.table.files(), target.gold.grain_columns, exact)
+    return _holding(target.table.files(), target.grain_columns, exact)
 
 
 def near_sessions(gold: Gold, fresh: Sequence[DataFile], files: list[DataFile]) -> list[DataFile]:
@@ -268,7 +274,7 @@ def old_neighbours(target: GoldTable, batch: int) -> dict[str, tuple[str, int]]:
 
     A piece is young when one of the `YOUNG` batches before `batch` cut it.
     """
-    columns, keys, number = target.gold.grain_columns, dict[str, tuple[str, int]](), 0
+    columns, keys, number = target.grain_columns, dict[str, tuple[str, int]](), 0
     for file in sorted(target.table.files(), key=lambda each: (str(each.partition), _range(each, columns)[0])):
         piece = PIECE.search(file.path)
         if piece and batch - int(piece[1]) < YOUNG:
@@ -285,7 +291,7 @@ def cut_files(
 
     Return the files to commit.
     """
-    table, columns, policy = target.table, target.gold.grain_columns, target.pieces
+    table, columns, policy = target.table, target.grain_columns, target.pieces
     if sum(file.rows for file in added) < policy.rewritten * changed or not _is_ordered(target):
         return list(added)
     size = policy.piece_size(sum(file.size for file in table.files()))
@@ -307,7 +313,7 @@ def cut_files(
 def _is_ordered(target: GoldTable) -> bool:
     """Whether the grains can be sorted: a key may be a list or a struct."""
     schema = target.table.spec.schema
-    return all(isinstance(schema[name].dataType, AtomicType) for name in target.gold.grain_columns)
+    return all(isinstance(schema[name].dataType, AtomicType) for name in target.grain_columns)
 
 
 def _cut(
@@ -332,7 +338,7 @@ def write_rows(
     `changed` of them are of `batch`. Return the files to commit.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    table, policy, columns = target.table, target.pieces, target.gold.grain_columns
+    table, policy, columns = target.table, target.pieces, target.grain_columns
     there = table.files()
     bytes_of_row = max(1, sum(file.size for file in there) // max(1, table.rows) or rows.nbytes // max(1, len(rows)))
     size, result = policy.piece_size(sum(file.size for file in there)), list[DataFile]()

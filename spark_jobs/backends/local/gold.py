@@ -232,7 +232,7 @@ class EmbeddedMerge(ABC):
         def exact() -> set[Grain] | None:
             return None if count > MOST_GRAINS else set(duck.rows(f"select distinct {self.grain} from new"))
 
-        return Grains(self.grain_columns[0], spans, exact)
+        return Grains(self.target.grain_columns[0], spans, exact)
 
     def sources(self, silver: Table, grains: Grains) -> list[DataFile]:
         """Return silver's files of which the merge reads rows of these grains."""
@@ -250,14 +250,9 @@ class EmbeddedMerge(ABC):
         return self.target.gold
 
     @cached_property
-    def grain_columns(self) -> Sequence[str]:
-        """The columns that name a grain."""
-        return self.gold.grain_columns
-
-    @cached_property
     def grain(self) -> str:
         """The columns that name a grain, in SQL."""
-        return names_in_sql(self.grain_columns)
+        return names_in_sql(self.target.grain_columns)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -271,7 +266,7 @@ class EmbeddedMerge(ABC):
 
     @cached_property
     def _grains_sql(self) -> str:
-        column = sql_identifier(self.grain_columns[0])
+        column = sql_identifier(self.target.grain_columns[0])
         return f"select count(*), count(*) - count({column}), min({column}), max({column}) from new"
 
     @cached_property
@@ -279,7 +274,7 @@ class EmbeddedMerge(ABC):
         """The merged rows in the table's types, sorted; an error when a value does not fit."""
         types = _sql_types(self.schema)
         typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in types]
-        order = [self.target.table.spec.partition, *self.grain_columns]
+        order = [self.target.table.spec.partition, *self.target.grain_columns]
         sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
         return f"select {_list([*typed, *self.states])} from ({self._merged()}) order by {sorted_by}"
 
@@ -326,13 +321,17 @@ class AdditiveMerge(EmbeddedMerge):
     def _measures(self) -> list[GoldMeasure]:
         return gold_measures(self.gold.measures)
 
+    @cached_property
+    def _sketched(self) -> list[GoldMeasure]:
+        return [each for each in self._measures if each.new_values]
+
     @property
     def states(self) -> Sequence[str]:  # type: ignore[override]
-        return [each.new_values for each in self._measures if each.new_values]
+        return [each.new_values for each in self._sketched]
 
     def _with_states(self, rows: pa.Table) -> pa.Table:
         """Return the rows with distinct counts, which are merged in this process."""
-        for measure in (each for each in self._measures if each.new_values):
+        for measure in self._sketched:
             rows = _with_sketches(rows, measure.name, measure.kept[0], measure.new_values)
         return rows.select(self.schema.names)
 
@@ -345,7 +344,7 @@ class AdditiveMerge(EmbeddedMerge):
     def _merged(self) -> str:
         grain, month = self.grain, sql_identifier(self.target.table.spec.partition)
         old = _list([grain, *(name for each in self._measures for name in each.state_columns), *PROVENANCE, month])
-        same, new = same_sql(self.grain_columns, "old", "new"), NEW.format(1)
+        same, new = same_sql(self.target.grain_columns, "old", "new"), NEW.format(1)
         both = f"select {old} from old semi join new on {same} union all by name select {new} from new"
         states = [part for each in self._measures for part in each.merged_sql()]
         merged = _list([grain, *states, *HISTORY, f"any_value({month}) as {month}"])
@@ -370,7 +369,7 @@ class LatestMerge(EmbeddedMerge):
     def _merged(self) -> str:
         """Return the query of the newest row per key; each row of silver is of revision 0, as Spark has it."""
         gold = self.gold
-        of_key, new = same_sql(self.grain_columns, "old", "new"), NEW.format(0)
+        of_key, new = same_sql(self.target.grain_columns, "old", "new"), NEW.format(0)
         both = f"select * from old semi join new on {of_key} union all by name select {new} from new"
         chosen = (
             "* exclude (_first_batch, _last_batch, _revision)",
@@ -414,7 +413,7 @@ class QueryMerge(EmbeddedMerge):
 
         A grain's new rows have the first batch of its old ones, and one revision more than any of them.
         """
-        grain, columns = self.grain, self.grain_columns
+        grain, columns = self.grain, self.target.grain_columns
         before = f"select {grain}, min(_first_batch) as _first, max(_revision) as _revisions from old group by {grain}"
         named = _list(f"fresh.{sql_identifier(name)}" for name in self.query.schema.fieldNames())
         history = (
