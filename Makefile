@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-tables test-stack test-containers test-hosts test-airflow-package test-bare test-observability check docs docs-check reference up down bench bench-peers bench-growth bench-console bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-tables test-stack test-containers test-hosts test-airflow-package test-bare test-observability check docs docs-check reference up down bench bench-peers bench-growth bench-console bench-derived bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -129,6 +129,9 @@ bench-start: setup-runtime ## measure a driver's start next to the least that Sp
 
 bench-run: setup-dev ## measure what one live run of a few thousand rows costs, by step, in seconds and CPU
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/run_cost.py $(ARGS)
+
+bench-derived: setup-dev ## measure what a derived run costs the driver of a cluster, with few and many grains
+	@PYTHONPATH=tests:tests/cases:tests/recovery:tests/parity:tests/speed .venv/bin/python tests/speed/derived_driver.py $(ARGS)
 
 bench-rules: setup-dev ## measure the cost of 20 row rules in refine, as a ratio
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/rule_cost.py

@@ -18,7 +18,6 @@ from include.read.memory_database import memory_database
 from spark_jobs.backends.local import gold as embedded_gold
 from spark_jobs.backends.local.backend import adopted
 from spark_jobs.backends.local.duckdb_session import SMALL_RUN, DuckSession
-from spark_jobs.layers import gold_layer
 from spark_jobs.layers.gold_layer import GoldFailed
 from spark_jobs.layers.gold_rows import LatestGoldRows, Source
 
@@ -88,7 +87,7 @@ def refined(release: SmallRelease, records: Sequence[Sequence[Record]], *, by_sp
     """Return all columns but sketches of gold after the batches, by table; DuckDB merges every table, or none."""
     assert adopted(release.release.writer).merges.keys() == {target.gold.name for target in release.release.gold}
     if by_spark:
-        release.release = replace(release.release, writer=replace(adopted(release.release.writer), plans={}))
+        release.release = replace(release.release, writer=replace(adopted(release.release.writer), merges={}))
     for batch in records:
         release.take(batch)
     tables = {target.gold.name: release.read(target.table.spec.name) for target in release.release.gold}
@@ -122,7 +121,7 @@ def test_a_repeated_run_reads_the_inputs_from_silver(
     release = meter_release(spark, tmp_path / "repeated", GOLD)
     first, second, *_ = batches(200, 4)
     release.take(first)
-    monkeypatch.setattr(gold_layer, "MERGES", None)
+    monkeypatch.setattr(embedded_gold, "write_rows", None)
     release.ingest(second)
     with pytest.raises(TypeError):
         release.refine(1, 1)

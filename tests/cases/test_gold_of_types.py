@@ -150,7 +150,7 @@ def released(spark: SparkSession, folder: Path, *, by_spark: bool) -> SmallRelea
     release = small_release(spark, Settings(state=folder / "state"), "kinds", declared)
     assert set(adopted(release.release.writer).merges) == set(IN_DUCKDB)
     if by_spark:
-        release.release = replace(release.release, writer=replace(adopted(release.release.writer), plans={}))
+        release.release = replace(release.release, writer=replace(adopted(release.release.writer), merges={}))
     for batch in batches():
         release.take(batch)
     assert release.rejected().height == 0
