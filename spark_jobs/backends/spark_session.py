@@ -8,15 +8,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+from py4j.java_gateway import JavaClass, JavaMember, JVMView
 from pyspark.sql import SparkSession
 
 from include.ground.durable_files import new_process_folder
 from include.ground.errors import Terminal, holds_secret
 from include.ground.ports import require_master
 from include.ground.settings import CLONE, Settings, reject_unsafe
-from spark_jobs.backends.java_lookups import remember_lookups
 from spark_jobs.backends.spark.delta_session import delta_options, require_delta
 from spark_jobs.backends.spark_cluster import (
     code_archive,
@@ -208,3 +209,33 @@ def _jvm_flags(settings: Settings) -> str:
 def class_archive(settings: Settings) -> Path:
     """Return the path of the archive of loaded classes (`class_archive.py`), which halves the start of a JVM."""
     return settings.jars / "spark.jsa"
+
+
+# py4j looks up the class and the method in the JVM at each call of a function of Spark. The JVM looks for a name
+# without its package in every jar of the class path, for every imported package. Building the queries of a run takes
+# thousands of these look-ups. These are the names by which PySpark builds columns and queries.
+LOOKED_UP = (
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.classic.SparkSession",
+    "functions",
+    "PythonUtils",
+    "PythonSQLUtils",
+)
+
+
+class RememberedClass(JavaClass):  # type: ignore[misc]
+    """A Java class that looks up each of its static methods in the JVM once."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, JavaMember):
+            self.__dict__[name] = found
+        return found
+
+
+def remember_lookups(jvm: JVMView) -> None:
+    """Make the view of a JVM remember the classes that PySpark uses most; repeating it changes nothing."""
+    for name in LOOKED_UP:
+        found = getattr(jvm, name)
+        if isinstance(found, JavaClass) and not isinstance(found, RememberedClass):
+            setattr(jvm, name, RememberedClass(found._fqn, found._gateway_client))
