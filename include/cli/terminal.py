@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -85,7 +84,14 @@ class FittingTable(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, or a grid of two columns for each row."""
-        if Measurement.get(console, options.update(max_width=WIDE), self).minimum <= options.max_width:
+        sizes = [(each, self._measure_column(console, options.update(max_width=WIDE), each)) for each in self.columns]
+        spare = options.max_width - self._extra_width - sum(size.minimum for _, size in sizes)
+        # Rich would narrow the widest column also below its longest word.
+        for column, size in sorted(sizes, key=lambda each: each[1].span):
+            given = max(0, min(size.span, spare))
+            column.width = size.minimum + given - self._get_padding_width(column._index)
+            spare -= given
+        if spare >= 0:
             yield from super().__rich_console__(console, options)
             return
         for row in zip(*(column.cells for column in self.columns), strict=True):
