@@ -228,7 +228,7 @@ def _outside(known: Mapping[str, TableColumns], table: str, column: str) -> str:
 
 def bronze_lineage(dataset: Dataset) -> TableColumns:
     """Return the origins of bronze's fields: those of the record in the topic, and its coordinates."""
-    topic, members = f"topic {dataset.pipeline.topic}", [column.member for column in dataset.contract.columns]
+    topic, members = f"topic {dataset.pipeline.topic}", [column.member for column in dataset.contract.plain_columns]
     fields = {f"{VALUE}.{member}": (ColumnOrigin(topic, member, "identity"),) for member in members}
     whole = {VALUE: unique(ColumnOrigin(topic, member, "identity") for member in members)}
     return TableColumns(whole | fields)
@@ -242,20 +242,20 @@ def unchanged_fields(dataset: Dataset) -> dict[str, str]:
 
 
 def _silver_columns(dataset: Dataset) -> SilverColumns:
-    fields = [column.name for column in dataset.contract.columns]
+    fields = [column.name for column in dataset.contract.plain_columns]
     tables = {table.name: [name for name, _ in table.columns] for table in dataset.pipeline.reference}
     return silver_columns((dataset.folder / "silver.py").read_text("utf-8"), fields, tables)
 
 
 def silver_lineage(dataset: Dataset) -> TableColumns:
     """Return the origins of silver's columns: those of the contract, then those that `silver.py` adds."""
-    fields = {column.name: column.member for column in dataset.contract.columns}
+    fields = {column.name: column.member for column in dataset.contract.plain_columns}
     found = _silver_columns(dataset)
     place = partial(_expression_origin, dataset, fields)
     columns: dict[str, Origins] = {name: (place((RECORD, name), "transformation"),) for name in fields}
     for name, named in found.added.items():
         # The text does not name the origin, so it may be any field.
-        known = named or {(RECORD, field) for field in fields}
+        known = named or {(RECORD, column.name) for column in dataset.contract.columns}
         columns[name] = unique(place(each, "transformation") for each in known)
     joined = unique(place(each, "join") for each in found.joined)
     return TableColumns(columns | _coordinates(dataset), joined)
@@ -354,7 +354,9 @@ def _expression(table: str, text: str, use: Use | None = None) -> Iterator[Colum
     (tree,) = parsed_statements(text)
     for column in tree.find_all(exp.Column):
         own = use_of(column, tree)
-        yield ColumnOrigin(table, column.parts[0].name, own if use is None or own == "conditional" else use)
+        yield ColumnOrigin(
+            table, ".".join(part.name for part in column.parts), own if use is None or own == "conditional" else use
+        )
 
 
 Columns = Mapping[str, Collection[str]]

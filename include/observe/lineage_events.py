@@ -446,7 +446,7 @@ def _type_name(kind: object) -> str:
 
 
 def _record_fields(dataset: Dataset) -> dict[str, list[ColumnFacts]]:
-    fields = [ColumnFacts(column.member, column.type_text) for column in dataset.contract.columns]
+    fields = [ColumnFacts(column.member, column.type_text) for column in dataset.contract.plain_columns]
     about = f"Field of the JSON object in {VALUE}, which bronze keeps as bytes."
     inside = [ColumnFacts(f"{VALUE}.{each.name}", each.type, about) for each in fields]
     reference = {

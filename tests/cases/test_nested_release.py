@@ -146,4 +146,6 @@ def test_lineage_leads_to_the_path_in_the_record(release: SmallRelease) -> None:
     known = dataset_columns(release.dataset)
     silver, gold = known["silver.parcels"].columns, known["gold.parcel_days"].columns
     assert [origin.column for origin in silver["parcel_id"]] == ["value.meta.id"]
-    assert [(origin.table, origin.column) for origin in gold["paid"]] == [("silver.parcels", "sender")]
+    assert [(origin.table, origin.column) for origin in gold["paid"]] == [("silver.parcels", "sender.paid")]
+    assert [origin.column for origin in silver["sender.paid"]] == ["value.sender.paid"]
+    assert [origin.column for origin in silver["city"]] == ["value.sender.address.city"]
