@@ -225,7 +225,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, approv
     except NotApproved as error:
         console.print(f"not approved: what readers see is unchanged. {error.remedy}", highlight=False)
         raise typer.Exit(FAILED) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         record = load_plan(settings, name)
         text = f"stopped: nothing is lost. {next_command(record)} continues, headrace plan show {name} shows it"
         if not record.is_open:
