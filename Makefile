@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-tables test-stack test-containers test-hosts test-airflow-package test-bare test-observability check docs docs-check reference up down bench bench-peers bench-growth bench-console bench-derived bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-tables test-stack test-containers test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -81,6 +81,10 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs
 
 docs: setup-dev ## serve the documentation as a site, http://127.0.0.1:8000
 	@$(MKDOCS) serve $(ARGS)
+
+pictures: setup-dev ## take the pictures of docs/pictures again, from a platform that runs; needs Chromium
+	@$(TESTS) stack tests/stack/test_in_the_browser.py $(ARGS)
+	@for each in docs/pictures/*.png; do cp "build/screenshots/$${each##*/}" docs/pictures/; done
 
 reference: setup-dev ## write docs/reference and the index of decisions from the code
 	@PYTHONPATH=. .venv/bin/python tests/reference_pages.py

@@ -1,7 +1,7 @@
 """Recompute Kafka records of a dataset, compare, request approval, patch.
 
 The form selects the records: by Kafka timestamp, by bronze batches, or by offsets. Each record is read from Kafka while
-it is retained there, else from bronze; records that bronze lacks are inserted. *Only explain* executes nothing. A
+it is retained there, else from bronze; records that bronze lacks are inserted. *Dry run* stores nothing. A
 replay of records of another open plan is refused. If rows have changed since the comparison, `apply` is refused:
 `headrace plan compare ID` compares again, then clear `approve`.
 

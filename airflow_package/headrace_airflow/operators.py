@@ -310,6 +310,10 @@ class RollBack(WorkOperator):
     def by(self, context: Context) -> str:
         return triggered_by(context)
 
+    def outcome(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
+        self.log.info("plan %s is rolled back; readers have batch %s", result["plan"], result["batch"])
+        return result
+
 
 class MaintainTables(WorkOperator):
     """Compact tables and remove what nothing needs; skipped before the first publication, and while a plan is open."""

@@ -21,7 +21,7 @@ from include.declare.time_zones import changed_zones
 from include.ground.delta_log import LogDamaged, refuse_lost_commits
 from include.ground.errors import HeadraceError
 from include.ground.kafka import TopicMissing, log_end_offsets, log_start_offsets, readable_end_offsets
-from include.ground.paths import snapshot_path
+from include.ground.paths import snapshot_path, warehouse
 from include.ground.settings import Settings
 from include.observe.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
 from include.observe.processes import (
@@ -201,8 +201,10 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     known = sorted({*all_dataset_names(settings), *started_datasets(settings)})
     pages = [each for each in (*observe_optional(settings), observe_process(settings, AIRFLOW)) if is_started(each)]
     processes = (*observe_processes(settings, known), *pages, *observe_jobs(settings))
-    totals = value_or_note(notes, ledger.totals)
-    bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
+    # Before the first publication nobody misses a ledger or a broker.
+    missing = notes if any(warehouse(settings).glob("*/publication.json")) else []
+    totals = value_or_note(missing, ledger.totals)
+    bootstrap = value_or_note(missing, lambda: bootstrap_servers(settings))
     by_name = {process.name: process for process in processes}
     datasets = tuple(
         observe_dataset(settings, name, by_name[stream_name(name)], totals_of(totals, name), bootstrap, notes, ledger)

@@ -190,7 +190,6 @@ SLICES = (BACKFILL, REPLAY, REINSTATE, DERIVED_BACKFILL)
 """Kinds that recompute a slice of history with the published release."""
 KIND_NAMES = (*RELEASES, *SLICES)
 PLAN_ID = re.compile(r"[a-z]+-[A-Za-z0-9_.-]+-[0-9]{1,9}")
-PLAN_ID_OR_EMPTY = f"^({PLAN_ID.pattern})?$"
 DRY_RUN = "dry-run"
 """The id of a plan that is not stored."""
 OPEN = (Stage.PLANNED, Stage.BUILT, Stage.COMPARED, Stage.APPROVED)

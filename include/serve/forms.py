@@ -30,7 +30,7 @@ from include.declare.windows import Window, day_range
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
 from include.ground.strict_values import LAG_SECONDS, LONGEST_LAG
-from include.plans.plan import PLAN_ID_OR_EMPTY, Stage
+from include.plans.plan import PLAN_ID, Stage
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +65,13 @@ class StreamParameters(Parameters):
 
 
 class RollbackParameters(Parameters):
-    """`plan`: the one to roll back; "" is the last one that was applied."""
+    """`plan`: the one to roll back; none: the last one that was applied."""
 
-    plan: str = Field(
-        pattern=PLAN_ID_OR_EMPTY,
+    # None and not "": Airflow's form takes an empty text for a missing value, and refuses it unless null is allowed.
+    plan: Annotated[str, StringConstraints(pattern=f"^{PLAN_ID.pattern}$")] | None = Field(
+        None,
         title="Plan",
         description="A plan of `headrace plan list`, for instance replay-flights-1. Empty: the last applied one.",
-        json_schema_extra={"default": ""},
     )
 
 

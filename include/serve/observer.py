@@ -129,7 +129,8 @@ class LiveObserver:
         settings, notes = self.settings, list[str]()
         progress = observe_progress(settings, self.ledger)
         published = value_or_note(notes, lambda: publications(settings)) or {}
-        value_or_note(notes, self._advance_histories)
+        if published:
+            value_or_note(notes, self._advance_histories)
         snapshot = LiveSnapshot(
             number=(self._snapshot.number if self._snapshot else 0) + 1,
             progress=progress,

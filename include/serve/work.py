@@ -179,7 +179,7 @@ def confirmed(settings: Settings, record: PlanRecord) -> Mapping[str, Any]:
     return {name: value for name, value in asdict(confirm(settings, record)).items() if value is not None}
 
 
-def roll_back_plan(settings: Settings, dataset: str, named: str, by: str) -> Mapping[str, Any]:
+def roll_back_plan(settings: Settings, dataset: str, named: str | None, by: str) -> Mapping[str, Any]:
     """Roll back a plan, unless `by` already did; return the confirmation from the tables."""
     plan = named or last_plan(settings, dataset, by)
     if dataset not in load_plan(settings, plan).plan.datasets:

@@ -1,4 +1,7 @@
-"""The platform as a user sees it: Airflow's page in Chromium. Screenshots are kept under build/screenshots/."""
+"""The platform as a user sees it: Airflow's page and the console in Chromium.
+
+Screenshots are kept under build/screenshots/; `make pictures` copies into docs/pictures/ those that are there already.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ from stack_tools.airflow_rest import ANSWER_AFTER
 from include.ground.settings import CLONE
 from include.plans.plan import Stage
 from include.run.airflow_process import USER
+from include.state.process_states import CONSOLE
+from include.state.run_files import read_run_file
 
 CHROMIUM = "/usr/bin/chromium"
 SCREENSHOTS = CLONE / "build" / "screenshots"
-REPLAY, STREAM = f"replay__{DATASET}", f"stream__{DATASET}"
+REPLAY, STREAM, ROLLBACK = f"replay__{DATASET}", f"stream__{DATASET}", f"rollback__{DATASET}"
 QUALITY = f"quality__{DATASET}"
 pytestmark = [pytest.mark.timeout(900), pytest.mark.extended]
 
@@ -27,6 +32,7 @@ def page(stack: Stack) -> Iterator[Page]:
     """A browser that has logged in by the form."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
+        expect.set_options(timeout=30_000)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         logged_in = browser.new_page(viewport={"width": 1400, "height": 1100})
         logged_in.set_default_timeout(60_000)
@@ -51,9 +57,9 @@ def test_dag_list_shows_no_import_error(stack: Stack, page: Page) -> None:
     page.goto(f"{stack.page.address}/dags")
     for dag in (REPLAY, STREAM, f"backfill__{DATASET}", "audit"):
         expect(page.get_by_role("link", name=dag, exact=True).first).to_be_visible()
-    assert keep(page, "1-dags").stat().st_size > 10_000
+    assert keep(page, "airflow-dags").stat().st_size > 10_000
     page.goto(stack.page.address)
-    keep(page, "2-home")
+    keep(page, "airflow-home")
     expect(page.get_by_text(re.compile("import error", re.IGNORECASE))).to_have_count(0)
 
 
@@ -65,8 +71,16 @@ def test_navigation_leads_to_the_console(stack: Stack, page: Page) -> None:
     console = opened.value
     expect(console.get_by_role("heading", name="Overview")).to_be_visible()
     expect(console.get_by_role("link", name=DATASET)).to_be_visible()
-    keep(console, "0-console")
+    keep(console, "console-before-the-first-stream")
     console.close()
+
+
+@pytest.mark.parametrize("dag", [REPLAY, ROLLBACK, f"release__{DATASET}", f"backfill__{DATASET}", STREAM, "audit"])
+def test_form_can_be_submitted_as_it_opens(stack: Stack, page: Page, dag: str) -> None:
+    page.goto(f"{stack.page.address}/dags/{dag}")
+    page.get_by_test_id("trigger-dag-button").click()
+    expect(page.get_by_text("Run Parameters")).to_be_visible()
+    expect(page.get_by_test_id("trigger-dag-submit")).to_be_enabled()
 
 
 def test_stream_page_shows_its_health(stack: Stack, page: Page) -> None:
@@ -79,7 +93,7 @@ def test_stream_page_shows_its_health(stack: Stack, page: Page) -> None:
     await_that(lambda: "running, batch" in stack.page.log(STREAM, run, "keep"), "the log shows the health")
     page.goto(f"{stack.page.address}/dags/{STREAM}/runs/{run}/tasks/keep")
     expect(page.get_by_text(re.compile(f"{DATASET}: running, batch")).first).to_be_visible()
-    keep(page, "3-stream")
+    keep(page, "airflow-stream")
 
 
 def test_replay_is_submitted_and_approved_in_the_form(stack: Stack, page: Page) -> None:
@@ -99,14 +113,14 @@ def test_replay_is_submitted_and_approved_in_the_form(stack: Stack, page: Page) 
     page.goto(f"{stack.page.address}/dags/{REPLAY}")
     page.get_by_test_id("trigger-dag-button").click()
     expect(page.get_by_text("Which records")).to_be_visible()
-    keep(page, "4-replay-form")
+    keep(page, "airflow-replay-form")
     choice = page.locator("input[name=element_by]").locator("xpath=..").get_by_role("combobox")
     choice.fill("bronze batches")
     choice.press("Enter")
     page.get_by_role("button", name="by batches").click()
     page.fill("input[name=element_first_batch]", "0")
     page.fill("input[name=element_last_batch]", str(last))
-    keep(page, "5-replay-filled-in")
+    keep(page, "airflow-replay-filled-in")
     before = {run["dag_run_id"] for run in stack.page.runs(REPLAY)}
     page.get_by_test_id("trigger-dag-submit").click()
     await_that(lambda: {r["dag_run_id"] for r in stack.page.runs(REPLAY)} > before, "the form was submitted", 60)
@@ -115,14 +129,43 @@ def test_replay_is_submitted_and_approved_in_the_form(stack: Stack, page: Page) 
     stack.page.await_task(REPLAY, run, "approve", "awaiting_input")
     page.goto(f"{stack.page.address}/dags/{REPLAY}/runs/{run}/tasks/approve/required_actions")
     expect(page.get_by_text("needs approval")).to_be_visible()
-    keep(page, "6-approval")
+    keep(page, "airflow-approval")
     page.wait_for_timeout(1000 * ANSWER_AFTER)
     page.get_by_role("button", name="Approve").click()
     assert stack.page.await_run(REPLAY, run) == "success", stack.page.story(REPLAY, run)
     page.goto(f"{stack.page.address}/dags/{REPLAY}/runs/{run}")
-    keep(page, "7-published")
+    expect(page.get_by_role("link", name="apply").first).to_be_visible()
+    keep(page, "airflow-published")
     (record,) = stack.plans(f"{REPLAY}/{run}")
     assert (record.stage, record.plan.requested) == (Stage.APPLIED, f"batches 0 to {last}")
+    assert stack.is_balanced()
+
+
+def test_task_links_to_the_comparison(stack: Stack, page: Page) -> None:
+    run = stack.page.runs(REPLAY)[-1]["dag_run_id"]
+    page.goto(f"{stack.page.address}/dags/{REPLAY}/runs/{run}/tasks/compare/details")
+    button = page.get_by_role("link", name="Comparison")
+    expect(button).to_be_visible(timeout=30_000)
+    page.goto(f"{stack.page.address}{button.get_attribute('href')}")
+    expect(page.get_by_text("gold.carrier_hours").first).to_be_visible()
+    keep(page, "airflow-comparison")
+
+
+def test_plan_is_rolled_back_in_the_form(stack: Stack, page: Page) -> None:
+    page.goto(f"{stack.page.address}/dags/{ROLLBACK}")
+    page.get_by_test_id("trigger-dag-button").click()
+    expect(page.get_by_text("Empty: the last applied one")).to_be_visible()
+    keep(page, "airflow-rollback-form")
+    before = {run["dag_run_id"] for run in stack.page.runs(ROLLBACK)}
+    page.get_by_test_id("trigger-dag-submit").click()
+    await_that(lambda: {r["dag_run_id"] for r in stack.page.runs(ROLLBACK)} > before, "the form was submitted", 60)
+    (run,) = {run["dag_run_id"] for run in stack.page.runs(ROLLBACK)} - before
+    assert stack.page.await_run(ROLLBACK, run) == "success", stack.page.story(ROLLBACK, run)
+    (record,) = stack.plans(f"{REPLAY}/{stack.page.runs(REPLAY)[-1]['dag_run_id']}")
+    page.goto(f"{stack.page.address}/dags/{ROLLBACK}/runs/{run}/tasks/roll_back")
+    expect(page.get_by_text(f"plan {record.plan.id} is rolled back").first).to_be_visible()
+    keep(page, "airflow-rolled-back")
+    assert record.stage is Stage.ROLLED_BACK
     assert stack.is_balanced()
 
 
@@ -132,8 +175,36 @@ def test_task_links_to_its_rule_results(stack: Stack, page: Page) -> None:
     page.goto(f"{stack.page.address}/dags/{QUALITY}/runs/{run}/tasks/validate/details")
     button = page.get_by_role("link", name="Rule results")
     expect(button).to_be_visible(timeout=30_000)
-    keep(page, "8-quality")
+    keep(page, "airflow-quality")
     page.goto(f"{stack.page.address}{button.get_attribute('href')}")
     expect(page.get_by_text("rules passed")).to_be_visible()
     expect(page.get_by_role("cell", name="gold.").first).to_be_visible()
-    keep(page, "9-rule-results")
+    keep(page, "airflow-rule-results")
+
+
+DARK, PHONE = {"dark": True}, {"width": 390}
+
+
+@pytest.mark.parametrize(
+    ("path", "shown", "name", "look"),
+    [
+        ("", "balanced", "console-overview", {}),
+        ("", "balanced", "console-overview-phone", PHONE),
+        ("/datasets/flights", "Journey of a record", "console-dataset-dark", DARK),
+        ("/plans/{plan}", "carrier_hours", "console-plan", {}),
+        ("/tables/gold.carrier_hours", "carrier", "console-table", {}),
+        ("/lineage", "Lineage", "console-lineage", {}),
+    ],
+)
+def test_console_shows_what_airflow_did(
+    stack: Stack, page: Page, path: str, shown: str, name: str, look: dict[str, int]
+) -> None:
+    replay = stack.page.runs(REPLAY)[-1]["dag_run_id"]
+    (record,) = stack.plans(f"{REPLAY}/{replay}")
+    console = read_run_file(stack.settings, CONSOLE)
+    assert console is not None
+    page.emulate_media(color_scheme="dark" if look.get("dark") else "light")
+    page.set_viewport_size({"width": look.get("width", 1400), "height": 1100})
+    page.goto(f"{console.extra['page']}{path.format(plan=record.plan.id)}")
+    expect(page.get_by_text(shown).first).to_be_visible()
+    keep(page, name)

@@ -380,7 +380,7 @@ def test_last_applied_plan_is_rolled_back_and_a_retry_rolls_back_no_other(
     monkeypatch.setattr(work, "confirm", lambda _, record: Confirmation(record.plan.id, *facts))
     operator = RollBack(task_id="roll_back", dataset="flights")
     for _ in range(2):
-        assert executed(operator, context({"plan": ""}))["plan"] == last.plan.id
+        assert executed(operator, context({"plan": None}))["plan"] == last.plan.id
     assert load_plan(own_settings, first.plan.id).stage is Stage.APPLIED
 
 
@@ -389,7 +389,7 @@ def test_plan_of_another_dataset_is_not_rolled_back(own_settings: Settings) -> N
     with pytest.raises(AirflowFailException, match="is not about weather"):
         executed(RollBack(task_id="roll_back", dataset="weather"), context({"plan": record.plan.id}))
     with pytest.raises(AirflowFailException, match="no plan is applied"):
-        executed(RollBack(task_id="roll_back", dataset="weather"), context({"plan": ""}))
+        executed(RollBack(task_id="roll_back", dataset="weather"), context({"plan": None}))
 
 
 def answered(own_settings: Settings, *actions: str) -> PublishedChecks:

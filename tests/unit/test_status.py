@@ -30,6 +30,7 @@ from include.observe.progress import (
     observe_progress,
     offsets_behind,
 )
+from include.serve.observer import LiveObserver
 from include.state.process_states import BROKER, RUNNER, ProcessRecord, ProcessState, RunnerRecord, runner_record_file
 from include.state.run_files import RunFile, started_at, write_run_file
 from include.state.streams import request_stream
@@ -178,6 +179,11 @@ def test_crash_is_shown_in_red_and_fails_only_with_check(
     assert "\x1b[1;31mcrashed" in capture.get()
     assert headrace.invoke(app, ["status"]).exit_code == 0
     assert headrace.invoke(app, ["status", "--check"]).exit_code == 1
+
+
+def test_nothing_is_unknown_before_the_first_stream(settings: Settings) -> None:
+    assert observe_progress(settings).notes == ()
+    assert LiveObserver(settings).observe().notes == ()
 
 
 def test_datasets_that_were_never_started_are_only_named(
