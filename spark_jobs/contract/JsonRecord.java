@@ -14,7 +14,6 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
-import java.util.regex.Pattern;
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
@@ -202,7 +201,6 @@ final class JsonWalk {
     /** More digits than a decimal can have before or after its point. */
     private static final int MOST = 39;
     private static final String TINY = BigDecimal.ONE.movePointLeft(MOST).toPlainString();
-    private static final Pattern WHOLE = Pattern.compile("-?[1-9][0-9]*|0");
 
     final JsonRow found;
     /** Where the fault is: a path, if it is at one place. */
@@ -366,7 +364,7 @@ final class JsonWalk {
         if (node == null || node == root) {
             return;
         }
-        if (token != JsonToken.VALUE_NULL) {
+        if ((node.form == JsonNode.THROUGH || node.form == JsonNode.OBJECT) && token != JsonToken.VALUE_NULL) {
             block(node, row, UTF8String.fromString(text));
         }
         if (node.place < 0) {
@@ -542,12 +540,22 @@ final class JsonWalk {
         }
     }
 
+    /** Whether a number is written as a whole one, which is not -0. */
+    private static boolean isWhole(String number) {
+        int at = number.charAt(0) == '-' ? 1 : 0;
+        boolean isWhole = number.charAt(at) != '0' || number.length() == 1;
+        for (; at < number.length() && isWhole; at++) {
+            isWhole = number.charAt(at) >= '0' && number.charAt(at) <= '9';
+        }
+        return isWhole;
+    }
+
     /**
      * Returns a number as a plain decimal without needless zeros. One with more than 38 digits before the point fits no
      * decimal: 1e39 stands for it. Of more than 39 after the point the last one stands for the rest.
      */
     private static String exact(String number) {
-        if (number.length() < MOST && WHOLE.matcher(number).matches()) {
+        if (number.length() < MOST && isWhole(number)) {
             return number;
         }
         String sign = number.startsWith("-") ? "-" : "";

@@ -202,6 +202,10 @@ final class PlainField implements Serializable {
     }
 
     private void set(PlainRow row, Object value) {
+        if (up == 0) {
+            row.values[place] = value;
+            return;
+        }
         PlainRow found = row;
         for (int level = 0; level < up; level++) {
             found = found.outer;
