@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from slice_patcher import SlicePatcher
 
-from spark_jobs.stream import compaction
 from spark_jobs.stream.compaction import (
     AUTOMATIC,
     MEGABYTE,
@@ -20,7 +19,7 @@ from spark_jobs.stream.compaction import (
     event_day_of,
     tier,
 )
-from spark_jobs.tables.data_files import HIVE_NULL, DataFile
+from spark_jobs.tables.data_files import BATCH, HIVE_NULL, DataFile
 
 
 def file(name: str, size: int, batch: int, partition: Any = "2024-02") -> DataFile:
@@ -120,9 +119,11 @@ def test_table_whose_row_groups_are_copied_has_its_files_in_order(
     patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (bronze,) = [each for each in compactable_tables([patcher.production.release]) if "bronze" in each.table.spec.name]
-    divided = [replace(file, low={**file.low, "partition": 0}) for file in files_of_sizes(*[300 << 10, 900 << 10] * 8)]
+    divided = [
+        replace(file, low={**file.low, "partition": 0}, high={**file.high, BATCH: 0})
+        for file in files_of_sizes(*[300 << 10, 900 << 10] * 8)
+    ]
     monkeypatch.setattr(type(bronze.table), "files", lambda _: divided)
-    monkeypatch.setattr(compaction, "last_batch", lambda _: 0)
     assert bronze.groups(AUTOMATIC) == [divided]
     assert replace(bronze, in_order=False).groups(AUTOMATIC) != [divided]
 

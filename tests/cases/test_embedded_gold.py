@@ -14,6 +14,7 @@ from declared_gold import meter_release, reading
 from pyspark.sql import DataFrame, SparkSession
 from small_release import Record, SmallRelease
 
+from include.read import memory_database as databases
 from include.read.memory_database import memory_database
 from spark_jobs.backends.local import gold as embedded_gold
 from spark_jobs.backends.local.backend import adopted
@@ -185,6 +186,7 @@ def test_a_merge_for_which_duckdb_lacks_memory_is_made_by_spark(
     release.take(first)
     made_by_spark = list[int]()
     monkeypatch.setattr(embedded_gold, "session_for", _scarce)
+    monkeypatch.setattr(databases, "spill_folder", lambda _: tmp_path)
 
     merged = LatestGoldRows.merged
 

@@ -20,7 +20,7 @@ from small_release import Record, SmallRelease
 from include.change.contract_check import FolderNotValid
 from include.change.stages import cancel, confirm, roll_back
 from include.cli.terminal import show_comparison
-from include.declare import contract_file
+from include.declare import contract_columns
 from include.declare.contract import WIDER
 from include.declare.contract_types import default_type
 from include.declare.dataset import released_dataset
@@ -83,7 +83,7 @@ def test_release_of_an_earlier_version_keeps_its_types_until_the_folder_is_relea
     declare(site, BIGINT)
     with monkeypatch.context() as earlier:
         # Which ignored physicalType.
-        earlier.setattr(contract_file, "declared_type", lambda logical, *_: (default_type(logical), {}))
+        earlier.setattr(contract_columns, "declared_type", lambda logical, *_: (default_type(logical), {}))
         stream = site.source()
         stream.take([tap(1, 7), tap(2, HUGE)])
     assert is_outdated(site.settings, "taps", stream.dataset.release)

@@ -17,11 +17,12 @@ from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.state.lease import shared_lock
 from spark_jobs.backends.backend import NeedsSpark, Transaction
-from spark_jobs.layers.gold_layer import GoldUpdate
+from spark_jobs.layers.gold_layer import GoldUpdate, SilverPart
 from spark_jobs.stream import ingest as ingest_module
 from spark_jobs.stream import progress, refine
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.progress import READABLE_AFTER, StatusReporter, has_records
+from spark_jobs.tables.data_files import DataFile
 
 
 @pytest.fixture
@@ -62,12 +63,13 @@ def test_status_counts_the_merges_that_the_backend_left_to_spark(
 
     merged, table = list[object](), SimpleNamespace(spec=SimpleNamespace(name="gold.small"))
     release = SimpleNamespace(
-        needed_spark=Counter(), backend=Unable(), writer=None, dataset=SimpleNamespace(name="flights")
+        needed_spark=Counter(), backend=Unable(), writer=SimpleNamespace(dataset=SimpleNamespace(name="flights"))
     )
+    update = GoldUpdate(late=SilverPart([DataFile("a.parquet", "", 1, 1)], 1, 1))
     monkeypatch.setattr(refine, "merge_by_spark", lambda *given: merged.append(given))
     target: Any = SimpleNamespace(table=table)
     for batch in (1, 2):
-        refine._commit_update(release, target, GoldUpdate(), Transaction("gold", batch), {})  # type: ignore[arg-type]
+        refine._commit_update(release, target, update, Transaction("gold", batch), {})  # type: ignore[arg-type]
     assert len(merged) == 2
     reporter = StatusReporter(tmp_path / "status.json", lambda: True)
     active: Any = SimpleNamespace(

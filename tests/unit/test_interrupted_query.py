@@ -9,7 +9,7 @@ from include.cli.main import INTERRUPTED
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
-    def fail() -> None:
+    def fail(**_: bool) -> None:
         raise RuntimeError(message)
 
     monkeypatch.setattr(main, "app", fail)

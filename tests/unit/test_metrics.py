@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from grown_history import GrownHistory
+from ledgered_stream import Stream
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine, event
@@ -84,6 +85,7 @@ def test_exposition_is_readable_by_prometheus_and_repeats_no_series(scrapes: Scr
 
 
 def test_unknown_figures_are_left_out_and_counted(settings: Settings) -> None:
+    Stream(settings).run(0, 0)
     found = Scrapes(settings, None, HeadraceCollector(settings)).figures()  # type: ignore[arg-type]
     assert found["headrace_unknown_figures{}"] > 0
     assert "headrace_lag_records{dataset=flights}" not in found

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
-LOCKS = sorted(REQUIREMENTS.glob("*.lock"))
+# wheels.lock lists files, not requirements: test_locks.py.
+LOCKS = sorted(set(REQUIREMENTS.glob("*.lock")) - {REQUIREMENTS / "wheels.lock"})
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^ ;]+)", re.MULTILINE)
 
 
@@ -77,7 +78,7 @@ def test_uv_of_another_version_on_the_path_is_not_used(tmp_path: Path, version: 
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "uv").write_text(f"#!/bin/sh\necho uv {printed}\n")
         (tmp_path / place / "uv").chmod(0o755)
-    script = 'touch ".cache/uv/$(cksum <requirements/uv.lock | tr " " -)"; . infra/uv.sh >&2; echo "$UV"'
+    script = 'touch ".cache/uv/$(cksum <requirements/uv.lock | tr " " -)"; . infra/uv.sh; find_uv >&2; echo "$UV"'
     environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == str(tmp_path / ("bin" if is_taken else ".cache/uv/bin") / "uv"), done.stderr
