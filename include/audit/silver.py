@@ -20,7 +20,7 @@ import polars as pl
 from include.audit.findings import Finding, FindingKind, position_findings
 from include.declare.contract import Column, member_path
 from include.declare.pipeline import Pipeline
-from include.ground.sql_quoting import json_path, sql_identifier, sql_literal
+from include.ground.sql_quoting import json_path, sql_identifier, sql_literal, sql_path
 
 EXACT_NUMBER = "exact_number"
 """The function of DuckDB: a payload's text, the name of a member, and a scale → its number as a plain decimal."""
@@ -58,7 +58,7 @@ def number_findings(database: Any, dataset: str, members: Mapping[str, str], fir
     decimals = {name: member for name, member in members.items() if types.get(name, "").startswith("DECIMAL")}
     if not decimals:
         return
-    shown = ", ".join(f"cast(s.{_column(name)} as varchar)" for name in decimals)
+    shown = ", ".join(f"cast(s.{sql_path(name)} as varchar)" for name in decimals)
     equal = " and ".join(_is_surely_equal(name, member, types[name]) for name, member in decimals.items())
     found = database.execute(LONG_NUMBERS.format(columns=shown, equal=equal, first=first))
     wrong: dict[str, list[tuple[int, int]]] = {name: [] for name in decimals}
@@ -74,17 +74,12 @@ def number_findings(database: Any, dataset: str, members: Mapping[str, str], fir
         yield from position_findings(FindingKind.different, f"silver.{dataset}", rows, detail)
 
 
-def _column(name: str) -> str:
-    """Return SQL for a column of silver, or for a field inside of one: `customer.total`."""
-    return ".".join(map(sql_identifier, name.split(".")))
-
-
 def _types_inside(database: Any, names: Iterable[str]) -> dict[str, str]:
     """Return the types of silver's columns, and of these fields inside of them."""
     found = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     inside = [name for name in names if "." in name and found.get(name.partition(".")[0], "").startswith("STRUCT")]
     if inside:
-        fields = ", ".join(f"{_column(name)} as {sql_identifier(name)}" for name in inside)
+        fields = ", ".join(f"{sql_path(name)} as {sql_identifier(name)}" for name in inside)
         described = f"select column_name, column_type from (describe select {fields} from silver)"
         found |= dict(database.sql(described).fetchall())
     return found
@@ -104,7 +99,7 @@ def _is_surely_equal(name: str, member: str, kind: str) -> str:
     no digit.
     """
     members = member_path(member)
-    column, key, scale = _column(name), re.escape(members[-1]), kind.rstrip(")").rpartition(",")[2]
+    column, key, scale = sql_path(name), re.escape(members[-1]), kind.rstrip(")").rpartition(",")[2]
     number = f"regexp_extract(b.payload, {sql_literal(NUMBER.format(key=key))}, ['text', 'fraction', 'power'])"
     keys = f"len(regexp_extract_all(b.payload, {sql_literal(KEY.format(key=key))}))"
     path = sql_literal(json_path(members))

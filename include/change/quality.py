@@ -29,7 +29,7 @@ from include.ground.errors import Refused, Terminal
 from include.ground.paths import docs_page
 from include.ground.render_template import render_html
 from include.ground.settings import Settings
-from include.ground.sql_quoting import json_path, sql_identifier, sql_literal
+from include.ground.sql_quoting import json_path, sql_identifier, sql_literal, sql_path
 from include.observe.ledger_reader import RuleWarnings, RunCounts
 from include.observe.stream_history import StoredValidation, store_validation
 from include.plans.plan import Compared, Plan, PlanRecord
@@ -360,7 +360,7 @@ def _fields_inside(database: Any, contract: Contract) -> dict[str, str]:
     types = dict(database.sql("select column_name, column_type from (describe silver)").fetchall())
     named = [column.name for column in contract.plain_columns if "." in column.name]
     inside = [name for name in named if types.get(name.partition(".")[0], "").startswith("STRUCT")]
-    return {name: ".".join(map(sql_identifier, name.split("."))) for name in inside}
+    return {name: sql_path(name) for name in inside}
 
 
 def _column(database: Any, column: Column) -> Iterator[DriftWarning]:
@@ -473,24 +473,25 @@ def _unknown_fields(database: Any, contract: Contract) -> Iterator[DriftWarning]
     for column in contract.plain_columns:
         for depth, member in enumerate(column.path):
             objects.setdefault(column.path[:depth], set()).add(member)
-    for path, members in objects.items():
-        known, part = map(sql_literal, sorted(members)), f"json_extract(payload, {sql_literal(json_path(path))})"
-        for field, rows, place in database.execute(UNKNOWN_FIELDS.format(part=part, known=", ".join(known))).fetchall():
-            named, first = joined_path((*path, field)), RecordPosition(*_numbers(place))
-            yield DriftWarning(named, "unknown field", "no field of the contract", f"{rows:,} records", first)
+    paths = list(objects)
+    parts = ", ".join(f"json_extract(text, {sql_literal(json_path(path))})" for path in paths)
+    known = ", ".join(f"[{', '.join(map(sql_literal, sorted(objects[path])))}]" for path in paths)
+    for number, field, rows, place in database.execute(UNKNOWN_FIELDS.format(parts=parts, known=known)).fetchall():
+        named, first = joined_path((*paths[number - 1], field)), RecordPosition(*_numbers(place))
+        yield DriftWarning(named, "unknown field", "no field of the contract", f"{rows:,} records", first)
 
 
 UNKNOWN_FIELDS = """
-select field, count(*), min((_batch_id, _partition, _offset))
+select number, field, count(*), min((_batch_id, _partition, _offset))
 from (
-    select _batch_id, _partition, _offset, unnest(json_keys(part)) as field
+    select _batch_id, _partition, _offset, number, unnest(json_keys(part)) as field
     from (
-        select *, {part} as part
-        from (select * replace (case when json_valid(payload) then payload end as payload) from payloads)
+        select *, unnest([{parts}]) as part, generate_subscripts([{parts}], 1) as number
+        from (select *, case when json_valid(payload) then payload end as text from payloads)
     )
     where json_type(part) = 'OBJECT'
 )
-where field not in ({known}) group by field order by field
+where not list_contains([{known}][number], field) group by number, field order by number, field
 """
 
 

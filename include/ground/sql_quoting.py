@@ -27,6 +27,11 @@ def sql_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def sql_path(name: str) -> str:
+    """Return a column, or a field inside of one as `customer.total`, with each name quoted."""
+    return ".".join(map(sql_identifier, name.split(".")))
+
+
 def duckdb_expression(sql: str, columns: Iterable[str]) -> str:
     """Return Spark SQL with its column names quoted for DuckDB, which reserves more words (`at`, `end`, `offset`).
 

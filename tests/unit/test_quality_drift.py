@@ -20,7 +20,13 @@ from include.read.published_tables import PinnedTables
 CONTRACT = Contract(
     "sales",
     "1.0.0",
-    (Column("event_id", "string"), Column("shop", "string"), Column("units", "integer"), Column("gift", "boolean")),
+    (
+        Column("event_id", "string"),
+        Column("shop", "string"),
+        Column("units", "integer"),
+        Column("gift", "boolean"),
+        Column("buyer", "object", fields=(Column("city", "string"),)),
+    ),
     (),
     ("event_id",),
 )
@@ -56,6 +62,7 @@ class Tables:
             "shop": rng.choice(["north", "south", "east"]),
             "units": int(rng.gauss(50, 10)) if 0 < place < ROWS - 1 else 50 + 60 * (1 if place else -1),
             "gift": rng.random() < 0.1,
+            "buyer": {"city": "Ulm"},
             "payload": b"{}",
         }
         if plant is not None and batch >= CHANGED and place >= 5:
@@ -100,6 +107,16 @@ def same_ids(row: Row) -> None:
 def unknown_field(row: Row) -> None:
     if row["_offset"] >= 9_010:
         row["payload"] = json.dumps({"shop": "north", "colour": "red"}).encode()
+
+
+def unknown_field_inside(row: Row) -> None:
+    if row["_offset"] == 9_010:
+        row["payload"] = json.dumps({"shop": "north", "buyer": {"city": "Ulm", "e.mail": "x", "shop": "y"}}).encode()
+
+
+def test_each_unknown_field_inside_of_an_object_is_named_by_its_path() -> None:
+    found = [(each.column, each.measure) for each in warnings(unknown_field_inside)]
+    assert found == [("/buyer/e.mail", "unknown field"), ("buyer.shop", "unknown field")]
 
 
 def test_unchanged_history_has_no_warnings() -> None:
