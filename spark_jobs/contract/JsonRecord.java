@@ -121,7 +121,7 @@ final class JsonNode implements Serializable {
         }
         JsonNode inner = member((String) path.get(0));
         if (path.size() == 1) {
-            members.put(path.get(0), inner == null ? node : node.with(inner.members, 1));
+            members.put(path.get(0), inner == null ? node : node.with(inner.members));
             return;
         }
         if (inner == null) {
@@ -132,17 +132,24 @@ final class JsonNode implements Serializable {
         inner.put(path.subList(1, path.size()), node);
     }
 
-    /** Takes the members of an object of which no column was made until now. */
-    private JsonNode with(Map inner, int levels) {
-        for (Iterator each = inner.values().iterator(); each.hasNext();) {
+    /** Takes the members of an object of which no column was made until now: their rows are one further out. */
+    private JsonNode with(Map inner) {
+        members.putAll(inner);
+        raise(0);
+        return this;
+    }
+
+    /** `inside`: how many objects, of which columns are made, are between the new one and here. */
+    private void raise(int inside) {
+        for (Iterator each = members.values().iterator(); each.hasNext();) {
             JsonNode member = (JsonNode) each.next();
-            member.up += levels;
-            if (member.form == THROUGH) {
-                member.with(member.members, levels);
+            if (member.up >= inside) {
+                member.up++;
+            }
+            if (member.form == THROUGH || member.form == OBJECT) {
+                member.raise(inside + (member.form == OBJECT ? 1 : 0));
             }
         }
-        members.putAll(inner);
-        return this;
     }
 
     Object[] row(JsonRow row) {

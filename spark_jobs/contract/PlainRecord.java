@@ -189,14 +189,18 @@ final class PlainField implements Serializable {
         key = through.key;
         required |= through.required;
         fields = through.fields;
-        through.move();
+        raise(0);
     }
 
-    private void move() {
+    /** Moves the rows of what is inside one further out. `inside`: how many objects with a column are around it here. */
+    private void raise(int inside) {
         for (int number = 0; number < fields.length; number++) {
-            fields[number].up++;
-            if (fields[number].reads == THROUGH) {
-                fields[number].move();
+            PlainField field = fields[number];
+            if (field.up >= inside) {
+                field.up++;
+            }
+            if (field.reads == THROUGH || field.reads == OBJECT) {
+                field.raise(inside + (field.reads == OBJECT ? 1 : 0));
             }
         }
     }

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import permutations
 from typing import Any
 
 import pyarrow as pa
@@ -319,6 +320,28 @@ def test_nested_record_as_producers_write_it_is_in_plain_form(spark: SparkSessio
     assert found == [True] * len(plain) + [False] * len(other)
 
 
+def test_columns_that_read_inside_of_one_another_are_declared_in_any_order(spark: SparkSession) -> None:
+    columns, record = [Column("id", "string", required=True)], dict[str, Any](id="x")
+    for number, order in enumerate(permutations("abc")):
+        member, value = f"m{number}", dict[str, Any]()
+        for name in order:
+            path = {"a": member, "b": f"{member}.b", "c": f"{member}.b.c"}[name]
+            fields = {"a": (Column("e", "string"),), "b": (Column("d", "string"),), "c": ()}[name]
+            columns.append(
+                Column(f"{name}{number}", "object" if fields else "string", physical_name=path, fields=fields)
+            )
+            (value if name == "a" else value.setdefault("b", {}))[{"a": "e", "b": "d", "c": "c"}[name]] = name
+        record[member] = value
+    declared = Contract("d", "1", tuple(columns), (), ("id",))
+    plain = json.dumps(record, separators=(",", ":")).encode()
+    rows = spark.createDataFrame([(bytearray(plain),)], "v binary")
+    assert rows.select(plain_values(F.col("v"), declared).isNotNull()).collect()[0][0], "it is in the contract's order"
+    for row in rows_by(spark, declared, [plain, b" " + plain]).to_pylist():
+        for number in range(6):
+            found = [row[f"{name}{number}"] for name in "abc"]
+            assert found == [{"e": "a"}, {"d": "b"}, "c"], number
+
+
 STRUCTURE: Mapping[str, tuple[str, str, str | None]] = {
     f'{{{ORDER},"items":[{{"sku":"a"}},{{"sku":': ("malformed", "", "$.items[1].sku"),
     f'{{{ORDER},"items":[1,2': ("malformed", "", "$.items[1]"),
@@ -326,7 +349,7 @@ STRUCTURE: Mapping[str, tuple[str, str, str | None]] = {
     f'{{{ORDER},"items":[{{"sku":"a","sku":"b"}}]}}': ("duplicate_key", "", "$.items[0].sku"),
     f'{{{ORDER},"counts":{{"a":1,"a":2}}}}': ("duplicate_key", "", "$.counts.a"),
     f'{{{ORDER},"items":[{{"sku":"\\ud83d"}}]}}': ("bad_utf8", "", "$.items[0].sku"),
-    f'{{{ORDER},"counts":{{"\\udeeb":1}}}}': ("bad_utf8", "", "$.counts.\ufffd"),
+    f'{{{ORDER},"counts":{{"\\udeeb":1}}}}': ("bad_utf8", "", "$.counts.?"),  # as Java writes half a character
     f'{{{ORDER},"items":[{{"sku":"a\\u0001"}}]}}': ("control_char", "", "$.items[0].sku"),
     f'{{{ORDER},"items":[{{"sku":"a","price":NaN}}]}}': ("out_of_range", "", "$.items[0].price"),
     f'{{{ORDER},"other":[{"[" * 5}{"]" * 5}]}}': ("depth", "", "$.other[0][0][0][0]"),
@@ -336,13 +359,7 @@ STRUCTURE: Mapping[str, tuple[str, str, str | None]] = {
 def test_fault_of_the_structure_names_its_place(spark: SparkSession) -> None:
     declared = contract(limits=Limits(depth=5))
     found = reasons_of(spark, declared, [record.encode() for record in STRUCTURE])
-    names = {record: reasons[0] for record, reasons in zip(STRUCTURE, found, strict=True)}
-    wrong = {
-        r: (names[r], right) for r, right in STRUCTURE.items() if names[r][:2] != right[:2] or len(found) != len(names)
-    }
-    assert wrong == {}
-    paths = {record: right[2] for record, right in STRUCTURE.items() if "\ufffd" not in str(right[2])}
-    assert {record: names[record][2] for record in paths} == paths
+    assert dict(zip(STRUCTURE, found, strict=True)) == {record: [reason] for record, reason in STRUCTURE.items()}
 
 
 def test_limits_of_a_record_and_of_an_array(spark: SparkSession) -> None:
