@@ -22,7 +22,7 @@ from include.declare.derived_dataset import REFERENCE, ColumnUse, DerivedDataset
 from include.declare.gold import Gold
 from include.declare.measures import Measure, measure_expressions
 from include.declare.silver_columns import RECORD, SilverColumns, silver_columns
-from include.declare.sql_checks import parsed_statements
+from include.declare.sql_checks import known_path, parsed_statements
 from include.declare.yaml_declarations import Document
 from include.ground.record_coordinates import COORDINATES
 from include.ground.settings import Settings
@@ -280,8 +280,14 @@ def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumn
     keys = (ColumnOrigin(silver, key, "group_by") for key in gold.keys)
     order = (ColumnOrigin(silver, name, "sort") for name in gold.order_by)
     rows = unique(iter([*keys, *_expression(silver, gold.row_condition, "filter"), *order]))
+    known = {column.lower() for column in columns}
+
+    def found_in_silver(origins: Origins) -> Origins:
+        return unique(replace(each, column=known_path(each.column.split("."), known)) for each in origins)
+
     # A count of rows is computed from no column: it depends on the rows alone.
-    return TableColumns({name: origins or rows for name, origins in made.items()}, rows)
+    named = {name: found_in_silver(origins or rows) for name, origins in made.items()}
+    return TableColumns(named, found_in_silver(rows))
 
 
 def derived_lineage(derived: DerivedDataset, columns: Mapping[str, Sequence[str]]) -> dict[str, TableColumns]:
@@ -347,8 +353,7 @@ def _measure(measure: Measure, silver: str) -> Iterator[ColumnOrigin]:
 
 
 def _expression(table: str, text: str, use: Use | None = None) -> Iterator[ColumnOrigin]:
-    """Yield the columns of an SQL expression over one table; `use`: how its values are used."""
-
+    """Yield the columns of an SQL expression over one table, as it names them; `use`: how its values are used."""
     if not text or text == "*":
         return
     (tree,) = parsed_statements(text)

@@ -247,17 +247,23 @@ def _overflows(gold: Gold, wide: Mapping[str, bool]) -> Iterator[Finding]:
     """Yield the sums of columns of 64 bits: two records may exceed the sum's 64 bits, and halt the stream."""
     for key, tree in _summed(gold):
         is_decimal = any(kind.this == exp.DataType.Type.DECIMAL for kind in tree.find_all(exp.DataType))
-        for name in dict.fromkeys(_path_of(column, wide) for column in tree.find_all(exp.Column)):
+        for name in dict.fromkeys(
+            known_path([part.name for part in column.parts], wide) for column in tree.find_all(exp.Column)
+        ):
             if wide.get(name.lower()) and not is_decimal:
                 why = f"{name} has 64 bits, and so would have the sum, which two records can exceed"
                 remedy = f"write cast({name} as decimal(38,0)), or declare minimum and maximum"
                 yield (*("gold", gold.name), *key), f"{why}; {remedy} of at most {ADDED_UP:,}"
 
 
-def _path_of(column: Any, known: Collection[str]) -> str:
-    """Return the column, or the field inside of one, that an expression names, without the name of its table."""
-    parts = [part.name for part in column.parts]
-    return next((name for n in range(len(parts)) if (name := ".".join(parts[n:])).lower() in known), str(column.name))
+def known_path(parts: Sequence[str], known: Collection[str]) -> str:
+    """Return the longest of the `known` names (lower case) in the parts of a name: a column, or a field inside of one.
+
+    The first parts may be the name of its table; the last ones may lead into what has no known parts, as a map.
+    """
+    places = ((begin, end) for begin in range(len(parts)) for end in range(len(parts), begin, -1))
+    names = (".".join(parts[begin:end]) for begin, end in places)
+    return next((name for name in names if name.lower() in known), parts[-1])
 
 
 def _summed(gold: Gold) -> Iterator[tuple[Key, Any]]:

@@ -14,6 +14,7 @@ from include.declare.column_lineage import ColumnOrigin, declared_columns, query
 from include.declare.dataset import dataset_names, declared_dataset
 from include.declare.derived_dataset import declared_derived, derived_edges, derived_names, lineage_edges
 from include.declare.silver_columns import RECORD, silver_columns
+from include.declare.sql_checks import known_path
 from include.ground.settings import CLONE, Settings, load_settings
 
 WORKLOADS = CLONE / "tests" / "workloads" / "datasets"
@@ -53,6 +54,21 @@ def test_silver_whose_names_are_made_up_as_it_runs_has_no_known_origin() -> None
 
 def test_text_that_is_no_python_adds_nothing() -> None:
     assert silver_columns("def silver(:", ["a"], {}).added == {}
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("amount", "amount"),
+        ("silver.amount", "amount"),
+        ("Buyer.City", "Buyer.City"),
+        ("silver.buyer.city", "buyer.city"),
+        ("labels.k", "labels"),
+        ("_batch_id", "_batch_id"),
+    ],
+)
+def test_a_name_in_an_expression_is_the_longest_known_one(named: str, found: str) -> None:
+    assert known_path(named.split("."), {"amount", "buyer", "buyer.city", "labels", "city"}) == found
 
 
 @pytest.mark.parametrize(
