@@ -18,6 +18,7 @@ import duckdb
 
 from include.audit.findings import Finding, FindingKind
 from include.audit.measures import Aggregates, is_wrong_sql
+from include.declare.changes import ChangesGold
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure, measure_expressions
 from include.declare.windows import SESSION_NUMBER, windowed_sql
@@ -99,6 +100,7 @@ RECOMPUTED: dict[type[Gold], Callable[[Gold, Sequence[str]], str]] = {
     AdditiveGold: _additive,
     LatestGold: _latest,
     QueryGold: _query,
+    ChangesGold: _query,
 }
 
 
@@ -264,7 +266,7 @@ def _doubtful(gold: Gold, differing: set[str]) -> dict[str, tuple[str, list[str]
 def _written(gold: Gold) -> Iterator[tuple[str, str]]:
     """Yield the columns whose difference may be due to an expression, with the SQL that computes them."""
     if gold.query:
-        yield ROWS, gold.query if gold.row_condition == "true" else f"{gold.query}; select {gold.row_condition}"
+        yield ROWS, gold.written_query
         return
     condition = [] if gold.counted == "true" else [gold.counted]
     yield GRAIN, "; ".join(condition)

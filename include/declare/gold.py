@@ -1,8 +1,9 @@
 """The gold tables of a dataset as declared: what names a row, which rows of silver count, and when rows appear.
 
-There are three kinds, one class each. All that other modules ask of a table is a property of `Gold`, so that nobody has
-to ask for its kind: a table has no window, no measures or no query where its kind has none. How Spark and DuckDB
-compute and merge a kind: `spark_jobs/layers/gold_rows.py`; how the audit does: `include/audit/gold.py`.
+There are four kinds, one class each (that of changes: `changes.py`). All that other modules ask of a table is a
+property of `Gold`, so that nobody has to ask for its kind: a table has no window, no measures or no query where its
+kind has none. How Spark and DuckDB compute and merge a kind: `spark_jobs/layers/gold_rows.py`; how the audit does:
+`include/audit/gold.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, ValidationInfo
 from pydantic.dataclasses import dataclass
@@ -21,6 +22,9 @@ from pydantic.dataclasses import dataclass
 from include.declare.measures import Measure, measure_expressions, measures_findings, ordered_by_time, parsed_measures
 from include.declare.windows import Session, Timed, Window
 from include.declare.yaml_declarations import NAME, NAME_RULE, Finding, Key, parsed_duration, shown
+
+if TYPE_CHECKING:
+    from include.declare.changes import Changes
 
 CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
 EVERY_RUN, ON_CLOSE = "every_run", "on_close"
@@ -86,6 +90,7 @@ class Gold(ABC):
     condition_key: ClassVar[str] = "where"
     recomputes: ClassVar[bool] = False
     """Whether the rows of a grain are computed from all of its rows of silver, not merged."""
+    without_keys: ClassVar[str] = "must name at least one column, or the table needs a window"
 
     kind: str
     name: str
@@ -108,6 +113,11 @@ class Gold(ABC):
     def counted(self) -> str:
         """The SQL condition of the rows of silver from which rows are computed."""
         return self.row_condition
+
+    @property
+    def written_query(self) -> str:
+        """What the declaration itself says in SQL of how `query` computes rows."""
+        return self.query
 
     @property
     def timed_by(self) -> Timed | None:
@@ -180,8 +190,8 @@ class Gold(ABC):
         interval = self.refresh_interval
         return f"every {interval.total_seconds():g} s" if interval else str(self.refresh).replace("_", " ")
 
-    def ordered(self, event_time: str) -> Self:
-        """Return the table with measures `first` and `last` by event time."""
+    def completed(self, event_time: str, changes: Changes | None) -> Self:
+        """Return the table with what the pipeline says about all of them."""
         return self
 
     def expressions(self) -> Iterator[tuple[Key, str]]:
@@ -198,7 +208,7 @@ class Gold(ABC):
         if not getattr(self, self.required):
             yield (self.required,), "is required and missing"
         if self.window is None and not self.keys:
-            yield ("keys",), "must name at least one column, or the table needs a window"
+            yield ("keys",), self.without_keys
         yield from repeated(("keys",), self.keys)
         yield from ((("measures", *key), why) for key, why in measures_findings(self.measures))
         yield from self._own_findings()
@@ -262,7 +272,7 @@ class AdditiveGold(Gold):
     def row_condition(self) -> str:
         return self.where
 
-    def ordered(self, event_time: str) -> Self:
+    def completed(self, event_time: str, changes: Changes | None) -> Self:
         """Return the table with measures `first` and `last` by event time."""
         return replace(self, measures=ordered_by_time(self.measures, event_time))
 
@@ -331,6 +341,10 @@ class QueryGold(Gold):
     @property
     def counted(self) -> str:
         return "true"
+
+    @property
+    def written_query(self) -> str:
+        return self.query if self.touched_by == "true" else f"{self.query}; select {self.touched_by}"
 
 
 def listed_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:

@@ -16,8 +16,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StrictInt
 from pydantic.dataclasses import dataclass
 
+from include.declare.changes import Changes, ChangesGold
 from include.declare.contract import Contract
-from include.declare.gold import CONFIG, EVERY_RUN, AdditiveGold, Gold, LatestGold, QueryGold, listed_once, pairs
+from include.declare.gold import (
+    CONFIG,
+    EVERY_RUN,
+    AdditiveGold,
+    Gold,
+    LatestGold,
+    QueryGold,
+    listed_once,
+    pairs,
+)
 from include.declare.time_zones import UTC_ZONE, TimeZone
 from include.declare.windows import Window
 from include.declare.yaml_declarations import (
@@ -56,7 +66,7 @@ def _parsed_idle(value: Any) -> Any:
     return found
 
 
-DeclaredGold = Annotated[AdditiveGold | LatestGold | QueryGold, Field(discriminator="kind")]
+DeclaredGold = Annotated[AdditiveGold | LatestGold | QueryGold | ChangesGold, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -103,6 +113,7 @@ class _PipelineFile:
     partitions: StrictInt = 2
     retention: Retention = Retention()
     idle: Annotated[timedelta | None, BeforeValidator(_parsed_idle)] = IDLE_AFTER
+    changes: Changes | None = None
 
 
 @plain_dataclass(frozen=True)
@@ -163,7 +174,7 @@ def read_pipeline(document: Document) -> Pipeline | None:
         lateness=found.lateness,
         identity=identity.columns,
         horizon=identity.horizon,
-        gold=tuple(gold.ordered(found.event_time) for gold in found.gold),
+        gold=tuple(gold.completed(found.event_time, found.changes) for gold in found.gold),
         reference=found.reference,
         retention=found.retention,
         idle=found.idle,

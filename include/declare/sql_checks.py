@@ -185,8 +185,8 @@ def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> 
         for key, expression, columns in _expressions(gold, known):
             for _, why in _expression_findings(key, expression, columns):
                 yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
-        if gold.query:
-            file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
+        if named := pipeline.value["gold"][gold.name].get("query"):
+            file = pipeline.path.parent / str(named)
             for line, why in _query_findings(gold, known):
                 yield Problem(file, line, "", why)
 

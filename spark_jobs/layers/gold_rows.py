@@ -10,6 +10,7 @@ There is one class for each kind of table:
 - *query*: affected grains recomputed from silver by the dataset's own SQL, and replaced. The query sees its rows as
   `silver`: all rows of the affected grains, with the window's column added. The view lives in a Spark session of its
   own, so that two tables never see each other's rows.
+- *changes*: like *query*, by SQL that the declaration makes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as RowWindow
 from pyspark.sql import functions as F
 
+from include.declare.changes import ChangesGold
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_windows import NUMBER, numbered_sessions, windowed
@@ -214,6 +216,7 @@ KINDS: dict[type[Gold], type[GoldRows]] = {
     AdditiveGold: AdditiveGoldRows,
     LatestGold: LatestGoldRows,
     QueryGold: QueryGoldRows,
+    ChangesGold: QueryGoldRows,
 }
 
 

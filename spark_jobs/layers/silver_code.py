@@ -229,8 +229,8 @@ def _gold_columns(pipeline: Document, gold: Gold, silver: DataFrame) -> StructTy
     if found := list(_expression_problems(pipeline, gold, rows)):
         return found
     computed = _analysed(lambda: gold_rows(gold).computed(silver, 0))
-    if gold.query:
-        found = list(_query_problems(pipeline, gold, computed))
+    if named := pipeline.value["gold"][gold.name].get("query"):
+        found = list(_query_problems(pipeline.path.parent / str(named), gold, computed))
     elif isinstance(computed, AnalysisException):
         found = [_at(pipeline, path, _first_line(computed))]
     else:
@@ -285,9 +285,8 @@ def _not_numbers(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Pr
                 yield _at(pipeline, (*key, "weight"), why)
 
 
-def _query_problems(pipeline: Document, gold: Gold, found: DataFrame | AnalysisException) -> Iterator[Problem]:
+def _query_problems(file: Path, gold: Gold, found: DataFrame | AnalysisException) -> Iterator[Problem]:
     """Yield what is wrong with a query: its text, or columns that do not begin with those of the grain."""
-    file = pipeline.path.parent / str(pipeline.value["gold"][gold.name]["query"])
     if isinstance(found, AnalysisException):
         line = LINE_IN_SQL.search(str(found))
         yield Problem(file, int(line[1]) if line else 1, "", _first_line(found))

@@ -1,0 +1,162 @@
+"""Records that are changes of rows, and the gold tables that keep the rows: as they are now, or all versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator
+from pydantic.dataclasses import dataclass
+
+from include.declare.gold import CONFIG, EVERY_RUN, Gold, Refresh, listed_once, pairs
+from include.declare.yaml_declarations import Finding, Key, shown
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Operation:
+    """The column that says what a change does, and its values for a deleted row; any other value writes the row."""
+
+    column: str
+    delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Changes:
+    """Records are changes of rows: which row (`keys`), in which order (`sequence`), and what happens to it."""
+
+    keys: tuple[str, ...]
+    sequence: tuple[str, ...]
+    operation: Operation | None = None
+
+
+NEWEST = """
+with placed as (
+  select *, {deleted} as _deleted, row_number() over (partition by {keys} order by {newest_first}) as _place
+  from silver
+)
+select {keys}, {columns} from placed where _place = 1 and not _deleted
+"""
+VERSIONS = """
+with placed as (
+  select *, {deleted} as _deleted, row_number() over (partition by {keys} order by {oldest_first}) as _place
+  from silver
+),
+valued as (
+  select {keys}, {columns}, _deleted, _place, max({valid_by}) over (partition by {keys} order by _place) as _at
+  from placed
+),
+compared as (
+  select *, lag(_deleted) over (partition by {keys} order by _place) as _was_deleted, {same} as _same from valued
+),
+begun as (
+  select *, lead(_at) over (partition by {keys} order by _place) as _until
+  from compared where _was_deleted is null or _deleted <> _was_deleted or not (_deleted or _same)
+)
+select {keys}, {names}, _at as valid_from, _until as valid_to, _until is null as is_current
+from begun where not _deleted
+"""
+"""A version begins where a value changes or a deleted row comes back. Time never goes back from one to the next."""
+VERSION = ("valid_from", "valid_to", "is_current")
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ChangesGold(Gold):
+    """What the changes of each key give: its current row (`scd: 1`), or all versions (`scd: 2`) with `valid_from`,
+    `valid_to` and `is_current`.
+
+    `columns` names an SQL expression of silver for each output. `keys`, `sequence` and `operation` are those of
+    `changes`, unless the table has its own. Versions are valid by the event time, or by the column `valid_by`.
+    """
+
+    required = "columns"
+    recomputes = True
+    without_keys = "must name at least one column, here or in `changes`"
+    name: str
+    partition: str = ""
+    keys: tuple[str, ...] = ()
+    sequence: tuple[str, ...] = ()
+    operation: Operation | None = None
+    scd: Literal[1, 2] = 1
+    columns: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)] = ()
+    valid_by: str = ""
+    refresh: Refresh = EVERY_RUN
+    kind: Literal["changes"] = "changes"
+
+    @property
+    def row_condition(self) -> str:
+        return "true"
+
+    @property
+    def required_columns(self) -> tuple[str, ...]:
+        return self.keys
+
+    @property
+    def written_query(self) -> str:
+        return "; ".join(sql for _, sql in self.columns)
+
+    @property
+    def query(self) -> str:  # type: ignore[override]
+        """The SQL over the rows of some keys that computes theirs."""
+        order, names = [*map(_column, self.sequence)], [_column(name) for name, _ in self.columns]
+        keys = ", ".join(map(_column, self.keys))
+        over = f"over (partition by {keys} order by _place)"
+        same = [f"{name} is not distinct from lag({name}) {over}" for name in names]
+        return (
+            (VERSIONS if self.scd == 2 else NEWEST)
+            .strip()
+            .format(  # noqa: PLR2004
+                keys=keys,
+                names=", ".join(names),
+                columns=", ".join(f"{sql} as {_column(name)}" for name, sql in self.columns),
+                deleted=self._deleted,
+                newest_first=", ".join(f"{each} desc nulls last" for each in (*order, "_partition", "_offset")),
+                oldest_first=", ".join(f"{each} asc nulls first" for each in (*order, "_partition", "_offset")),
+                valid_by=_column(self.valid_by),
+                same=" and ".join(same),
+            )
+        )
+
+    @property
+    def _deleted(self) -> str:
+        if self.operation is None or not self.operation.delete:
+            return "false"
+        values = ", ".join(f"'{each}'" for each in self.operation.delete)
+        return f"coalesce(cast({_column(self.operation.column)} as string) in ({values}), false)"
+
+    def completed(self, event_time: str, changes: Changes | None) -> Self:
+        """Return the table with keys, sequence and operation of all changes, and its versions valid by event time."""
+        own = replace(self, valid_by=self.valid_by or event_time)
+        if changes is None:
+            return own
+        keys, sequence = self.keys or changes.keys, self.sequence or changes.sequence
+        return replace(own, keys=keys, sequence=sequence, operation=self.operation or changes.operation)
+
+    def expressions(self) -> Iterator[tuple[Key, str]]:
+        yield from super().expressions()
+        yield from ((("sequence", n), _column(name)) for n, name in enumerate(self.sequence))
+        if self.operation is not None:
+            yield ("operation", "column"), _column(self.operation.column)
+        yield ("valid_by",), _column(self.valid_by)
+
+    def _own_findings(self) -> Iterator[Finding]:
+        yield from listed_once(("sequence",), self.sequence)
+        for n, value in enumerate(self.operation.delete if self.operation else ()):
+            if not OPERATION.fullmatch(value):
+                yield ("operation", "delete", n), f"must be letters, digits, '_' or '-', is {shown(value)}"
+
+    def _column_findings(self) -> Iterator[Finding]:
+        yield from super()._column_findings()
+        names = [name for name, _ in self.columns] if self.scd == 2 else []  # noqa: PLR2004
+        for name in (each for each in names if each in VERSION):
+            yield ("columns", name), f"{name!r} is a column of each version: {', '.join(VERSION)}"
+
+
+OPERATION = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""A value of the column of operations."""
+
+
+def _column(path: str) -> str:
+    """Return a column, or a field inside of one as `source.lsn`, quoted for Spark."""
+    return ".".join(f"`{part}`" for part in path.split("."))

@@ -1,0 +1,83 @@
+"""Declarations of changes: what a table takes from the pipeline, and what is refused with line and key."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.declare.changes import ChangesGold, Operation
+from include.declare.column_lineage import dataset_columns
+from include.declare.dataset import declared_dataset, load_dataset
+from include.declare.dataset_checks import dataset_problems
+from include.ground.settings import Settings
+
+ACCOUNTS = Path(__file__).parents[1] / "recovery" / "datasets" / "accounts"
+TABLE = "columns: {owner: owner, balance: balance}"
+CHANGES = "  sequence: [source.lsn]\n"
+REFUSED: dict[tuple[str, str], tuple[str, str]] = {
+    (TABLE, "scd: 3\n    columns: {owner: owner}"): ("gold.account_now.scd", "1 or 2"),
+    (TABLE, "scd: 1"): ("gold.account_now.columns", "required and missing"),
+    (TABLE, "columns: {owner: ownr}"): ("gold.account_now.columns.owner", "'ownr' is not a column"),
+    (TABLE, "columns: {id: owner}"): ("gold.account_now.columns.id", "already a column"),
+    (TABLE, "refresh: on_close\n    columns: {owner: owner}"): ("gold.account_now.refresh", "cannot be on_close"),
+    (TABLE, "valid_by: changed\n    columns: {owner: owner}"): ("gold.account_now.valid_by", "'changed' is not a"),
+    (TABLE, "keys: [number]\n    columns: {owner: owner}"): ("gold.account_now.keys[0]", "'number' is not a column"),
+    ("upper(owner)", "owner, valid_to: owner"): ("gold.account_versions.columns.valid_to", "a column of each version"),
+    ("delete: [d]", "delete: ['d;']"): ("gold.account_now.operation.delete[0]", "must be letters"),
+    ("delete: [d]", "remove: [d]"): ("changes.operation.remove", "is not a known key"),
+    ("column: op", "column: kind"): ("gold.account_now.operation.column", "'kind' is not a column"),
+    ("[source.lsn]", "[origin.lsn]"): ("gold.account_now.sequence[0]", "'origin' is not a column"),
+    (CHANGES, "  sequence: []\n"): ("gold.account_now.sequence", "at least one column"),
+    (CHANGES, ""): ("changes.sequence", "required and missing"),
+    ("keys: [id]", "keys: []"): ("gold.account_now.keys", "here or in `changes`"),
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings with a copy of the dataset."""
+    shutil.copytree(ACCOUNTS, tmp_path / "datasets" / "accounts", ignore=shutil.ignore_patterns("__pycache__"))
+    return Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
+
+
+def changed(settings: Settings, old: str, new: str) -> Iterator[tuple[str, str]]:
+    path = settings.datasets / "accounts" / "pipeline.yaml"
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    return ((problem.key, problem.why) for problem in dataset_problems(settings, "accounts"))
+
+
+@pytest.mark.parametrize("change", REFUSED, ids=lambda change: change[1].strip())
+def test_wrong_declaration_is_refused_with_its_key(settings: Settings, change: tuple[str, str]) -> None:
+    (key, words), found = REFUSED[change], list(changed(settings, *change))
+    assert [why for at, why in found if at == key and words in why], found
+
+
+def test_a_table_takes_what_it_does_not_say_from_all_changes(settings: Settings) -> None:
+    own = "operation: {column: op, delete: [d, x]}\n    sequence: [changed_at]\n    " + TABLE
+    assert list(changed(settings, TABLE, own)) == []
+    now, versions = declared_dataset(settings, "accounts").pipeline.gold
+    assert isinstance(now, ChangesGold)
+    assert isinstance(versions, ChangesGold)
+    assert (now.keys, now.sequence, now.operation) == (("id",), ("changed_at",), Operation("op", ("d", "x")))
+    assert (versions.sequence, versions.operation) == (("source.lsn",), Operation("op", ("d",)))
+    assert (versions.valid_by, now.required_columns) == ("changed_at", ("id",))
+
+
+def test_silver_must_keep_the_records_of_deleted_rows(settings: Settings) -> None:
+    found = list(changed(settings, "partitions: 2", "partitions: 2\nretention: {silver: 100 days}"))
+    assert "gold.account_now computes rows from silver again, so silver must keep all records" in [
+        why for _, why in found
+    ]
+
+
+def test_lineage_leads_from_a_version_to_the_fields_that_decide(settings: Settings) -> None:
+    known = dataset_columns(load_dataset("accounts", ACCOUNTS))
+    owner = {(each.table, each.column) for each in known["gold.account_versions"].columns["owner"]}
+    assert ("silver.accounts", "owner") in owner
+    current = {each.column for each in known["gold.account_versions"].columns["is_current"]}
+    assert "changed_at" in current
