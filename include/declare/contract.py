@@ -87,6 +87,10 @@ class Column:
         for each in self.fields:
             yield from each.inside(own)
 
+    def single(self) -> Iterator[Column]:
+        """Yield of `inside` what a record has once: what is inside of objects, and no elements of arrays."""
+        return (each for each in self.inside() if "[]" not in each.name)
+
     @property
     def may_overflow(self) -> bool:
         """Whether a few of its values may add up to more than 64 bits."""
@@ -170,7 +174,7 @@ class Contract:
     @property
     def plain_columns(self) -> tuple[Column, ...]:
         """Those of `all_columns` that a record has once: what is inside of objects, and no elements of arrays."""
-        return tuple(each for each in self.all_columns if "[]" not in each.name)
+        return tuple(each for column in self.columns for each in column.single())
 
     @property
     def types(self) -> Mapping[str, str]:

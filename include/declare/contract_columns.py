@@ -266,7 +266,7 @@ def member_findings(base: Key, columns: Sequence[Column]) -> Iterator[Finding]:
         key: Key = (*base, n, "physicalName")
         if column.physical_name and (why := _path_fault(column.physical_name)):
             yield key, why
-        own = [(tuple(map(str.lower, each.path)), each) for each in column.inside() if "[]" not in each.name]
+        own = [(tuple(map(str.lower, each.path)), each) for each in column.single()]
         shared = next(
             ((each, other) for path, each in own for at, other in others if _is_shared(each, path, other, at)), None
         )

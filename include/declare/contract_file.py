@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -172,7 +173,7 @@ def read_contract(document: Document) -> Contract | None:
     recorded = None if document.strict else recorded_types(document.path.parent)
     reading = ColumnReader(document, recorded, record.limits)
     columns = tuple(reading.column((*base, n), found, found.name) for n, found in enumerate(record.properties))
-    known = [each for column in columns for each in column.inside() if "[]" not in each.name]
+    known = [each for column in columns for each in column.single()]
     types = {column.name: column.kind for column in known}
     lengths = {column.name: column.max_length for column in known}
     rules = [
@@ -225,8 +226,9 @@ def _file_findings(file: _ContractFile) -> Iterator[Finding]:
     yield from accepted_names((("schema", n, "name"), table.name) for n, table in enumerate(tables, 1))
     if not record.properties:
         yield ("schema", 0, "properties"), "must list the columns of the record"
-    if sum(isinstance(each, DeclaredFormat) for each in record.customProperties) > 1:
-        yield ("schema", 0, "customProperties"), "must have one format"
+    for name, times in Counter(each.property for each in record.customProperties).items():
+        if times > 1:
+            yield ("schema", 0, "customProperties"), f"must have one {name}"
     identity = [found.name for found in record.properties if found.primaryKey]
     for n, found in enumerate(record.properties):
         if found.unique and identity != [found.name]:

@@ -199,7 +199,6 @@ def test_wrong_missing_and_surplus_rows_of_a_range_are_replaced_after_approval_a
     assert site.follow() == 0, "no source has changed"
     site.flights.take([flight(20, 26, 1)])
     assert site.follow() == 1
-    assert published_rows(site) != wrong
 
 
 def test_equal_range_is_recorded_as_verified_and_needs_no_request(site: DerivedSite) -> None:

@@ -117,6 +117,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda record: record["customProperties"].__setitem__(0, {"property": "maxDepth", "value": 3}),
         "items reads 4 objects and arrays deep, and maxDepth is 3",
     ),
+    "a limit twice": (
+        lambda record: record["customProperties"].append({"property": "maxDepth", "value": 9}),
+        "must have one maxDepth",
+    ),
     "no limit": (
         lambda record: record["customProperties"].__setitem__(1, {"property": "maxElements", "value": 0}),
         "maxElements must be from 1 to 1,000,000, is 0",

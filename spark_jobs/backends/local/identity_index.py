@@ -373,7 +373,7 @@ class IdentityIndex:
         silver: Table,
         folder: Path,
         hashing: str,
-        identify: Callable[[Sequence[DataFile]], Identities],
+        identify: Identify,
         *,
         owns: bool,
     ) -> None:
