@@ -210,7 +210,10 @@ def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_st
     assert_right(site)
 
 
-@pytest.mark.parametrize(("backend", "rewriting"), [("local", LocalBackend), ("spark", SparkBackend)])
+@pytest.mark.parametrize(
+    ("backend", "rewriting"),
+    [("local", LocalBackend), pytest.param("spark", SparkBackend, marks=pytest.mark.extended)],
+)
 def test_owner_compacts_derived_tables_by_itself_as_the_settings_say(
     site: DerivedSite, backend: str, rewriting: type[object]
 ) -> None:

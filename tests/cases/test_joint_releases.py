@@ -93,7 +93,14 @@ def test_a_source_and_its_readers_are_released_and_rolled_back_as_one_plan(site:
     assert site.rows("gold.taps_weeks") == rows
 
 
-@pytest.mark.parametrize("killed", ["taps", "taps_hours", "taps_weeks"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param("taps", marks=pytest.mark.extended),
+        "taps_hours",
+        pytest.param("taps_weeks", marks=pytest.mark.extended),
+    ],
+)
 def test_a_joint_plan_that_is_killed_between_its_moves_continues_or_moves_back(site: JointSite, killed: str) -> None:
     before = published(site)
     site.declare_taps(BIG)

@@ -95,6 +95,7 @@ def test_gold_over_fields_inside_is_that_of_python(filled: SmallRelease) -> None
     }
 
 
+@pytest.mark.extended
 def test_both_backends_give_the_same_rows(filled: SmallRelease, spark: SparkSession, tmp_path: Path) -> None:
     settings = Settings(state=tmp_path / "spark", backend="spark")
     by_spark = fill(small_release(spark, settings, "parcels", PARCELS))

@@ -31,7 +31,7 @@ def lose_last_commit(site: Site) -> None:
     (commits / str(last)).unlink()
 
 
-@pytest.mark.parametrize("backend", ["local", "spark"])
+@pytest.mark.parametrize("backend", ["local", pytest.param("spark", marks=pytest.mark.extended)])
 def test_driver_killed_between_silver_and_rejected_loses_nothing(site: Site, backend: str) -> None:
     site.backend = backend
     site.send(200)
