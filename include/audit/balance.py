@@ -18,6 +18,7 @@ from include.audit.bronze import (
     left_over_findings,
 )
 from include.audit.changed_gold import changed_gold, changed_gold_check
+from include.audit.children import ChildBalance, child_balance
 from include.audit.files import READ_ERRORS, FileCheck, file_check, unreadable_files, unreadable_table
 from include.audit.findings import Finding, FindingKind, merge_findings
 from include.audit.gold import GoldCheck, UncheckedTable, gold_check
@@ -34,6 +35,7 @@ from include.audit.silver import (
     split_findings,
 )
 from include.audit.verified_history import AuditScope, VerifiedGold
+from include.declare.children import Children, child_table
 from include.declare.column_lineage import unchanged_fields
 from include.declare.dataset import Dataset
 from include.declare.gold import EVERY_RUN, Gold
@@ -156,6 +158,7 @@ class DatasetAudit:
     """Of a derived dataset: the tables that its run used, with their batches."""
     scope: AuditScope = EVERYTHING
     """What was compared; `partitions` also count the records that were verified before."""
+    children: tuple[ChildBalance, ...] = ()
     standing: str = ""
     """Why nothing more will be published: the stream has failed or is halted; "" while it continues."""
 
@@ -212,8 +215,10 @@ def dataset_audit(
     with _database(audited, [given.table(layer) for layer in RECORD_LAYERS], scope.batch) as database:
         _check_records(given, audited, counted, database, progress)
         for gold in given.dataset.pipeline.gold:
-            progress(f"{given.dataset.name}: gold.{gold.name} against silver")
+            progress(f"{given.dataset.name}: {gold.table} against silver")
             _check_gold(audited, database, given.table("silver"), gold, counted.aged.of("silver"))
+        for children in given.dataset.pipeline.children:
+            _check_children(audited, database, given.dataset.name, children)
     return DatasetAudit(
         given.dataset.name,
         given.publication.release,
@@ -226,6 +231,7 @@ def dataset_audit(
         tuple(audited.files),
         first_unexpired=counted.aged.kept if counted.aged.complete else {},
         scope=scope.with_gold(audited.reached),
+        children=tuple(audited.children),
     )
 
 
@@ -286,6 +292,7 @@ class _AuditedTables:
     files: list[FileCheck] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
     reached: dict[str, VerifiedGold] = field(default_factory=dict)
+    children: list[ChildBalance] = field(default_factory=list)
 
     def check_files(self, name: str) -> None:
         """Verify a table's files; a table whose log cannot be read is damaged."""
@@ -343,7 +350,7 @@ def _view_layer(database: Any, tables: PinnedTables, table: str, after: int) -> 
 
 
 def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold, first: int) -> None:
-    name = f"gold.{gold.name}"
+    name = gold.table
     if name not in audited.tables.tables:
         audited.gold.append(GoldCheck(name, 0, 0))
         audited.findings.append(Finding(FindingKind.missing, name, 0, "declared by the release but not published"))
@@ -368,6 +375,20 @@ def _check_gold(audited: _AuditedTables, database: Any, silver: str, gold: Gold,
     audited.check(name, [silver, name], findings)
 
 
+def _check_children(audited: _AuditedTables, database: Any, dataset: str, children: Children) -> None:
+    layers = ("silver", "rejected") if children.rejects_alone else ("silver",)
+    tables = [f"{layer}.{child_table(dataset, children.name)}" for layer in layers]
+    if not set(tables) <= set(audited.tables.tables):
+        return
+
+    def findings() -> list[Finding]:
+        balance, found = child_balance(database, audited.tables, dataset, children)
+        audited.children.append(balance)
+        return found
+
+    audited.check(tables[0], [f"silver.{dataset}", *tables], findings)
+
+
 def _view_gold(
     tables: PinnedTables, database: Any, name: str, silver: str, gold: Gold, refreshed: RefreshState
 ) -> None:
@@ -388,7 +409,7 @@ def _refresh_state(tables: PinnedTables, gold: Gold) -> RefreshState:
     if gold.refresh == EVERY_RUN:
         # No commit of it has a state: the search would read all of them.
         return RefreshState()
-    table = tables.table(f"gold.{gold.name}")
+    table = tables.table(gold.table)
     return stored_refresh_state(table.path, table.version)
 
 

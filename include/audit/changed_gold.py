@@ -260,9 +260,9 @@ def changed_gold(
     tables: PinnedTables, scope: AuditScope, gold: Gold, silver: Any, refreshed: RefreshState
 ) -> ChangedGold | None:
     """Return what an audit needs to check only what changed in a table; None when it has to check all of it."""
-    name = f"gold.{gold.name}"
+    name = gold.table
     before = None if scope.verified is None else scope.verified.gold.get(name)
-    if before is None or (gold.closes and gold.session is not None):
+    if before is None or gold.over is not None or (gold.closes and gold.session is not None):
         # The verified table lacks the sessions that were open then; newer rows join them as well.
         return None
     if _has_reopened(gold, before, refreshed):

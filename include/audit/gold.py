@@ -19,7 +19,7 @@ import duckdb
 from include.audit.findings import Finding, FindingKind
 from include.audit.measures import Aggregates, is_wrong_sql
 from include.declare.changes import ChangesGold
-from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
+from include.declare.gold import AdditiveGold, ChildGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure, measure_expressions
 from include.declare.windows import SESSION_NUMBER, windowed_sql
 from include.ground.errors import Terminal
@@ -46,14 +46,15 @@ def _additive(gold: Gold, silver: Sequence[str]) -> str:
 
 
 def grained_columns(gold: Gold, silver: Sequence[str]) -> list[str]:
-    """Return the columns of silver and the window."""
-    window = gold.window
-    return list(silver) if window is None else [*silver, window.name]
+    """Return the columns of the source's rows and the window."""
+    window, source = gold.window, source_columns(gold, silver)
+    return source if window is None else [*source, window.name]
 
 
 def latest_candidates_sql(gold: Gold, silver: Sequence[str]) -> str:
     """Return the query of all rows of `silver` as rows of the table, with what decides which is the newest."""
-    columns = [f"{duckdb_expression(sql, silver)} as {sql_identifier(name)}" for name, sql in gold.columns]
+    source = source_columns(gold, silver)
+    columns = [f"{duckdb_expression(sql, source)} as {sql_identifier(name)}" for name, sql in gold.columns]
     kept = [f"{sql_identifier(name)} as {sql_identifier(by)}" for name, by in gold.deciding_columns]
     return f"select {', '.join([*map(sql_identifier, gold.keys), *columns, *kept])} from {_source(gold, silver)}"
 
@@ -81,19 +82,30 @@ def _query(gold: Gold, silver: Sequence[str]) -> str:
 def grained_sql(gold: Gold, silver: Sequence[str]) -> str:
     """Return the beginning of a statement that names `grained`: silver with the window's column."""
     window = gold.window
-    replaced = [name for name in silver if window is not None and name == window.name]
+    replaced = [name for name in source_columns(gold, silver) if window is not None and name == window.name]
     return f"with grained as ({windowed_sql(window, _source(gold, silver), replaced)})"
 
 
 def _source(gold: Gold, silver: Sequence[str]) -> str:
     """Return the relation of the rows that count; a query sees all rows of the grains that its `touched_by` finds."""
+    rows = "silver" if gold.over is None else gold.over.sql("silver", silver)
     if gold.counted == "true":
-        return "silver"
-    return f"(select * from silver where {duckdb_expression(gold.counted, silver)})"
+        return rows
+    return f"(select * from {rows} where {duckdb_expression(gold.counted, source_columns(gold, silver))})"
+
+
+def source_columns(gold: Gold, silver: Sequence[str]) -> list[str]:
+    """Return the columns of the rows from which a table is computed, given those of silver."""
+    return list(silver) if gold.over is None else gold.over.columns(silver)
 
 
 def _latest(gold: Gold, silver: Sequence[str]) -> str:
     return newest_sql(gold, latest_candidates_sql(gold, silver))
+
+
+def _children(gold: Gold, silver: Sequence[str]) -> str:
+    names = [*gold.row_columns, *(name for name, _ in gold.columns)]
+    return f"select {', '.join(map(sql_identifier, names))} from {_source(gold, silver)}"
 
 
 RECOMPUTED: dict[type[Gold], Callable[[Gold, Sequence[str]], str]] = {
@@ -101,6 +113,7 @@ RECOMPUTED: dict[type[Gold], Callable[[Gold, Sequence[str]], str]] = {
     LatestGold: _latest,
     QueryGold: _query,
     ChangesGold: _query,
+    ChildGold: _children,
 }
 
 
@@ -196,7 +209,7 @@ def gold_check(
     `refreshed`. Only declared columns are compared; grains with records of batches before `first`, which have expired,
     are not. With `part` only these grains are. There is no check when DuckDB cannot evaluate the declaration.
     """
-    table, silver = f"gold.{gold.name}", columns_of(database, "silver")
+    table, silver = gold.table, columns_of(database, "silver")
     database.execute(DIALECT)
     computed = part.sql if part else recompute_sql(gold, silver)
     try:
@@ -287,10 +300,11 @@ def _failing_expression(database: Any, gold: Gold, silver: Sequence[str]) -> str
 
 
 def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]:
+    source, rows = source_columns(gold, silver), _source(gold, silver)
     for measure in gold.measures:
-        yield measure.expression, f"select {Aggregates(silver, gold.measures).of(measure)} from silver"
+        yield measure.expression, f"select {Aggregates(source, gold.measures).of(measure)} from {rows}"
     for _, expression in gold.columns:
-        yield expression, f"select {duckdb_expression(expression, silver)} from silver"
+        yield expression, f"select {duckdb_expression(expression, source)} from {rows}"
     condition = duckdb_expression(gold.row_condition, grained_columns(gold, silver))
     yield gold.row_condition, f"{grained_sql(gold, silver)} select 1 from grained where {condition}"
 

@@ -75,10 +75,10 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
     Raises TableUnknown, OriginRefused.
     """
     published = reading.table(table)
-    if not table.startswith(GOLD_LAYER):
-        raise OriginRefused(table, "is not a table of gold", ())
     pipeline = released_dataset(settings, published.dataset, published.release).pipeline
-    gold = next(gold for gold in pipeline.gold if gold.name == table.removeprefix(GOLD_LAYER))
+    gold = next((gold for gold in pipeline.gold if gold.table == table), None)
+    if gold is None:
+        raise OriginRefused(table, "is not a table of gold or of children", ())
     refuse_other_keys(table, gold, keys)
     database = memory_database()
     try:
@@ -282,7 +282,7 @@ def _key_columns(settings: Settings, table: PublishedTable) -> tuple[str, ...]:
         derived = released_derived(settings, table.dataset, table.release).pipeline
         return next(gold.grain for gold in derived.gold if gold.name == name)
     pipeline = released_dataset(settings, table.dataset, table.release).pipeline
-    return next(gold.row_columns for gold in pipeline.gold if gold.name == name)
+    return next(gold.row_columns for gold in pipeline.gold if gold.table == table.name)
 
 
 def _source_origin(
@@ -358,7 +358,7 @@ def _open_sql(database: Any, gold: Gold, watermark: datetime | None) -> str:
         is_open = f"not ({session.closing(watermark).sql})"
         ends = f"min({sql_identifier(session.end)}::timestamptz + {gap})"
         return f"select count(*), {ends} from ({recompute_sql(gold, silver)}) where {is_open}"
-    assert window is not None, f"gold.{gold.name} has no time"
+    assert window is not None, f"{gold.table} has no time"
     grain = ", ".join(map(sql_identifier, gold.grain_columns))
     counts = duckdb_expression(gold.row_condition, grained_columns(gold, silver)) if gold.recomputes else "true"
     is_open = f"not ({window.closing(watermark).sql})"

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
+from include.declare.children import INDEX
 from include.declare.contract_types import COLUMN_TYPES
 from include.declare.dataset import Dataset, released_dataset
 from include.declare.measures import rounded_sql
@@ -246,18 +247,17 @@ def compare(old: Side, new: Side, batch: int, threshold: float, progress: Progre
 
 def key_columns(dataset: Dataset, table: str) -> tuple[str, ...]:
     """Return the columns by which rows of two releases are matched."""
-    layer, _, name = table.partition(".")
-    if layer == "silver":
+    if table == f"silver.{dataset.name}":
         return tuple(dataset.pipeline.identity)
-    if layer == "rejected":
+    if table == f"rejected.{dataset.name}":
         return RECORD
-    gold = next(gold for gold in dataset.pipeline.gold if gold.name == name)
+    gold = next(gold for gold in dataset.pipeline.gold if gold.table == table)
     return gold.row_columns
 
 
 def summed_columns(dataset: Dataset, table: str) -> frozenset[str]:
     """Return the columns of an additive gold table that are sums."""
-    gold = next((gold for gold in dataset.pipeline.gold if table == f"gold.{gold.name}"), None)
+    gold = next((gold for gold in dataset.pipeline.gold if table == gold.table), None)
     measures = gold.measures if gold else ()
     return frozenset(measure.name for measure in measures if measure.function == "sum")
 
@@ -285,7 +285,7 @@ def column_types(table: Rows) -> dict[str, str]:
     database.register("_rows", table)
     rows = database.execute("describe select * from _rows").fetchall()
     database.close()
-    return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in RECORD}
+    return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in (*RECORD, INDEX)}
 
 
 def widened_types(old: Rows, new: Rows) -> dict[str, tuple[str, str]]:
@@ -468,7 +468,7 @@ def _closed(settings: Settings, dataset: Dataset, publication: Publication) -> d
     """Return which rows are closed, for each table that has no others."""
     tables, found = tables_of(settings, publication), {}
     for gold in dataset.pipeline.gold:
-        table, timed = tables.get(f"gold.{gold.name}"), gold.timed_by
+        table, timed = tables.get(gold.table), gold.timed_by
         if gold.closes and table is not None and timed is not None:
             refreshed = stored_refresh_state(table.path, table.version)
             found[table.name] = timed.closing(refreshed.watermark)

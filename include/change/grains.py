@@ -223,7 +223,7 @@ def _bounds_sql(gold: Gold) -> tuple[str, str]:
     if window is not None:
         start = sql_identifier(window.name)
         return window.begin_sql(start), window.end_sql(start)
-    assert session is not None, f"gold.{gold.name} has no time"
+    assert session is not None, f"{gold.table} has no time"
     # A row exactly the gap after the last one still joins the session.
     gap = f"interval '{session.gap // MICROSECOND + 1} microseconds'"
     return f"{sql_identifier(session.start)}::timestamptz", f"{sql_identifier(session.end)}::timestamptz + {gap}"

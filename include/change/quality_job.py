@@ -77,7 +77,8 @@ def table_with_slice(
     before, after = sides
     dataset = before.dataset
     published = open_dataset(tables_of(settings, read_publication(settings, dataset.name))[name])
-    keys = POSITION if name.partition(".")[0] in ("silver", "rejected") else key_columns(dataset, name)
+    records = (f"silver.{dataset.name}", f"rejected.{dataset.name}")
+    keys = POSITION if name in records else key_columns(dataset, name)
     selected = [each for each in published.schema.names if each in set(columns)] or published.schema.names[:1]
     return published, _replaced(published, before.tables[name], after.tables[name], keys, selected)
 

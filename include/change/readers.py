@@ -197,7 +197,7 @@ def _refuse_stranger(settings: Settings, dataset: str, declared: DerivedDataset,
 
 def release_tables(declared: Dataset) -> set[str]:
     """Return the tables of a dataset that others may read."""
-    return {f"silver.{declared.name}", *(f"gold.{gold.name}" for gold in declared.pipeline.gold)}
+    return {f"silver.{declared.name}", *(gold.table for gold in declared.pipeline.gold)}
 
 
 def derived_tables(derived: DerivedDataset) -> set[str]:

@@ -133,6 +133,9 @@ def _detail_lines(audit: DatasetAudit) -> Iterator[Text]:
     """Yield what was compared besides the records: gold, expired batches, files, a deep audit; and what was not."""
     for check in audit.gold:
         yield _gold_line(audit, check)
+    for each in audit.children:
+        what = f"{each.elements:,} elements in silver, {each.accepted:,} rows and {each.rejected:,} rejected"
+        yield Text(f"{each.table}: {what}")
     for layer, batch in audit.first_unexpired.items():
         if batch:
             yield Text(f"{layer}: batches before {batch:,} have expired (retention)")

@@ -28,9 +28,9 @@ def open_tables(settings: Settings, publication: Publication, found: WatermarkSt
     gold = released_dataset(settings, publication.dataset, publication.release).pipeline.gold
     reading = pinned(settings)
     return {
-        f"gold.{each.name}": open_rows(reading, publication.dataset, each, found.watermark)
+        each.table: open_rows(reading, publication.dataset, each, found.watermark)
         for each in gold
-        if each.closes and f"gold.{each.name}" in publication.tables
+        if each.closes and each.table in publication.tables
     }
 
 

@@ -17,6 +17,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import build_scope
 
 from include.declare.analyses import Analysis
+from include.declare.children import INDEX
 from include.declare.dataset import ANALYSES, DERIVED, Dataset, dataset_names, declared_dataset
 from include.declare.derived_dataset import REFERENCE, ColumnUse, DerivedDataset, DerivedGold, derived_in_order
 from include.declare.gold import Gold
@@ -180,10 +181,7 @@ VALUE = "value"
 def dataset_columns(dataset: Dataset) -> dict[str, TableColumns]:
     """Return the origins of the columns of all tables of a dataset, by the table's full name."""
     name, silver = dataset.name, silver_lineage(dataset)
-    gold = {
-        f"gold.{each.name}": gold_lineage(each, f"silver.{name}", list(silver.columns))
-        for each in dataset.pipeline.gold
-    }
+    gold = {each.table: gold_lineage(each, f"silver.{name}", list(silver.columns)) for each in dataset.pipeline.gold}
     layers = {f"bronze.{name}": bronze_lineage(dataset), f"rejected.{name}": rejected_lineage(dataset)}
     return {**layers, f"silver.{name}": silver, **gold}
 
@@ -271,6 +269,8 @@ def rejected_lineage(dataset: Dataset) -> TableColumns:
 
 def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumns:
     """Return the origins of a gold table's columns in silver, which has these columns."""
+    if gold.over is not None:
+        return _child_lineage(gold, silver, columns)
     window = gold.window
     if gold.query:
         found = query_columns(gold.query, {"silver": [*columns, *([window.name] if window else ())]})
@@ -288,6 +288,20 @@ def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumn
     # A count of rows is computed from no column: it depends on the rows alone.
     named = {name: found_in_silver(origins or rows) for name, origins in made.items()}
     return TableColumns(named, found_in_silver(rows))
+
+
+def _child_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumns:
+    """Return the origins of a table over children: a field of an element is one of the array in silver."""
+    over = gold.over
+    assert over is not None
+    found = gold_lineage(gold.reading(None), silver, over.columns(columns))
+    own = {*over.fields, INDEX, "reasons"} - set(columns)
+
+    def of_array(origins: Origins) -> Origins:
+        outer = ((each, each.column.partition(".")[0]) for each in origins)
+        return unique(replace(each, column=over.column) if name in own else each for each, name in outer)
+
+    return TableColumns({name: of_array(each) for name, each in found.columns.items()}, of_array(found.rows))
 
 
 def derived_lineage(derived: DerivedDataset, columns: Mapping[str, Sequence[str]]) -> dict[str, TableColumns]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -16,6 +16,9 @@ from include.declare.contract_types import COLUMN_TYPES
 from include.declare.payloads import FORMATS, PayloadFormat
 from include.declare.portable_regex import DEFAULT_STRING_BYTES
 from include.declare.yaml_declarations import Declared, shown
+
+if TYPE_CHECKING:
+    from include.declare.children import Children
 
 
 def _known_format(value: Any) -> Any:
@@ -157,6 +160,8 @@ class Contract:
     levels: tuple[ServiceLevel, ...] = ()
     format: str = PayloadFormat.name
     limits: Limits = Limits()
+    children: tuple[Children, ...] = ()
+    """What `pipeline.yaml` declares of elements that are rows of their own."""
 
     def __hash__(self) -> int:
         return hash((self.dataset, self.version, self.columns))

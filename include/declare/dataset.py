@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,8 @@ def load_dataset(name: str, folder: Path, *, strict: bool = True) -> Dataset:
     raise_problems(*documents)
     assert contract is not None
     assert pipeline is not None
+    if pipeline.children:
+        contract, pipeline = replace(contract, children=pipeline.children), pipeline.with_children(name, contract)
     start = load_release_start(folder)
     code = content_hash(folder, leave_out=SNAPSHOT_FILES)
     return Dataset(name, folder, content_hash(folder), contract, pipeline, code, start)

@@ -163,9 +163,7 @@ def origin_datasets(settings: Settings, name: str) -> list[str]:
     while below := tables & set(derived):
         tables = (tables - below).union(*(sources[derived[table]] for table in below))
     declared = {each: load_pipeline(settings.datasets / each) for each in dataset_names(settings)}
-    owned = {
-        each: {f"silver.{each}", *(f"gold.{gold.name}" for gold in found.gold)} for each, found in declared.items()
-    }
+    owned = {each: {f"silver.{each}", *(gold.table for gold in found.gold)} for each, found in declared.items()}
     return sorted(each for each, own in owned.items() if own & tables)
 
 
@@ -237,7 +235,7 @@ def lineage_edges(dataset: Dataset) -> Iterator[LineageEdge]:
     yield LineageEdge(bronze, silver, "contract.yaml, silver.py")
     for table in pipeline.reference:
         yield LineageEdge(f"{REFERENCE}{name}.{table.name}", silver, "joined as of the batch")
-    yield from (LineageEdge(silver, f"gold.{gold.name}", described_gold(gold)) for gold in pipeline.gold)
+    yield from (LineageEdge(silver, gold.table, described_gold(gold)) for gold in pipeline.gold)
 
 
 def derived_edges(derived: DerivedDataset) -> Iterator[LineageEdge]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, ValidationInfo
 from pydantic.dataclasses import dataclass
 
+from include.declare.children import INDEX, Elements
 from include.declare.measures import Measure, measure_expressions, measures_findings, ordered_by_time, parsed_measures
 from include.declare.windows import Session, Timed, Window
 from include.declare.yaml_declarations import NAME, NAME_RULE, Finding, Key, parsed_duration, shown
@@ -73,6 +75,12 @@ def _query_text(value: Any, info: ValidationInfo) -> Any:
     return text
 
 
+def _named_elements(value: Any) -> Any:
+    """Return the elements that `over` names; what they are is known when the contract is read as well."""
+    return Elements(value) if isinstance(value, str) else value
+
+
+Over = Annotated[Elements | None, BeforeValidator(_named_elements)]
 QueryText = Annotated[str, BeforeValidator(_query_text)]
 """The text of a gold table's query, declared as the path of its file."""
 
@@ -91,6 +99,8 @@ class Gold(ABC):
     recomputes: ClassVar[bool] = False
     """Whether the rows of a grain are computed from all of its rows of silver, not merged."""
     without_keys: ClassVar[str] = "must name at least one column, or the table needs a window"
+    only_adds: ClassVar[bool] = False
+    """Whether no run changes a row of an earlier one."""
 
     kind: str
     name: str
@@ -103,6 +113,13 @@ class Gold(ABC):
     columns: tuple[tuple[str, str], ...] = ()
     query: str = ""
     refresh: Refresh = EVERY_RUN
+    over: Over = None
+    """The children whose rows it is computed from, each with its parent's columns; None: the rows of silver."""
+
+    @property
+    def table(self) -> str:
+        """The full name of the table."""
+        return full_name(self.name)
 
     @property
     @abstractmethod
@@ -143,7 +160,9 @@ class Gold(ABC):
         """The columns of silver whose bounds in each file the table needs."""
         if self.window is not None:
             return (self.window.column,)
-        return (*self.keys, *([self.session.column] if self.session else ()))
+        own = self.over.fields if self.over else ()
+        keys = (key for key in self.keys if key not in own)
+        return (*keys, *([self.session.column] if self.session else ()))
 
     @property
     def pruning_column(self) -> str:
@@ -194,6 +213,10 @@ class Gold(ABC):
         """Return the table with what the pipeline says about all of them."""
         return self
 
+    def reading(self, over: Elements | None) -> Self:
+        """Return the table over other rows."""
+        return replace(self, over=over)  # type: ignore[type-var]
+
     def expressions(self) -> Iterator[tuple[Key, str]]:
         """Yield the key and the SQL of each expression over silver's rows with their windows."""
         yield from ((("keys", n), name) for n, name in enumerate(self.keys))
@@ -216,6 +239,8 @@ class Gold(ABC):
             yield from (((timed.part, *key), why) for key, why in timed.findings(self.keys))
         if self.window is not None and self.session is not None:
             yield ("session",), "cannot have a window as well"
+        if self.over is not None and self.session is not None:
+            yield ("session",), f"is of records: a table over {self.over.name} cannot have one"
         yield from self._column_findings()
         yield from self._refresh_findings(event_time)
 
@@ -266,6 +291,7 @@ class AdditiveGold(Gold):
     session: Session | None = None
     where: str = "true"
     refresh: Refresh = EVERY_RUN
+    over: Over = None
     kind: Literal["additive"] = "additive"
 
     @property
@@ -289,6 +315,7 @@ class LatestGold(Gold):
     columns: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)] = ()
     where: str = "true"
     refresh: Refresh = EVERY_RUN
+    over: Over = None
     kind: Literal["latest"] = "latest"
 
     @property
@@ -302,7 +329,8 @@ class LatestGold(Gold):
     @property
     def deciding_columns(self) -> list[tuple[str, str]]:
         """The columns of silver by which a row is the newest, in order, each with the column that keeps it."""
-        position = [(name, f"_by{name}") for name in ("_partition", "_offset")]
+        index = (INDEX,) if self.over else ()
+        position = [(name, f"_by{name}") for name in ("_partition", "_offset", *index)]
         taken, declared = {kept for _, kept in position}, list[tuple[str, str]]()
         for name in self.order_by:
             kept = f"_by_{name.removeprefix('_')}"
@@ -332,6 +360,7 @@ class QueryGold(Gold):
     keys: tuple[str, ...] = ()
     touched_by: str = "true"
     refresh: Refresh = EVERY_RUN
+    over: Over = None
     kind: Literal["query"] = "query"
 
     @property
@@ -345,6 +374,36 @@ class QueryGold(Gold):
     @property
     def written_query(self) -> str:
         return self.query if self.touched_by == "true" else f"{self.query}; select {self.touched_by}"
+
+
+@plain_dataclass(frozen=True)
+class ChildGold(Gold):
+    """The rows of children, a table of the layer silver or rejected that is made as gold is: a row for each element.
+
+    What touches it is a record: its children are replaced together.
+    """
+
+    required = "columns"
+    only_adds = True
+    name: str
+    over: Over
+    columns: tuple[tuple[str, str], ...]
+    partition: str
+    keys: tuple[str, ...] = ("_offset", "_partition")
+    kind: str = "children"
+
+    @property
+    def row_condition(self) -> str:
+        return "true"
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        return (*self.keys, INDEX)
+
+
+def full_name(name: str) -> str:
+    """Return the full name of a table that is listed as gold; a table of children is listed by its full name."""
+    return name if "." in name else f"gold.{name}"
 
 
 def listed_once(key: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Finding]:

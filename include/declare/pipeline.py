@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,11 +18,13 @@ from pydantic import BeforeValidator, Field, StrictInt
 from pydantic.dataclasses import dataclass
 
 from include.declare.changes import Changes, ChangesGold
+from include.declare.children import BAD_CHILDREN, Children, Elements, child_table
 from include.declare.contract import Contract
 from include.declare.gold import (
     CONFIG,
     EVERY_RUN,
     AdditiveGold,
+    ChildGold,
     Gold,
     LatestGold,
     QueryGold,
@@ -114,6 +117,7 @@ class _PipelineFile:
     retention: Retention = Retention()
     idle: Annotated[timedelta | None, BeforeValidator(_parsed_idle)] = IDLE_AFTER
     changes: Changes | None = None
+    children: Annotated[tuple[Children, ...], BeforeValidator(named_items)] = ()
 
 
 @plain_dataclass(frozen=True)
@@ -131,6 +135,32 @@ class Pipeline:
     retention: Retention = Retention()
     idle: timedelta | None = IDLE_AFTER
     """A partition without records for so long does not hold the watermark back; None: it does."""
+    children: tuple[Children, ...] = ()
+
+    @property
+    def silver_columns(self) -> tuple[str, ...]:
+        """The columns that silver needs for tables of children."""
+        bad = [BAD_CHILDREN] if any(each.rejects_alone for each in self.children) else []
+        return (*(each.column for each in self.children), *bad)
+
+    def with_children(self, dataset: str, contract: Contract) -> Pipeline:
+        """Return the pipeline with the tables of its children, and with what the gold tables over them read."""
+        elements = {each.name: each.elements(contract) for each in self.children}
+        over = tuple(each.reading(elements[each.over.name]) if each.over else each for each in self.gold)
+        tables = [table for each in elements.values() for table in self._child_tables(dataset, each)]
+        return replace(self, gold=(*tables, *over))
+
+    def _child_tables(self, dataset: str, elements: Elements) -> Iterator[ChildGold]:
+        """Yield the table of the accepted children, and the one of the rejected."""
+        parent = dict.fromkeys((*self.identity, self.event_time))
+        for layer, each in (("silver", elements), ("rejected", elements.rejected)):
+            if each is not None:
+                values = [*parent, *each.values, "_topic", "_timestamp", "_batch_id"]
+                name, month = (
+                    f"{layer}.{child_table(dataset, each.name)}",
+                    f"date_format(`{self.event_time}`, 'yyyy-MM')",
+                )
+                yield ChildGold(name, each, tuple((value, value) for value in values), month)
 
     @property
     def time_columns(self) -> tuple[str, ...]:
@@ -178,6 +208,7 @@ def read_pipeline(document: Document) -> Pipeline | None:
         reference=found.reference,
         retention=found.retention,
         idle=found.idle,
+        children=found.children,
     )
 
 
@@ -202,6 +233,12 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:
         yield from ((("gold", gold.name, *key), why) for key, why in gold.findings(pipeline.event_time))
+    yield from accepted_names((("children", each.name), each.name) for each in pipeline.children)
+    known = [each.name for each in pipeline.children]
+    for gold in pipeline.gold:
+        if gold.over is not None and gold.over.name not in known:
+            children = f"the children of pipeline.yaml ({', '.join(known) or 'none'})"
+            yield ("gold", gold.name, "over"), f"must be one of {children}, is {shown(gold.over.name)}"
     for table in pipeline.reference:
         place = ("reference", table.name)
         yield from accepted_names([(place, table.name)])
@@ -213,7 +250,7 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
 
 def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding]:
     """Yield where a pipeline contradicts the contract."""
-    types = {column.name: column for column in contract.columns}
+    records = types = {column.name: column for column in contract.columns}
     known = f"is not a column of the contract; columns: {', '.join(types)}"
     for n, name in enumerate(pipeline.identity):
         if name not in types:
@@ -222,7 +259,17 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
         if name in types and types[name].type != "timestamp":
             key = _time_key(pipeline, name)
             yield key, f"must be a timestamp; {name} is of type {types[name].type_text}"
+    for each in pipeline.children:
+        yield from ((("children", each.name, *key), why) for key, why in each.findings(contract))
+    children = {each.name: each for each in pipeline.children}
     for gold in pipeline.gold:
+        of_child = children[gold.over.name].fields(contract) if gold.over and gold.over.name in children else {}
+        types = records | of_child
+        if gold.timed_by is not None and gold.timed_by.column in of_child:
+            why = (
+                f"is of an element; the time of a table over {gold.over.name if gold.over else ''} is one of the record"
+            )
+            yield ("gold", gold.name, gold.timed_by.part, "column"), why
         for n, name in enumerate(gold.keys):
             if name in types and types[name].kind.no_key:
                 why = f"{name} is of type {types[name].type_text}, no key: {types[name].kind.no_key}"
@@ -237,7 +284,7 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
     """Yield where a contract contradicts the pipeline, or the folder `name`."""
     if contract.dataset != name:
         yield ("name",), f"must be the name of the folder, {name!r}, is {contract.dataset!r}"
-    tables = {f"gold.{gold.name}" for gold in pipeline.gold}
+    tables = {gold.table for gold in pipeline.gold}
     for n, table in enumerate(contract.gold, 1):
         if table not in tables:
             yield ("schema", n, "name"), f"{table} is not a gold table of pipeline.yaml; tables: {', '.join(tables)}"
@@ -270,9 +317,12 @@ def retention_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Findi
         yield ("retention", "bronze"), "must be at least 1 hour: the stream reads its records from bronze"
     if retention.silver is None:
         return
+    if pipeline.children:
+        yield key, "cannot be declared with children: their rows would stay when the ones of their records expire"
+        return
     for gold in pipeline.gold:
         if gold.recomputes or gold.refresh != EVERY_RUN:
-            yield key, f"gold.{gold.name} computes rows from silver again, so silver must keep all records"
+            yield key, f"{gold.table} computes rows from silver again, so silver must keep all records"
     time = next((column for column in contract.columns if column.name == pipeline.event_time), None)
     if time is None or time.past is None:
         remedy = f"customProperties: [{{property: past, value: 30 days}}] on {pipeline.event_time} in contract.yaml"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from include.declare.contract import contract_changes
 from include.declare.dataset import Dataset, declared_dataset, released_dataset
-from include.declare.gold import Gold
+from include.declare.gold import Gold, full_name
 from include.declare.pipeline import Pipeline
 from include.declare.time_zones import difference_since
 from include.ground.errors import HeadraceError
@@ -49,7 +49,7 @@ def _watermark_changes(base: Pipeline, fresh: Pipeline) -> list[TableChange]:
     else:
         return []
     before = {gold.name for gold in base.gold if gold.closes}
-    waiting = [f"gold.{gold.name}" for gold in fresh.gold if gold.closes and gold.name in before]
+    waiting = [gold.table for gold in fresh.gold if gold.closes and gold.name in before]
     return [TableChange(", ".join(waiting) or "all", "changed", why)]
 
 
@@ -64,10 +64,10 @@ def _contract_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
 def gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[TableChange]:
     """Return what differs between the gold tables of two releases."""
     before, after = {gold.name: gold for gold in base}, {gold.name: gold for gold in fresh}
-    found = [TableChange(f"gold.{name}", "removed", "declared no longer") for name in before if name not in after]
-    found += [TableChange(f"gold.{name}", "additive", "declared anew") for name in after if name not in before]
+    found = [TableChange(full_name(name), "removed", "declared no longer") for name in before if name not in after]
+    found += [TableChange(full_name(name), "additive", "declared anew") for name in after if name not in before]
     for name in [name for name in after if name in before and before[name] != after[name]]:
-        found.append(TableChange(f"gold.{name}", *_gold_change(before[name], after[name])))
+        found.append(TableChange(full_name(name), *_gold_change(before[name], after[name])))
     return found
 
 

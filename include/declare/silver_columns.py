@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,6 +143,10 @@ class PossibleColumns:
     def __or__(self, more: Iterable[str]) -> PossibleColumns:
         """Return these columns and more that are certain."""
         return PossibleColumns(self.certain | set(more), self.others)
+
+    def of(self, rows: Callable[[Sequence[str]], list[str]]) -> PossibleColumns:
+        """Return the columns of rows that are made of these."""
+        return PossibleColumns(frozenset(rows(sorted(self.certain))), self.others)
 
     @property
     def usable(self) -> set[str]:

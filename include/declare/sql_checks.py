@@ -175,13 +175,14 @@ def _import_faults(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 
 def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> Iterator[Problem]:
     """Yield the SQL of a pipeline that does not parse, or names columns that silver cannot have."""
-    known = _silver_columns(declared, contract, pipeline.path.parent / "silver.py")
-    for key, why in _expression_findings(("event_time",), declared.event_time, known):
+    source = _silver_columns(declared, contract, pipeline.path.parent / "silver.py")
+    for key, why in _expression_findings(("event_time",), declared.event_time, source):
         yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
     wide = {column.name.lower(): column.may_overflow for column in contract.plain_columns}
-    for gold in declared.gold:
+    for gold in (each for each in declared.gold if not each.only_adds):
         for key, why in _overflows(gold, wide):
             yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+        known = source if gold.over is None or source is None else source.of(gold.over.columns)
         for key, expression, columns in _expressions(gold, known):
             for _, why in _expression_findings(key, expression, columns):
                 yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)

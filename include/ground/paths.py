@@ -159,12 +159,14 @@ airflow_path: OfState = _path("airflow")
 
 
 def table_path(settings: Settings, dataset: str, release: str, table: str) -> Path:
-    """Return the folder of a table by its qualified name: `bronze.…`, `silver.…`, `rejected.…` or `gold.<name>`."""
+    """Return the folder of a table by its full name; tables of children lie where gold does, under their full names."""
     layer, _, name = table.partition(".")
     if layer == "bronze":
         return bronze_path(settings, dataset)
     root = release_path(settings, dataset, release)
-    return root / "gold" / folder_name("table", name) if layer == "gold" else root / folder_name("layer", layer)
+    if layer == "gold" or name != dataset:
+        return root / "gold" / folder_name("table", name if layer == "gold" else table)
+    return root / folder_name("layer", layer)
 
 
 def ledger_url(settings: Settings) -> str:

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from include.declare.derived_dataset import release_retention
+from include.declare.gold import full_name
 from include.declare.pipeline import Retention
 from include.ground import delta_log
 from include.ground.commit_history import HISTORY
@@ -381,7 +382,7 @@ def _part_of(settings: Settings, path: Path) -> StoragePart:
         case [release, "silver" | "rejected" as layer, _, *_]:
             return StoragePart(dataset, release, f"{layer}.{dataset}", folder / release / layer)
         case [release, "gold", name, _, *_]:
-            return StoragePart(dataset, release, f"gold.{name}", folder / release / "gold" / name)
+            return StoragePart(dataset, release, full_name(name), folder / release / "gold" / name)
         case [release, "identities", *_]:
             return StoragePart(dataset, release, "index of identities")
         case [release, "plans", *_]:

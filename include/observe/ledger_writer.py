@@ -20,6 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, RowMapping, Table, func, select
 
+from include.declare.gold import full_name
 from include.ground.delta_log import LOG, Commit, commits, commits_following, has_commit, latest_version, read_commit
 from include.ground.paths import bronze_path, verified_path, warehouse
 from include.ground.settings import Settings
@@ -45,6 +46,7 @@ from include.observe.ledger_schema import (
     verifications,
 )
 from include.read.publication import Publication, find_publication
+from include.read.published_tables import RECORD_LAYERS
 from include.state.release_files import verified_file
 
 GOLD = "gold."
@@ -71,7 +73,8 @@ def _enter_release(connection: Connection, publication: Publication, release: st
         return 0
     needed = _parts_of_paths(connection, f"{dataset}/{release}/gold/", "")
     if release == publication.release:
-        needed |= {name.removeprefix(GOLD) for name in publication.tables if name.startswith(GOLD)}
+        records = {f"{layer}.{dataset}" for layer in RECORD_LAYERS}
+        needed |= {name.removeprefix(GOLD) for name in publication.tables if name not in records}
     gold = _gold(connection, dataset, release, after, upto)
     complete = [run for run in found if {commit["gold"] for commit in gold[run["last_batch"]]} >= needed]
     bronze = _bronze_versions(connection, dataset, [run["last_batch"] for run in complete])
@@ -82,7 +85,7 @@ def _enter_release(connection: Connection, publication: Publication, release: st
 
 def _row(run: RowMapping, gold: list[RowMapping], bronze: int | None) -> Row:
     dataset = run["dataset"]
-    tables = {f"{GOLD}{commit['gold']}": commit["version"] for commit in gold}
+    tables = {full_name(str(commit["gold"])): commit["version"] for commit in gold}
     tables |= {f"silver.{dataset}": run["silver_version"], f"rejected.{dataset}": run["rejected_version"]}
     if bronze is not None:
         tables[f"bronze.{dataset}"] = bronze

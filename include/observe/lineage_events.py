@@ -201,7 +201,7 @@ def dataset_jobs(dataset: Dataset) -> tuple[DeclaredJob, ...]:
             (bronze, *reference),
             {silver: columns[silver], rejected: columns[rejected]},
         ),
-        *(_gold_job(name, gold, silver, columns[f"gold.{gold.name}"]) for gold in dataset.pipeline.gold),
+        *(_gold_job(name, gold, silver, columns[gold.table]) for gold in dataset.pipeline.gold),
     )
 
 
@@ -210,7 +210,7 @@ def _topic_of(dataset: Dataset) -> str:
 
 
 def _gold_job(dataset: str, gold: Gold, silver: str, columns: TableColumns) -> DeclaredJob:
-    table = f"gold.{gold.name}"
+    table = gold.table
     about = f"Keeps {table} up to date: {described_gold(gold)}."
     return DeclaredJob(f"{dataset}.{table}", "GOLD", about, (silver,), {table: columns}, sql=gold.query)
 

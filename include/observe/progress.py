@@ -15,6 +15,7 @@ from typing import TypeVar
 from include.declare.contract_file import has_earlier_types
 from include.declare.dataset import code_hash, content_hash, dataset_names, declared_dataset
 from include.declare.derived_dataset import all_dataset_names, derived_names, load_derived
+from include.declare.gold import full_name
 from include.declare.pipeline import load_pipeline
 from include.declare.release_diff import TableChange, folder_changes
 from include.declare.time_zones import changed_zones
@@ -328,7 +329,7 @@ def _rows_per_layer(
         "rejected": refined.rejected if refined else nothing,
     }
     gold = refined.gold if refined else {}
-    return rows | {f"gold.{table}": total for table, total in gold.items()}
+    return rows | {full_name(table): total for table, total in gold.items()}
 
 
 @dataclass(frozen=True)

@@ -281,12 +281,11 @@ def _facts(known: KnownTables, name: str, span: StreamSpan, rows: int | None) ->
 
 def _rows(span: StreamSpan) -> dict[str, int]:
     runs, dataset = span.runs, span.dataset
-    gold = {name for table in span.versions if (name := table.removeprefix("gold.")) != table}
     return {
+        **{table: sum(run.gold.get(table.removeprefix("gold."), 0) for run in runs) for table in span.versions},
         f"bronze.{dataset}": sum(each.rows for each in span.batches),
         f"silver.{dataset}": sum(run.accepted for run in runs),
         f"rejected.{dataset}": sum(run.rejected for run in runs),
-        **{f"gold.{name}": sum(run.gold.get(name, 0) for run in runs) for name in gold},
     }
 
 

@@ -182,7 +182,7 @@ def _waits(declared: Dataset, progress: WatermarkProgress) -> Iterator[TableWait
             continue
         window = gold.window
         start = window.first_open(progress.watermark) if window and progress.watermark else None
-        yield TableWait(f"gold.{gold.name}", window.end(start) if window and start is not None else None)
+        yield TableWait(gold.table, window.end(start) if window and start is not None else None)
 
 
 def watermark_json(found: WatermarkStatus | None) -> object:

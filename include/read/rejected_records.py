@@ -314,7 +314,7 @@ def status_of(disposition: str, record: DecidedRecord | None) -> str:
 
 def rejected_datasets(reading: PinnedTables) -> list[str]:
     """Return the datasets that have a published table of rejected records."""
-    return sorted(name.split(".", 1)[1] for name in reading.tables if name.startswith("rejected."))
+    return sorted({each.dataset for name, each in reading.tables.items() if name == f"rejected.{each.dataset}"})
 
 
 def rejected_records(

@@ -137,7 +137,7 @@ def _topic_part(observer: LiveObserver, now: LiveSnapshot, each: DatasetProgress
         "journey": list(_journey(each, declared)),
         "reasons": list(_reasons(each)),
         "rejected": rejected_chart(observer, each.dataset, chosen, now.at),
-        "gold": [_gold_line(now, each, gold) for gold in declared.pipeline.gold],
+        "gold": [_gold_line(now, each, gold) for gold in declared.pipeline.gold if not gold.only_adds],
         "watermark": now.watermarks.get(each.dataset),
         "changes": each.changes,
     }
@@ -151,9 +151,12 @@ def _journey(each: DatasetProgress, declared: Dataset) -> Iterator[LayerStep]:
     yield LayerStep("silver", silver, _share(silver, bronze), "accepted, each identity once", f"silver.{name}")
     why = "with the reason; nothing is dropped"
     yield LayerStep("rejected", rejected, _share(rejected, bronze), why, f"rejected.{name}")
+    of_children = [gold.table for gold in declared.pipeline.gold if gold.only_adds]
+    for table in of_children:
+        yield LayerStep(table.partition(".")[0], rows.get(table), None, "elements of records", table)
     gold = [count for table, count in rows.items() if table.startswith("gold.")]
     total = None if not gold or None in gold else sum(count or 0 for count in gold)
-    yield LayerStep("gold", total, None, f"final rows in {len(declared.pipeline.gold)} tables")
+    yield LayerStep("gold", total, None, f"final rows in {len(declared.pipeline.gold) - len(of_children)} tables")
 
 
 def _share(part_: int | None, whole_: int | None) -> float | None:
@@ -170,7 +173,7 @@ def _reasons(each: DatasetProgress) -> Iterator[tuple[str, int, float | None, bo
 
 
 def _gold_line(now: LiveSnapshot, each: DatasetProgress, gold: Gold) -> GoldLine:
-    name, publication, found = f"gold.{gold.name}", now.published.get(each.dataset), now.watermarks.get(each.dataset)
+    name, publication, found = gold.table, now.published.get(each.dataset), now.watermarks.get(each.dataset)
     complete = moment(found.watermark if found else None) if gold.timed_by else "newest row per key"
     published = publication is not None and name in publication.tables
     wait = next((wait for wait in found.waits if wait.table == name), None) if found else None

@@ -25,6 +25,7 @@ from include.change.plan_parameters import (
 from include.declare.analyses import analysis_files
 from include.declare.dataset import dataset_names
 from include.declare.derived_dataset import derived_names, load_derived, origin_datasets
+from include.declare.gold import full_name
 from include.declare.pipeline import load_pipeline
 from include.declare.windows import Window, day_range
 from include.ground.errors import HeadraceError
@@ -132,7 +133,7 @@ def _topic(settings: Settings, name: str) -> Mapping[str, Any]:
         days = 1 + -(-(pipeline.lateness + _behind_utc(pipeline.windows)) // timedelta(days=1))
     return {
         "name": name,
-        "tables": [f"silver.{name}", f"rejected.{name}", *(f"gold.{table}" for table in gold)],
+        "tables": [f"silver.{name}", f"rejected.{name}", *(full_name(table) for table in gold)],
         "bronze": f"bronze.{name}",
         "complete_after": days,
         # A wrong file fails its own task.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
@@ -23,9 +23,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from include.declare.children import BAD_CHILDREN, Children
+from include.declare.children import Elements as ChildElements
 from include.declare.contract import Column, Contract
 from include.declare.contract_rules import REJECT, Rule
 from include.ground.record_coordinates import AFTER, BEFORE
+from spark_jobs.contract.child_reasons import BROKEN, is_distinct, rejected_alone, with_reasons_split
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
 from spark_jobs.contract.json_record import DETAIL, FAULT, KEY, JsonValue, json_value, json_values
 from spark_jobs.contract.literals import literal
@@ -260,6 +263,8 @@ class Validator:
     selections: tuple[tuple[Expression, ...], ...]
     plain_selections: tuple[tuple[Expression, ...], ...]
     """The selections for records in their plain form; they end with `_good` and `_task`."""
+    lenient: Sequence[ChildElements] = ()
+    """The children that are rejected alone."""
 
     def validated(self, bronze: DataFrame) -> DataFrame:
         """Return one row per bronze row, with the columns of `validated_schema`.
@@ -269,7 +274,8 @@ class Validator:
         are needed only of records without a time of the calendar.
         """
         rows = bronze if "headers" in bronze.columns else bronze.withColumn("headers", F.expr(NO_HEADERS))
-        return reduce(lambda rows, columns: rows.select(*columns), self.selections, rows)
+        found = reduce(lambda rows, columns: rows.select(*columns), self.selections, rows)
+        return with_reasons_split(self.lenient, found) if self.lenient else found
 
     def accepted_plain(self, bronze: DataFrame) -> DataFrame:
         """Return the accepted records among those in plain form, with the columns of `validated`.
@@ -309,19 +315,30 @@ def _compiled(contract: Contract, application: str) -> Validator:
                 _unless_plain(json_values(value, contract)).alias("_read"),
             ),
             (*_typed_values(contract), *coordinates, F.col("_values").isNotNull().alias("_plain"), _faults(contract)),
-            (*[F.col(column.name) for column in contract.columns], *coordinates, _reasons(contract)),
+            (
+                *[F.col(column.name) for column in contract.columns],
+                *coordinates,
+                *_reasons(contract),
+            ),
         ),
         (
             parsing,
             (*_typed_plain_values(contract), *coordinates, F.col("_values").isNotNull().alias("_plain")),
-            (F.col("*"), _is_accepted_plain(_rules(contract)).alias("_good"), F.spark_partition_id().alias("_task")),
+            (
+                F.col("*"),
+                *(_no_reasons().alias(BAD_CHILDREN) for _ in rejected_alone(contract)[:1]),
+                _is_accepted_plain(_rules(contract)).alias("_good"),
+                F.spark_partition_id().alias("_task"),
+            ),
         ),
+        rejected_alone(contract),
     )
 
 
 def validated_schema(contract: Contract) -> StructType:
     """Return the columns of validated records: the contract's, then FOLLOWING. Spark takes two seconds to find them."""
-    return StructType([*(StructField(column.name, column_type(column)) for column in contract.columns), *FOLLOWING])
+    bad = [StructField(BAD_CHILDREN, REASONS) for _ in rejected_alone(contract)[:1]]
+    return StructType([*(StructField(each.name, column_type(each)) for each in contract.columns), *FOLLOWING, *bad])
 
 
 def _has_time(timestamp: Expression) -> Expression:
@@ -361,19 +378,28 @@ def _faults(contract: Contract) -> Expression:
     return _unless_plain(found).alias("_faults")
 
 
-def _reasons(contract: Contract) -> Expression:
+def _reasons(contract: Contract) -> list[Expression]:
+    """Return the reasons; or, if children may be rejected alone, what `with_reasons_split` makes them of."""
     rules = _rules(contract)
-    return (
-        F.when(_is_accepted_plain(rules), F.array().cast(REASONS))
-        .when(F.size("_faults") > 0, F.col("_faults"))
-        .otherwise(_violations(rules))
-        .alias("_reasons")
-    )
+    good, broken = _is_accepted_plain(rules), _violations(rules)
+    if rejected_alone(contract):
+        return [F.col("_faults"), F.when(good, _no_reasons()).otherwise(broken).alias(BROKEN)]
+    faulty = F.size("_faults") > 0
+    return [F.when(good, _no_reasons()).when(faulty, F.col("_faults")).otherwise(broken).alias("_reasons")]
 
 
 def _rules(contract: Contract) -> list[FieldRule]:
     rules = [rule for c in contract.columns for rule in value_rules(c, contract, F.col("_timestamp"))]
-    return rules + rejecting_rules(contract)
+    return [
+        *rules,
+        *(_distinct_children(each) for each in contract.children if each.identity),
+        *rejecting_rules(contract),
+    ]
+
+
+def _distinct_children(children: Children) -> FieldRule:
+    holds, reasons = is_distinct(children)
+    return FieldRule("", children.column, holds, F.lit(None), reasons=reasons)
 
 
 def _is_accepted_plain(rules: list[FieldRule]) -> Expression:

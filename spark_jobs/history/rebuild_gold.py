@@ -150,9 +150,14 @@ def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list
     return silver_within(gold, silver, grain_spans(gold, written)[1])
 
 
-def visible(schema: StructType) -> StructType:
-    """Return the columns for readers: without the platform's own."""
-    return StructType([field for field in schema.fields if not field.name.startswith("_")])
+def visible(schema: StructType, keys: Sequence[str] = ()) -> StructType:
+    """Return the columns for readers: without the platform's own, but for the keys."""
+    return StructType([field for field in schema.fields if not field.name.startswith("_") or field.name in keys])
+
+
+def compared_columns(target: GoldTable) -> StructType:
+    """Return the columns by which the rows of a table are compared."""
+    return visible(target.table.spec.data_schema, target.gold.row_columns)
 
 
 class GrainsExpired(Terminal):
@@ -237,7 +242,7 @@ def _write_rows_after(gold: _SliceGold, batch: int) -> None:
     files = silver_of_grains(target.gold, gold.silver, parquet_files(touched))
     merged, _ = silver_to_read(planned_reach(target, gold.folder), files, read)
     fresh = refreshed_rows(target.gold, refreshed, gold_rows(target.gold).of_grains(merged, grains, batch))
-    write_folder(fresh.select(*visible(target.table.spec.data_schema).fieldNames()), gold.rows("after"))
+    write_folder(fresh.select(*compared_columns(target).fieldNames()), gold.rows("after"))
 
 
 def _save_rows_before(sql: Sql, gold: _SliceGold, complete: int) -> None:
@@ -247,7 +252,7 @@ def _save_rows_before(sql: Sql, gold: _SliceGold, complete: int) -> None:
     sql.view_folder("touched", touched, grains_schema(target))
     rows = _touched_rows(sql, target, planned_reach(target, gold.folder))
     _refuse_expired(sql, target, rows, complete)
-    names = ", ".join(f'"{column}"' for column in visible(target.table.spec.data_schema).fieldNames())
+    names = ", ".join(f'"{column}"' for column in compared_columns(target).fieldNames())
     sql.save(f"select {names} from {rows}", gold.rows("before"))
 
 
@@ -255,10 +260,10 @@ def _save_grains_to_correct(sql: Sql, gold: _SliceGold) -> None:
     """Write the grains whose rows differ as `differing`, and those and the moved ones as the grains to correct."""
     schema = grains_schema(gold.target)
     for state in ("before", "after"):
-        sql.view_folder(state, gold.rows(state), visible(gold.target.table.spec.data_schema))
+        sql.view_folder(state, gold.rows(state), compared_columns(gold.target))
     sql.view_folder("moved", gold.staging("moved"), schema)
     columns = ", ".join(f'"{column}"' for column in gold.target.gold.grain_columns)
-    shown = ", ".join(f'"{column}"' for column in visible(gold.target.table.spec.data_schema).fieldNames())
+    shown = ", ".join(f'"{column}"' for column in compared_columns(gold.target).fieldNames())
     sql.save(DIFFERING.format(columns=columns, all_columns=shown), gold.staging("differing"))
     sql.view_folder("differing", gold.staging("differing"), schema)
     sql.save("select * from differing union select * from moved", gold.rows("grains"))

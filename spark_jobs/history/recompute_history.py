@@ -22,7 +22,7 @@ from spark_jobs.backends.local.arrow_files import rows_in_files
 from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.release import Release, last_of_run
 from spark_jobs.history.apply_patch import PatchedReference, patched_references, validate_joined
-from spark_jobs.history.rebuild_gold import visible
+from spark_jobs.history.rebuild_gold import compared_columns
 from spark_jobs.history.rebuild_slice import ORIGINALS, PlanFolder, save_differences
 from spark_jobs.history.row_differences import Differences, row_differences
 from spark_jobs.layers.gold_files import GoldTable
@@ -266,7 +266,7 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
     refreshed = refresh_state(target)
     silver = refreshed_silver(gold, refreshed, silver)
     rows = gold_rows(gold).complete(silver, history.last)
-    shown = visible(table.spec.data_schema)
+    shown = compared_columns(target)
     written, keys = history.folder / "gold", list(gold.row_columns)
     write_folder(refreshed_rows(gold, refreshed, rows).select(*shown.fieldNames()), written)
     states = {"removed": history.folder / "removed", "added": history.folder / "added"}

@@ -83,7 +83,7 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
         "rejected": list(_rejected(rejected, lines)),
         "reasons": _reason_counts(rejected),
         "silver": _rows(silver.limit(SHOWN_ROWS)),
-        "gold": {f"gold.{gold.name}": _gold(reading, gold.name, gold.row_columns) for gold in dataset.pipeline.gold},
+        "gold": {gold.table: _gold(reading, gold.table, gold.row_columns) for gold in dataset.pipeline.gold},
     }
 
 
@@ -110,7 +110,7 @@ def _reason_counts(rejected: pl.DataFrame) -> dict[str, int]:
 
 
 def _gold(reading: PinnedTables, name: str, grain: Sequence[str]) -> dict[str, Any]:
-    rows = _visible(_table(reading, f"gold.{name}")).sort(*grain)
+    rows = _visible(_table(reading, name).sort(*grain))
     return {"rows": rows.height, "first": _rows(rows.limit(SHOWN_ROWS))}
 
 

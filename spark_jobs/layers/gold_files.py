@@ -113,6 +113,9 @@ def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Gr
     """Return the grains of all rows in these files of silver."""
     paths = [silver.spec.path / file.path for file in fresh]
     window = gold.window
+    if gold.over is not None:
+        # Keys may be of elements: only their rows have them.
+        return Grains(gold.grain_columns[0], touched_spans(gold, fresh), lambda: None)
     if window is None:
         return Grains(gold.keys[0], silver_spans(gold, fresh), lambda: _rows_of(paths, gold.keys))
 
@@ -127,7 +130,7 @@ def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Gr
 
 def touched_spans(gold: Gold, fresh: Sequence[DataFile]) -> Spans:
     """Return the spans of the first column of the grain in which the grains of rows in files of silver lie."""
-    window, spans = gold.window, silver_spans(gold, fresh)
+    window, spans = gold.window, [] if gold.only_adds else silver_spans(gold, fresh)
     if window is None or spans is None:
         return spans
     return [window_bounds(window, low, high) for low, high in spans]

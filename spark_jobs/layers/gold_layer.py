@@ -151,7 +151,7 @@ def _closing_update(target: GoldTable, writer: SilverTables, run: RefineRun) -> 
     new, session, window = _advanced(old, writer, run), target.gold.session, target.gold.window
     if session is not None:
         return _closing_sessions(session, writer.silver, run, old, new)
-    assert window is not None, f"gold.{target.gold.name} has no window"
+    assert window is not None, f"{target.gold.table} has no window"
     return _closing_windows(window, writer.silver, run, old, new)
 
 
@@ -226,7 +226,7 @@ def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, columns: StructT
     schema = partitioned_schema(columns, MONTH)
     bounded = tuple(name for name in gold.row_columns if schema[name].dataType.simpleString() != "binary")
     path = gold_path(settings, dataset.name, dataset.release, gold.name)
-    return TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
+    return TableSpec(gold.table, path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
 
 
 @contextmanager

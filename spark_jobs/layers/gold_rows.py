@@ -24,7 +24,8 @@ from pyspark.sql import Window as RowWindow
 from pyspark.sql import functions as F
 
 from include.declare.changes import ChangesGold
-from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
+from include.declare.gold import AdditiveGold, ChildGold, Gold, LatestGold, QueryGold
+from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_windows import NUMBER, numbered_sessions, windowed
 from spark_jobs.layers.row_provenance import (
@@ -60,7 +61,7 @@ class GoldRows(ABC):
 
     def touched(self, silver: DataFrame, within: Within = all_windows) -> DataFrame:
         """Return the grains that these silver rows touch, once each."""
-        return self._touched(within(windowed(self.gold.window, silver)))
+        return self._touched(within(windowed(self.gold.window, source_rows(self.gold.over, silver))))
 
     def of_sources(self, sources: Sources, batch: int) -> DataFrame:
         """Return the table's rows over what a commit brings, for each part alone."""
@@ -91,7 +92,8 @@ class GoldRows(ABC):
         """Return the table's rows over rows of silver that count, with their windows."""
 
     def _counted(self, silver: DataFrame) -> DataFrame:
-        return silver if self.gold.counted == "true" else silver.where(self.gold.counted)
+        rows = source_rows(self.gold.over, silver)
+        return rows if self.gold.counted == "true" else rows.where(self.gold.counted)
 
     def _windowed(self, silver: DataFrame) -> DataFrame:
         return windowed(self.gold.window, self._counted(silver))
@@ -212,11 +214,25 @@ class QueryGoldRows(GoldRows):
         return rows.sparkSession.sql(self.gold.query).select("*", *first_provenance(batch, self.grain[0]))
 
 
+class ChildGoldRows(GoldRows):
+    """One row per child. A run's records are new, so it only adds."""
+
+    def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
+        """Return `old` rows and the new ones."""
+        new = self.of_sources(sources, batch)
+        return old.select(*new.columns).unionByName(new)
+
+    def _rows(self, rows: DataFrame, batch: int) -> DataFrame:
+        values = [F.col(name) for name, _ in self.gold.columns]
+        return rows.select(*self.gold.row_columns, *values, *first_provenance(batch, self.grain[0]))
+
+
 KINDS: dict[type[Gold], type[GoldRows]] = {
     AdditiveGold: AdditiveGoldRows,
     LatestGold: LatestGoldRows,
     QueryGold: QueryGoldRows,
     ChangesGold: QueryGoldRows,
+    ChildGold: ChildGoldRows,
 }
 
 

@@ -26,12 +26,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, StructType, TimestampType
 
+from include.declare.children import BAD_CHILDREN
 from include.declare.dataset import Dataset
 from include.declare.gold import Gold
 from include.declare.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
 from include.ground.errors import Terminal, mask_secrets
 from include.ground.record_coordinates import COORDINATES
 from include.ground.settings import Settings
+from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import windowed
@@ -171,8 +173,9 @@ def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
     """Yield what is wrong with the columns that `silver.py` returns."""
     path, pipeline = dataset.folder / "silver.py", dataset.pipeline
     line = _line_of_silver(path)
-    own = {"_topic", "_partition", "_offset", "_timestamp", "_batch_id"}
-    for name in sorted({*own, *pipeline.time_columns, *pipeline.identity} - set(silver.columns)):
+    own = {"_topic", "_partition", "_offset", "_timestamp", "_batch_id", BAD_CHILDREN}
+    needed = {*COORDINATES, *pipeline.time_columns, *pipeline.identity, *pipeline.silver_columns}
+    for name in sorted(needed - set(silver.columns)):
         yield Problem(path, line, name, "silver() must return this column")
     names: dict[str, str] = {}
     for field in silver.schema.fields:
@@ -214,10 +217,11 @@ def _line_of_silver(path: Path) -> int:
     return next((n for n, line in enumerate(lines, 1) if line.startswith("def silver")), 1)
 
 
-def _gold_columns(pipeline: Document, gold: Gold, silver: DataFrame) -> StructType | list[Problem]:
-    """Return the columns of a gold table, or the expressions that Spark cannot resolve over silver's columns."""
+def _gold_columns(pipeline: Document, gold: Gold, records: DataFrame) -> StructType | list[Problem]:
+    """Return the columns of a gold table, or the expressions that Spark cannot resolve over the rows of `records`."""
     path: Key = ("gold", gold.name)
     window, session = gold.window, gold.session
+    silver = source_rows(gold.over, records)
     if window is not None and window.name.lower() in map(str.lower, silver.columns):
         why = f"{window.name!r} is already a column of silver; give the window a name of its own"
         return [_at(pipeline, (*path, "window", "as"), why)]
@@ -228,8 +232,8 @@ def _gold_columns(pipeline: Document, gold: Gold, silver: DataFrame) -> StructTy
         return [_at(pipeline, (*path, "session", "column"), error)]
     if found := list(_expression_problems(pipeline, gold, rows)):
         return found
-    computed = _analysed(lambda: gold_rows(gold).computed(silver, 0))
-    if named := pipeline.value["gold"][gold.name].get("query"):
+    computed = _analysed(lambda: gold_rows(gold).computed(records, 0))
+    if named := pipeline.value["gold"].get(gold.name, {}).get("query"):
         found = list(_query_problems(pipeline.path.parent / str(named), gold, computed))
     elif isinstance(computed, AnalysisException):
         found = [_at(pipeline, path, _first_line(computed))]

@@ -77,11 +77,11 @@ class Measure:
 
 
 MEASURES = (
-    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 69_520, 52_000),
-    Measure("modules", lambda: len(product()), 317, 330),
+    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 70_150, 52_000),
+    Measure("modules", lambda: len(product()), 321, 330),
     Measure("packages", packages, 26, 20),
     Measure("lines of own Java", java_lines, 2_031, 650),
-    Measure("modules with one importer, a sibling", single_importers, 24, 30),
+    Measure("modules with one importer, a sibling", single_importers, 26, 30),
     Measure("isinstance(…Gold) outside its packages", gold_branches, 0, 0),
     Measure("median lines of a function", median_function, 8, 8),
 )

@@ -47,12 +47,12 @@ def audited(release: SmallRelease, table: str) -> list[str]:
     gold = next(gold for gold in release.dataset.pipeline.gold if gold.name == table)
     database = duckdb.connect()
     database.execute("set TimeZone = 'UTC'")
-    published = published_tables(release.settings)[f"gold.{table}"]
+    published = published_tables(release.settings)[gold.table]
     refreshed = stored_refresh_state(published.path, published.version)
     silver = release.silver()
     rows = silver if gold.refresh_interval is None else silver.filter(pl.col("_batch_id") <= refreshed.batch)
     database.register("silver", rows.to_arrow())
-    database.register("published", release.read(f"gold.{table}").to_arrow())
+    database.register("published", release.read(gold.table).to_arrow())
     found = gold_check(database, gold, refreshed)
     assert found.check is not None, found.unchecked
     return [str(finding) for finding in found.findings]

@@ -18,6 +18,7 @@ from workloads.oracle_rows import differing_rows
 from workloads.registry import DATASETS, GENERATED, WORKLOADS
 from workloads.search_events import injected
 
+from include.declare.gold import full_name
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 
@@ -53,7 +54,7 @@ def taken(spark: SparkSession, folder: Path, name: str, batches: Sequence[Sequen
 
 
 def published(release: SmallRelease, table: str) -> pl.DataFrame:
-    rows = release.read(f"gold.{table}")
+    rows = release.read(full_name(table))
     return rows.select(name for name in rows.columns if not name.startswith("_"))
 
 

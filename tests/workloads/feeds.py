@@ -8,7 +8,8 @@ from workloads.auction_events import AUCTION_EVENTS
 from workloads.order_events import LINE_EVENTS, ORDER_EVENTS
 from workloads.post_events import POSTS
 from workloads.search_events import SEARCHES
+from workloads.shop_events import SHOP_ORDERS
 
 GENERATED: dict[str, Feed] = {
-    feed.name: feed for feed in (AD_EVENTS, SEARCHES, POSTS, AUCTION_EVENTS, ORDER_EVENTS, LINE_EVENTS)
+    feed.name: feed for feed in (AD_EVENTS, SEARCHES, POSTS, AUCTION_EVENTS, ORDER_EVENTS, LINE_EVENTS, SHOP_ORDERS)
 }

@@ -21,6 +21,7 @@ from workloads.orders_oracle import (
 )
 from workloads.posts_oracle import expected_post_tables
 from workloads.searches_oracle import expected_search_tables
+from workloads.shop_oracle import expected_shop_tables
 from workloads.travel_oracle import expected_flight_tables, expected_weather_delays, expected_weather_tables
 
 DATASETS = Path(__file__).parent / "datasets"
@@ -34,6 +35,7 @@ ORACLES: dict[str, Oracle] = {
     "auction": expected_auction_tables,
     "orders": expected_order_tables,
     "lineitem": expected_line_tables,
+    "shop_orders": expected_shop_tables,
 }
 TRAVEL_ORACLES: dict[str, Oracle] = {"flights": expected_flight_tables, "weather": expected_weather_tables}
 """Of some of their tables: the parity tests compare all of them."""

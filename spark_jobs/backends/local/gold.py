@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from include.declare.children import INDEX
 from include.declare.gold import EVERY_RUN, Gold
 from include.declare.windows import windowed_sql
 from include.ground.record_coordinates import POSITION
@@ -32,7 +33,7 @@ from include.ground.sql_quoting import same_sql, sql_identifier, sql_literal
 from spark_jobs.backends.backend import Metadata, NeedsSpark, Transaction
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for
 from spark_jobs.backends.local.prepared_query import PreparedQuery, ScratchFolder, Slot, SlotFull
-from spark_jobs.layers.distinct_sketches import extended_sketch
+from spark_jobs.layers.distinct_sketches import with_sketches
 from spark_jobs.layers.gold_files import (
     MOST_GRAINS,
     MOST_ROWS,
@@ -64,7 +65,7 @@ class RecomputedGrains:
     spark: SparkSession
     gold: Gold
     spec: TableSpec
-    silver: TableSpec
+    source: StructType
     scratch: ScratchFolder
 
     @property
@@ -74,7 +75,7 @@ class RecomputedGrains:
 
     @cached_property
     def _slot(self) -> Slot:
-        fields = list(self.silver.data_schema.fields)
+        fields = list(self.source.fields)
         if self.gold.window is not None:
             name = self.gold.window.name
             fields.append(StructField(name, self.spec.schema[name].dataType))
@@ -100,6 +101,8 @@ class RecomputedGrains:
         """
         duck.view_table("sources", silver, sources)
         known = f"(select * from sources where _batch_id <= {batch} and {self._condition(duck)})"
+        if self.gold.over is not None:
+            known = self.gold.over.sql(known, silver.spec.data_schema.fieldNames())
         rows = windowed_sql(self.gold.window, known)
         of_grains = f"({rows}) as whole semi join new on {same_sql(self.gold.grain_columns, 'whole', 'new')}"
         chosen = f"select {names_in_sql(self._filled_columns)} from {of_grains}"
@@ -132,30 +135,32 @@ class EmbeddedPlan:
 
 
 def embedded_merge(
-    target: GoldTable, silver: TableSpec, inputs: GoldInputs, scratch: ScratchFolder
+    target: GoldTable, source: StructType, inputs: GoldInputs, scratch: ScratchFolder
 ) -> EmbeddedMerge | None:
     """Return how DuckDB merges runs into a table, and register what it needs in `inputs`; None when Spark must.
 
-    `scratch` is for the input and the result of a query.
+    `source`: the columns of the rows from which it is computed. `scratch` is for the input and the result of a query.
     """
     gold, spec, spark = target.gold, target.table.spec, target.spark
     comparable = all(isinstance(spec.schema[name].dataType, COMPARED) for name in gold.grain_columns)
     if gold.refresh != EVERY_RUN or not comparable:
         return None
     if gold.recomputes:
-        query = RecomputedGrains(spark, gold, spec, silver, scratch)
+        query = RecomputedGrains(spark, gold, spec, source, scratch)
         return QueryMerge(target, EmbeddedPlan(_counted(gold, inputs)), query)
-    if gold.session is not None or not _is_embedded(spark, gold, spec, silver):
+    if gold.only_adds:
+        return ChildMerge(target, _registered(gold, inputs))
+    if gold.session is not None or not _is_embedded(spark, gold, spec, source):
         return None
     return (LatestMerge if gold.order_by else AdditiveMerge)(target, _registered(gold, inputs))
 
 
-def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, silver: TableSpec) -> bool:
+def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, source: StructType) -> bool:
     grain = StructType([spec.schema[name] for name in gold.grain_columns])
     if not _gives_partition(spark, grain, gold):
         return False
-    trial = GoldInputs(tuple(silver.data_schema.fieldNames()))
-    plan, types = _registered(gold, trial), trial.merge_rows(no_rows(spark, silver.data_schema)).schema
+    trial = GoldInputs(tuple(source.fieldNames()))
+    plan, types = _registered(gold, trial), trial.merge_rows(no_rows(spark, source)).schema
     carried = all(isinstance(types[plan.values[name]].dataType, CARRIED) for name, _ in gold.columns)
     ordered = all(isinstance(types[name].dataType, COMPARED) for name in gold.order_by)
     measures = gold_measures(gold.measures)
@@ -192,7 +197,8 @@ def _registered(gold: Gold, inputs: GoldInputs) -> EmbeddedPlan:
 def _counted(gold: Gold, inputs: GoldInputs) -> str:
     """Register the columns that name a row's grain; return the boolean column that selects counted rows."""
     window, condition = gold.window, gold.row_condition
-    for name in (*POSITION, *gold.keys, *((window.column,) if window else ())):
+    index = (INDEX,) if gold.over else ()
+    for name in (*POSITION, *index, *gold.keys, *((window.column,) if window else ())):
         inputs.column(name)
     return "" if condition == "true" else inputs.of(condition)
 
@@ -332,7 +338,7 @@ class AdditiveMerge(EmbeddedMerge):
     def _with_states(self, rows: pa.Table) -> pa.Table:
         """Return the rows with distinct counts, which are merged in this process."""
         for measure in self._sketched:
-            rows = _with_sketches(rows, measure.name, measure.kept[0], measure.new_values)
+            rows = with_sketches(rows, measure.name, measure.kept[0], measure.new_values)
         return rows.select(self.schema.names)
 
     def _new(self, counted: str) -> str:
@@ -382,6 +388,17 @@ class LatestMerge(EmbeddedMerge):
         place = f"row_number() over ({same} order by {by})"
         newest = f"select {_list(chosen)} from ({both}) window same as ({same}) qualify {place} = 1"
         return f"{newest} union all by name select * from old anti join new on {of_key}"
+
+
+class ChildMerge(EmbeddedMerge):
+    """The children of the run's records, each a new row."""
+
+    def _new(self, counted: str) -> str:
+        names = [*self.gold.row_columns, *(name for name, _ in self.gold.columns)]
+        return f"select {names_in_sql(names)}, {self._partition()} from ({counted})"
+
+    def _merged(self) -> str:
+        return f"select {NEW.format(1)} from new"
 
 
 @dataclass(frozen=True)
@@ -441,22 +458,6 @@ def _list(parts: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-def _with_sketches(rows: pa.Table, name: str, kept: str, new: str) -> pa.Table:
-    """Return the rows with the new values of a distinct count added to its sketches."""
-    columns = [rows[each].to_pylist() for each in (kept, new.strip('"'), name)]
-    pairs = [
-        (sketch, estimate) if values is None else extended_sketch(sketch, values)
-        for sketch, values, estimate in zip(*columns, strict=True)
-    ]
-    made = {
-        kept: pa.array([each for each, _ in pairs], pa.binary()),
-        name: pa.array([each for _, each in pairs], pa.int64()),
-    }
-    for column, values in made.items():
-        rows = rows.set_column(rows.schema.get_field_index(column), column, values)
-    return rows
-
-
 def merge(
     tables: LocalTables, target: GoldTable, update: GoldUpdate, transaction: Transaction, facts: Metadata, rows: RunRows
 ) -> None:
@@ -465,7 +466,7 @@ def merge(
     Raises NeedsSpark when its old rows are too many or too large, or a value does not fit its
     type: Spark fails on it as well, and names the cause.
     """
-    planned, fresh, batch = tables.merges[target.gold.name], rows.get(), transaction.version
+    planned, fresh, batch = tables.merges[target.gold.name], rows.get(target.gold.over), transaction.version
     folder = merge_folder(target, (transaction.app_id, batch), facts)
     try:
         old, added, changed = _merged(planned, target, tables.silver, fresh, folder, batch)
@@ -484,7 +485,8 @@ def _merged(
         grains = planned.begin(duck, fresh)
         if not grains.spans and grains.spans is not None:
             return [], [], 0
-        old, sources = touched_files(target, grains), planned.sources(silver, grains)
+        old = [] if target.gold.only_adds else touched_files(target, grains)
+        sources = planned.sources(silver, grains)
         if rows_of(old) + len(fresh) > MOST_ROWS or rows_of(sources) > MOST_SOURCE_ROWS:
             raise NeedsSpark("it has too many rows to merge at once")
         merged = planned.finish(duck, old, silver, sources, batch)

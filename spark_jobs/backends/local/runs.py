@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from include.declare.children import Elements
 from include.declare.dataset import Dataset
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_literal
@@ -50,6 +51,7 @@ from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, identify_files, rank_copies
 from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.backends.local.validation import validate_files
+from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_layer import SilverPart
 from spark_jobs.layers.silver_code import failure_of
 from spark_jobs.layers.silver_tables import (
@@ -202,7 +204,8 @@ class RunRows:
     def __init__(
         self, tables: LocalTables, files: Sequence[DataFile], batches: Batches, known: pa.Table | None
     ) -> None:
-        self._tables, self._files, self._batches, self._known = tables, files, batches, known
+        self._tables, self._files, self._batches = tables, files, batches
+        self._known: dict[Elements | None, pa.Table] = {} if known is None else {None: known}
         self._lock = threading.Lock()
 
     @staticmethod
@@ -210,16 +213,21 @@ class RunRows:
         """Return the rows of a part of silver that another process may have written."""
         return RunRows(tables, part.files, (part.first, part.last), None)
 
-    def get(self) -> pa.Table:
-        """Return the rows. Raises NeedsSpark when an expression fails on one of them: Spark's merge names the table."""
-        with self._lock:
-            if self._known is None:
-                self._known = self._computed()
-            return self._known
+    def get(self, over: Elements | None = None) -> pa.Table:
+        """Return the rows, or those of their children.
 
-    def _computed(self) -> pa.Table:
+        Raises NeedsSpark when an expression fails on one of them: Spark's merge names the table.
+        """
+        with self._lock:
+            if over not in self._known:
+                self._known[over] = self._computed(over)
+            return self._known[over]
+
+    def _computed(self, over: Elements | None) -> pa.Table:
         tables = self._tables
-        rows = tables.inputs.merge_rows(tables.silver.read_batches(tables.spark, self._files, *self._batches))
+        inputs = tables.inputs if over is None else tables.child_inputs[over]
+        silver = tables.silver.read_batches(tables.spark, self._files, *self._batches)
+        rows = inputs.merge_rows(source_rows(over, silver))
         folder = tables.staging / f"inputs-{uuid4().hex}"
         if error := failure_of(lambda computed: write_folder(computed, folder), rows):
             raise NeedsSpark(f"an expression fails on a row: {error}")
