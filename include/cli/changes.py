@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -16,11 +17,13 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from include.change import stages as plan_stages
+from include.change.draft import draft_release
 from include.change.kind import PlanKind
 from include.change.plan_parameters import BackfillParameters, Parameters, ReleaseParameters, ReplayParameters
 from include.change.recompute import BackfillPlan, ReplayPlan, recomputes_everything
 from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
 from include.change.release import ReleasePlan
+from include.cli.folder import show_tried, tried_samples
 from include.cli.main import FAILED
 from include.cli.plan import (
     YES,
@@ -33,7 +36,7 @@ from include.cli.plan import (
 )
 from include.cli.rejected import Column, Reason, Since, Status, Until
 from include.cli.rejected import app as rejected_app
-from include.cli.terminal import AsJson, Offset, Offsets, Partition, parser_of, print_json
+from include.cli.terminal import AsJson, Offset, Offsets, Partition, line_console, parser_of, print_json, wide_console
 from include.ground.settings import Settings, load_settings
 from include.plans.journal import plan_lock
 from include.plans.plan import PlanRecord
@@ -112,6 +115,41 @@ def plan_release(dataset: Dataset, json_: AsJson = False, **options: Any) -> Non
 def run_release(dataset: Dataset, yes: Annotated[bool, YES] = False, json_: AsJson = False, **options: Any) -> None:
     """Plan, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
     plan_and_run(_planner(ReleasePlan(), dataset, options), yes, json_)
+
+
+@app.command("draft")
+def draft(
+    dataset: Dataset,
+    since_batch: Annotated[
+        int | None, typer.Option(min=0, help="Look for fields in this batch and later ones. (default: the last 100)")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Write over the draft that is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draft the contract with the fields that new records have and it does not, and try the draft on a sample.
+
+    The draft is a folder in the state folder; the dataset's own folder, and its tables, stay as they are.
+    """
+
+    settings, console = load_settings(), line_console()
+    made = draft_release(settings, dataset, since_batch, datetime.now(UTC), replaces=replace)
+    if made is None:
+        console.print(f"{dataset}: no record has a field that the contract lacks; nothing was drafted")
+        return
+    own = settings.model_copy(update={"datasets": made.datasets})
+    (tried,) = tried_samples(own, dataset, [made.sample])
+    if as_json:
+        print_json({**asdict(made), "tried": tried})
+        return
+    console.print(f"{made.folder}: version {made.version}, fields since batch {made.since_batch}")
+    for path, field in made.fields.items():
+        console.print(f"  {path}: in {field.rows:,} records, the first is batch/partition/offset {field.first}")
+    for path, why in made.left_out.items():
+        console.print(f"  left out: {path} {why}")
+    show_tried(wide_console(), dataset, made.sample, tried)
+    folder = settings.datasets / dataset
+    console.print(f"next: diff -ru {folder} {made.folder}   (what the draft changes)")
+    console.print(f"      cp -r {made.folder}/. {folder}/ && headrace release run --dataset {dataset}")
 
 
 @backfill.command("plan")

@@ -141,19 +141,19 @@ def try_sample(
         what = f"{dataset}: there is no case in {folder / 'cases'}"
         raise Refused(what, f"headrace try {dataset} SAMPLE.jsonl", code="nothing-to-try")
     console, failed = wide_console(), False
-    for file, tried in zip(files, _tried(settings, dataset, files), strict=True):
+    for file, tried in zip(files, tried_samples(settings, dataset, files), strict=True):
         if as_json:
             print_json({"sample": str(file), **tried}, indent=None)
         else:
-            _show_tried(console, dataset, file, tried)
+            show_tried(console, dataset, file, tried)
         if sample is None:
             failed |= not _is_expected(console, file, tried, accept=accept, quiet=as_json)
     if failed:
         raise typer.Exit(1)
 
 
-def _tried(settings: Settings, dataset: str, files: Sequence[Path]) -> list[Tried]:
-    """Run the job over the samples. Raises JobFailed."""
+def tried_samples(settings: Settings, dataset: str, files: Sequence[Path]) -> list[Tried]:
+    """Return what the folder makes of each sample. Raises JobFailed."""
     name, found = f"try-{dataset}", list[Tried]()
     refuse_running(settings, name)
 
@@ -184,7 +184,8 @@ def _is_expected(console: Console, case: Path, tried: Tried, *, accept: bool, qu
     return not differences
 
 
-def _show_tried(console: Console, dataset: str, file: Path, tried: Tried) -> None:
+def show_tried(console: Console, dataset: str, file: Path, tried: Tried) -> None:
+    """Print what a folder made of a sample."""
     rejected = tried["records"] - tried["accepted"]
     counts = f"{tried['records']:,} records, {tried['accepted']:,} accepted, {rejected:,} rejected"
     console.print(f"[bold]{dataset}[/] from {file.name}: {counts}")

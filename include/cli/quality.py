@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from include.change.analysis import run_analysis
-from include.change.quality import QualityReport, drift_warnings, quality_report, report_page, validate_published
+from include.change.drift import drift_warnings
+from include.change.quality import QualityReport, quality_report, report_page, validate_published
 from include.cli.main import FAILED
 from include.cli.terminal import (
     AsJson,
@@ -140,9 +141,7 @@ def drift(
         return
     rows = []
     for warning in found:
-        at = warning.first
-        position = "" if at is None else f"{at.batch}/{at.partition}/{at.offset}"
-        rows.append((warning.column, warning.measure, warning.before, warning.now, position))
+        rows.append((warning.column, warning.measure, warning.before, warning.now, str(warning.first or "")))
     shown = table_of(("column", "measure", "before", "now", "first (batch/partition/offset)"), rows)
     wide_console().print(shown if found else f"{dataset}: no drift since batch {since_batch}")
 

@@ -46,7 +46,7 @@ def contract_text(dataset: InferredDataset) -> str:
             + [f"# not considered: {_comment(fault)} ({count:,})\n" for fault, count in dataset.unusual.items()]
         ),
         reason=f"      # The primary key ({', '.join(dataset.identity)}) is a guess: {dataset.identity_reason}.",
-        properties="\n".join(_property(dataset, field) for field in dataset.fields),
+        properties="\n".join(property_text(field, "      ", _roles(dataset)) for field in dataset.fields),
     )
 
 
@@ -85,51 +85,71 @@ def gold_name(dataset: InferredDataset) -> str:
     return f"{dataset.name[:58]}_days"
 
 
-def _property(dataset: InferredDataset, field: InferredField, indent: str = "      ") -> str:
+@dataclass(frozen=True)
+class Roles:
+    """Which fields are the identity and the event time, and whether the sample says what records lack."""
+
+    identity: Sequence[str] = ()
+    time: InferredField | None = None
+    is_large: bool = False
+
+    def is_identity(self, field: InferredField) -> bool:
+        return field.around == 0 and field.name in self.identity
+
+    def is_time(self, field: InferredField) -> bool:
+        return self.time is not None and field.around == 0 and field.name == self.time.name
+
+
+NO_ROLES = Roles()
+
+
+def _roles(dataset: InferredDataset) -> Roles:
+    return Roles(dataset.identity, dataset.time, dataset.records >= LARGE_SAMPLE)
+
+
+def property_text(field: InferredField, indent: str, roles: Roles = NO_ROLES) -> str:
     """Return a property, and below it what is inside, a line each."""
-    facts = _facts(dataset, field)
+    facts = _facts(roles, field)
     suggested = f"{indent}# seen: {_comment(', '.join(field.seen))}; to accept only these: {_accepted(field.seen)}\n"
     own = f"{suggested if field.seen else ''}{indent}- {{{', '.join(facts)}}}"
     if not field.fields:
         return own
-    return "\n".join([f"{indent}- {facts[0]}", *_inside(dataset, field, facts[1:], f"{indent}  ")])
+    return "\n".join([f"{indent}- {facts[0]}", *_inside(roles, field, facts[1:], f"{indent}  ")])
 
 
-def _inside(dataset: InferredDataset, field: InferredField, facts: Sequence[str], indent: str) -> Iterator[str]:
+def _inside(roles: Roles, field: InferredField, facts: Sequence[str], indent: str) -> Iterator[str]:
     """Yield the lines of a property, or of each element, that has others inside."""
     yield from (f"{indent}{fact}" for fact in facts)
     if field.type == "object":
         yield f"{indent}properties:"
-        yield from (_property(dataset, each, f"{indent}  ") for each in field.fields)
+        yield from (property_text(each, f"{indent}  ", roles) for each in field.fields)
         return
     (item,), key = field.fields, "items"
-    inner = _facts(dataset, item)[1:]
+    inner = _facts(roles, item)[1:]
     if field.type == "map":
         yield f"{indent}customProperties:"
         yield f"{indent}  - property: additionalProperties"
         indent, key = f"{indent}    ", "value"
     if item.fields:
         yield f"{indent}{key}:"
-        yield from _inside(dataset, item, inner, f"{indent}  ")
+        yield from _inside(roles, item, inner, f"{indent}  ")
     else:
         yield f"{indent}{key}: {{{', '.join(inner)}}}"
 
 
-def _facts(dataset: InferredDataset, field: InferredField) -> list[str]:
+def _facts(roles: Roles, field: InferredField) -> list[str]:
     facts = [f"name: {_key(field.name)}", f"logicalType: {field.kind.logical}"]
     facts += [f"physicalName: {_key(field.member)}"] if field.name and field.member != field.name else []
     if field.physical_type:
         facts.append(f'physicalType: "{field.physical_type}"')
-    is_key = field.around == 0 and field.name in (*dataset.identity, dataset.time.name)
-    facts += ["required: true"] if field.required and (is_key or dataset.records >= LARGE_SAMPLE) else []
-    facts += ["primaryKey: true"] if field.around == 0 and field.name in dataset.identity else []
-    if field is dataset.time and field.type == "timestamp":
+    is_time, is_key = roles.is_time(field), roles.is_identity(field) or roles.is_time(field)
+    facts += ["required: true"] if field.required and (is_key or roles.is_large) else []
+    facts += ["primaryKey: true"] if roles.is_identity(field) else []
+    if is_time and field.type == "timestamp":
         facts.append('logicalTypeOptions: {minimum: "1970-01-01T00:00:00Z"}')
-    if field.type == "timestamp" and (field.ahead or field is not dataset.time):
+    if field.type == "timestamp" and (field.ahead or not is_time):
         # A birthday or an expiry may be far from the event; only the event's own time is bounded by it.
-        facts.append(
-            f"customProperties: [{{property: future, value: {'366' if field is dataset.time else '36500'} days}}]"
-        )
+        facts.append(f"customProperties: [{{property: future, value: {'366' if is_time else '36500'} days}}]")
     if field.type == "string":
         facts.append(_text_rule(field, is_key))
     if field.type == "variant":

@@ -80,6 +80,8 @@ decision_log_path: OfOne = _path("warehouse/{dataset}/amendments.jsonl")
 """Decisions of people about a dataset's rejected records."""
 writer_schemas_path: OfOne = _path("warehouse/{dataset}/writer_schemas.jsonl")
 """The schemas by which a dataset's records were written, kept next to bronze."""
+draft_path: OfOne = _path("drafts/{dataset}")
+"""Folder of the draft of a dataset's next release."""
 quality_path: OfOne = _path("quality/{dataset}")
 """The last validation results of a dataset's published tables, with a page of them."""
 docs_path: OfOne = _path("quality/{dataset}/docs")

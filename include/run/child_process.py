@@ -160,8 +160,9 @@ def driver_command(dataset: str) -> list[str]:
 
 
 def driver_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of a driver: ours, and the absolute path of the state folder."""
-    return {**ALLOCATOR, **os.environ, "HEADRACE_STATE": str(settings.state), "PYTHONUNBUFFERED": "1"}
+    """Return the environment of a driver: ours, with the absolute paths of the settings' folders."""
+    folders = {"HEADRACE_STATE": str(settings.state), "HEADRACE_DATASETS": str(settings.datasets)}
+    return {**ALLOCATOR, **os.environ, **folders, "PYTHONUNBUFFERED": "1"}
 
 
 def start_blocker(settings: Settings, dataset: str) -> str:

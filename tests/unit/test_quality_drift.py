@@ -12,7 +12,7 @@ import pyarrow.dataset as pd
 import pytest
 from error_codes import raises
 
-from include.change.quality import DriftWarning, RecordPosition, drift_warnings, psi_term
+from include.change.drift import DriftWarning, RecordPosition, drift_warnings, psi_term
 from include.declare.contract import Column, Contract
 from include.ground.errors import Terminal
 from include.read.published_tables import PinnedTables

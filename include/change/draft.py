@@ -1,0 +1,195 @@
+"""A draft of a release: the dataset's folder with the fields that its newest records have and its contract does not.
+
+The draft is a folder of its own, which commands read with HEADRACE_DATASETS; the dataset's folder stays as it is. Its
+contract keeps its comments: the new properties are lines of text behind the last property of their object.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from include.change.drift import UnknownField, newest_payloads, unknown_fields
+from include.declare.contract import Contract, contract_changes, joined_path, member_path, required_version
+from include.declare.contract_file import load_contract
+from include.declare.dataset import declared_dataset, released_dataset
+from include.declare.inferred_dataset import InferredField, column_name, inferred_fields, value_at
+from include.declare.payloads import known_schemas
+from include.declare.sample_records import MOST_RECORDS, RecordSample, record_sample
+from include.declare.scaffold import property_text
+from include.ground.errors import Refused
+from include.ground.paths import draft_path
+from include.ground.settings import Settings
+from include.read.publication import read_publication, tables_of
+from include.read.published_tables import PinnedTables
+
+RECENT_BATCHES = 100
+"""By default the fields of so many batches are looked for."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The folder of a draft, the sample that it was made from, and what it adds; `left_out` says why by field."""
+
+    dataset: str
+    folder: Path
+    sample: Path
+    since_batch: int
+    fields: Mapping[str, UnknownField]
+    """By the path in the contract."""
+    left_out: Mapping[str, str]
+    version: str
+
+    @property
+    def datasets(self) -> Path:
+        """The folder that HEADRACE_DATASETS names to read the draft."""
+        return self.folder.parent
+
+
+def draft_release(
+    settings: Settings, dataset: str, since_batch: int | None, now: datetime, *, replaces: bool
+) -> Draft | None:
+    """Write a draft; None when the records since a batch have no field that the folder's contract lacks.
+
+    Raises Refused when there is a draft and this one does not replace it; DeclarationRefused, SampleUnusable.
+    """
+    root, declared = draft_path(settings, dataset), declared_dataset(settings, dataset)
+    publication = read_publication(settings, dataset)
+    since = max(0, publication.batch - RECENT_BATCHES + 1) if since_batch is None else since_batch
+    reading, schemas = PinnedTables(tables_of(settings, publication)), known_schemas(settings, dataset)
+    unknown = unknown_fields(reading, declared.contract, since, schemas)
+    if not unknown:
+        return None
+    if root.exists() and not replaces:
+        what = f"{dataset}: a draft is there already, {root}; nothing was written"
+        raise Refused(what, f"headrace release draft --dataset {dataset} --replace", code="draft-exists", folder=root)
+    payloads = newest_payloads(reading, declared.contract, since, schemas, MOST_RECORDS)
+    sample = record_sample(f"bronze.{dataset} since batch {since}", payloads)
+    inferred, left_out = _inferred(unknown, sample, _known(declared.contract), now)
+    folder = _written(root, dataset, declared.folder, inferred)
+    (root / "sample.jsonl").write_bytes(b"\n".join(payloads) + b"\n")
+    base = released_dataset(settings, dataset, publication.release).contract
+    fresh = load_contract(folder)
+    version = required_version(base, contract_changes(base, fresh)) or fresh.version
+    _rewrite(folder / "contract.yaml", lambda text: with_version(text, version))
+    drafted = {joined_path(field.path): found for field, found in inferred}
+    return Draft(dataset, folder, root / "sample.jsonl", since, drafted, left_out, version)
+
+
+def _known(contract: Contract) -> dict[str, str]:
+    """Return the fields that the contract reads, by their paths in lower case."""
+    paths = (joined_path(column.path) for column in contract.plain_columns)
+    return {path.lower(): path for path in paths}
+
+
+def _inferred(
+    unknown: Sequence[UnknownField], sample: RecordSample, known: Mapping[str, str], now: datetime
+) -> tuple[list[tuple[InferredField, UnknownField]], dict[str, str]]:
+    """Return each unknown field with its type, which no record must have; and why others are left out."""
+    found, left_out = list[tuple[InferredField, UnknownField]](), dict[str, str]()
+    for each in unknown:
+        if other := known.get(joined_path(each.path).lower()):
+            left_out[joined_path(each.path)] = f"differs from {other} by case alone"
+            continue
+        *around, member = each.path
+        objects = [inner for record in sample.fields if isinstance(inner := value_at(record, around), dict)]
+        values = [{member: inner[member]} for inner in objects if member in inner]
+        outer = InferredField("", tuple(around), "object", False, 0)
+        fields, missing = inferred_fields(values, now, outer if around else None)
+        found += [(_lenient(field), each) for field in fields]
+        left_out |= missing
+        if not values:
+            left_out[joined_path(each.path)] = f"is in none of the newest {sample.records:,} records"
+    return found, left_out
+
+
+def _lenient(field: InferredField) -> InferredField:
+    """Return a field that no record must have, with any values: what is new says little about what will come."""
+    inside = tuple(map(_lenient, field.fields))
+    return replace(field, required=False, always=False, values=(), seen=field.values or field.seen, fields=inside)
+
+
+def _written(root: Path, dataset: str, source: Path, inferred: Sequence[tuple[InferredField, UnknownField]]) -> Path:
+    """Copy a dataset's folder into the draft's, with the fields in its contract; return the copy."""
+    shutil.rmtree(root, ignore_errors=True)
+    folder = root / "datasets" / dataset
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    _rewrite(folder / "contract.yaml", lambda text: with_fields(text, inferred))
+    return folder
+
+
+def _rewrite(path: Path, change: Any) -> None:
+    path.write_text(change(path.read_text("utf-8")), "utf-8")
+
+
+def with_fields(contract: str, fields: Sequence[tuple[InferredField, UnknownField]]) -> str:
+    """Return the text of a contract with a property for each field, in the innermost object that has it. Refused."""
+    properties = _value(_value(_root(contract), "schema").value[0], "properties")
+    lines, added = contract.splitlines(), dict[int, list[str]]()
+    for field, found in fields:
+        home, path = _home(properties, field.path)
+        if home.flow_style:
+            what = f"the properties around {joined_path(field.path)} are written on one line; nothing was drafted"
+            raise Refused(what, "write them in contract.yaml one below the other", code="draft-impossible")
+        row = home.value[-1].start_mark.line
+        indent = " " * lines[row].index("-")
+        own = replace(field, name=_free_name(home, path), around=len(field.path) - len(path))
+        seen = f"{indent}# in {found.rows:,} records, the first is batch/partition/offset {found.first}"
+        added.setdefault(_last_line(home.value[-1]), []).extend([seen, property_text(own, indent)])
+    return "\n".join(_with_lines(lines, added)) + "\n"
+
+
+def with_version(contract: str, version: str) -> str:
+    """Return the text of a contract with another version."""
+    place = _value(_root(contract), "version")
+    return contract[: place.start_mark.index] + version + contract[place.end_mark.index :]
+
+
+def _root(text: str) -> Any:
+    return yaml.compose(text, Loader=yaml.SafeLoader)
+
+
+def _value(node: Any, key: str) -> Any:
+    """Return the node of a key's value; None without it."""
+    return next((value for name, value in node.value if name.value == key), None)
+
+
+def _members(item: Any) -> tuple[str, ...]:
+    """Return the path of a property in the object that it is declared in."""
+    return member_path((_value(item, "physicalName") or _value(item, "name")).value)
+
+
+def _home(properties: Any, path: Sequence[str]) -> tuple[Any, Sequence[str]]:
+    """Return the properties of the innermost declared object around a path, and the rest of the path there."""
+    for item in properties.value:
+        inner, own = _value(item, "properties"), _members(item)
+        if inner is not None and len(path) > len(own) and tuple(path[: len(own)]) == own:
+            return _home(inner, path[len(own) :])
+    return properties, path
+
+
+def _free_name(properties: Any, path: Sequence[str]) -> str:
+    taken = {_value(item, "name").value for item in properties.value}
+    names = [column_name(path[-1]), "_".join(map(column_name, path))[:63]]
+    numbered = (f"{names[0][:60]}_{number}" for number in range(2, 100))
+    return next(name for name in (*names, *numbered) if name not in taken)
+
+
+def _last_line(node: Any) -> int:
+    """Return the last line of a node; the end of a block is where the next one begins, past comments."""
+    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
+        return int(node.end_mark.line)
+    last = node.value[-1]
+    return _last_line(last[1] if isinstance(last, tuple) else last)
+
+
+def _with_lines(lines: Sequence[str], added: Mapping[int, Sequence[str]]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        yield line
+        yield from added.get(number, ())
