@@ -77,8 +77,8 @@ class Measure:
 
 
 MEASURES = (
-    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 70_150, 52_000),
-    Measure("modules", lambda: len(product()), 321, 330),
+    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 72_000, 52_000),
+    Measure("modules", lambda: len(product()), 330, 330),
     Measure("packages", packages, 26, 20),
     Measure("lines of own Java", java_lines, 2_031, 650),
     Measure("modules with one importer, a sibling", single_importers, 26, 30),
