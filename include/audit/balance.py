@@ -38,6 +38,7 @@ from include.audit.verified_history import AuditScope, VerifiedGold
 from include.declare.children import Children, child_table
 from include.declare.column_lineage import unchanged_fields
 from include.declare.dataset import Dataset
+from include.declare.envelopes import text_of_row
 from include.declare.gold import EVERY_RUN, Gold
 from include.declare.payloads import WriterSchemas, define_payload_text
 from include.read.memory_database import memory_database, view_table
@@ -242,7 +243,8 @@ def _check_records(
     name, pipeline = dataset.name, dataset.pipeline
     layers = bronze, silver, rejected = [given.table(layer) for layer in RECORD_LAYERS]
     register_fixes(database, given.fixes)
-    define_payload_text(database, given.schemas, dataset.contract.payload.is_framed, dataset.contract.columns)
+    contract = dataset.contract
+    define_payload_text(database, given.schemas, contract.payload.is_framed, contract.columns, text_of_row(contract))
     define_exact_number(database)
     progress(f"{name}: bronze against Kafka and its commits")
     audited.check(

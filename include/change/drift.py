@@ -9,6 +9,7 @@ from typing import Any
 
 from include.declare.column_type import Profile
 from include.declare.contract import Column, Contract, joined_path
+from include.declare.envelopes import is_of_row, text_of_row
 from include.declare.payloads import WriterSchemas, define_payload_text
 from include.ground.errors import Refused
 from include.ground.sql_quoting import json_path, sql_identifier, sql_literal, sql_path
@@ -97,7 +98,7 @@ def newest_payloads(
 def _database(reading: PinnedTables, contract: Contract, since_batch: int, schemas: WriterSchemas) -> Any:
     """Return a database with the view `payloads`: those from a batch on, as texts."""
     database = memory_database()
-    define_payload_text(database, schemas, contract.payload.is_framed, contract.columns)
+    define_payload_text(database, schemas, contract.payload.is_framed, contract.columns, text_of_row(contract))
     database.register("bronze", reading.arrow(f"bronze.{contract.dataset}"))
     database.execute(
         'create view payloads as select _batch_id, partition as _partition, "offset" as _offset, '
@@ -231,7 +232,7 @@ def _unknown_fields(database: Any, contract: Contract) -> Iterator[UnknownField]
     for column in contract.plain_columns:
         for depth, member in enumerate(column.path):
             objects.setdefault(column.path[:depth], set()).add(member)
-    paths = list(objects)
+    paths = [path for path in objects if is_of_row(path, contract)]
     parts = ", ".join(f"json_extract(text, {sql_literal(json_path(path))})" for path in paths)
     known = ", ".join(f"[{', '.join(map(sql_literal, sorted(objects[path])))}]" for path in paths)
     for number, field, rows, place in database.execute(UNKNOWN_FIELDS.format(parts=parts, known=known)).fetchall():

@@ -16,6 +16,7 @@ from pydantic import Field
 from include.change.kind import Request
 from include.change.plan_parameters import AS_OF, HIDDEN, PlanParameters
 from include.change.slices import SliceKind, published_view, refuse_not_ingested, slice_plan
+from include.declare.envelopes import TOMBSTONE
 from include.declare.history_slice import BRONZE, Slice, Span, SpanIndex, joined_spans
 from include.ground.errors import Refused
 from include.ground.settings import Settings
@@ -118,6 +119,8 @@ def _record(settings: Settings, dataset: str, position: Position) -> RejectedRec
     if found[0].status == DUPLICATE:
         winner = found[0].reasons[0].detail
         raise _not_rejected(dataset, position, f"is a duplicate of {winner} (batch/partition/offset)")
+    if found[0].status == TOMBSTONE:
+        raise _not_rejected(dataset, position, "is a tombstone: it has no value, and follows a deletion")
     return found[0]
 
 

@@ -37,7 +37,8 @@ Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this datase
 Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 Column = Annotated[str | None, typer.Option(help="Only records in which this column broke a rule.")]
 Status = Annotated[
-    Literal["open", "fixed", "discarded", "duplicate"] | None, typer.Option(help="Only records of this status.")
+    Literal["open", "fixed", "discarded", "duplicate", "tombstone"] | None,
+    typer.Option(help="Only records of this status."),
 ]
 Since = Annotated[datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First Kafka time.")]
 Until = Annotated[
@@ -52,7 +53,8 @@ def list_rejected(
     reason: Reason = None,
     column: Column = None,
     disposition: Annotated[
-        Literal["invalid", "duplicate"] | None, typer.Option(help="Only invalid records, or only duplicates.")
+        Literal["invalid", "duplicate", "tombstone"] | None,
+        typer.Option(help="Only invalid records, only duplicates, or only records without a value after a deletion."),
     ] = None,
     status: Status = None,
     since: Since = None,

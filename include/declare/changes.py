@@ -27,7 +27,7 @@ class Changes:
     """Records are changes of rows: which row (`keys`), in which order (`sequence`), and what happens to it."""
 
     keys: tuple[str, ...]
-    sequence: tuple[str, ...]
+    sequence: tuple[str, ...] = ()
     operation: Operation | None = None
 
 

@@ -59,6 +59,8 @@ class Column:
     past: timedelta | None = None
     """By how much it may be earlier; None: any time."""
     physical_name: str = ""
+    absent_in: tuple[str, ...] = ()
+    """The operations of an envelope whose row need not have the value; the contract requires it of all others."""
     fields: tuple[Column, ...] = ()
     """Of an object its fields; of an array or map what each element is, a column without a name."""
 
@@ -162,6 +164,8 @@ class Contract:
     limits: Limits = Limits()
     children: tuple[Children, ...] = ()
     """What `pipeline.yaml` declares of elements that are rows of their own."""
+    envelope: str = ""
+    """What is around the row that the columns describe; its own columns come first."""
 
     def __hash__(self) -> int:
         return hash((self.dataset, self.version, self.columns))
@@ -170,6 +174,11 @@ class Contract:
     def payload(self) -> PayloadFormat:
         """The format of a record's payload."""
         return FORMATS[self.format]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
 
     @property
     def all_columns(self) -> tuple[Column, ...]:

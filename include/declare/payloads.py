@@ -146,20 +146,27 @@ def shown_payload(value: bytes | None, schemas: WriterSchemas) -> bytes | None:
     return value if text is None else text.encode()
 
 
-def define_payload_text(database: Any, schemas: WriterSchemas, is_framed: bool, columns: Iterable[Column] = ()) -> None:
-    """Define the function `payload_text` in a DuckDB database: for JSON, of DuckDB's own; for the wire format, ours.
+def define_payload_text(
+    database: Any,
+    schemas: WriterSchemas,
+    is_framed: bool,
+    columns: Iterable[Column] = (),
+    opened: Callable[[str], str | None] | None = None,
+) -> None:
+    """Define the function `payload_text` in a DuckDB database: for JSON, of DuckDB's own; else ours.
 
-    `columns`: those that read the payloads' fields.
+    `columns`: those that read the payloads' fields. `opened`: how a text in an envelope becomes the one that is read.
     """
     texts = frozenset(column.member for column in columns if not column.kind.is_base64)
-    if not is_framed:
+    if not is_framed and opened is None:
         database.execute(f"create or replace macro {TEXT_OF}(value) as try(decode(value))")
         return
 
-    def text(value: bytes) -> str | None:
-        return payload_text(value, schemas, texts)
+    def text(value: bytes | None) -> str | None:
+        found = payload_text(value, schemas, texts)
+        return found if opened is None or found is None else opened(found)
 
-    database.create_function(TEXT_OF, text, ["blob"], "varchar")
+    database.create_function(TEXT_OF, text, ["blob"], "varchar", null_handling="special")
 
 
 def _json(value: bytes, schema: RegisteredSchema, texts: Collection[str] = ()) -> str | None:

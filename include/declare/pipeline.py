@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from include.declare.changes import Changes, ChangesGold
 from include.declare.children import BAD_CHILDREN, Children, Elements, child_table
 from include.declare.contract import Contract
+from include.declare.envelopes import ENVELOPES, known_envelope
 from include.declare.gold import (
     CONFIG,
     EVERY_RUN,
@@ -118,6 +119,7 @@ class _PipelineFile:
     idle: Annotated[timedelta | None, BeforeValidator(_parsed_idle)] = IDLE_AFTER
     changes: Changes | None = None
     children: Annotated[tuple[Children, ...], BeforeValidator(named_items)] = ()
+    envelope: Annotated[str, BeforeValidator(known_envelope)] = ""
 
 
 @plain_dataclass(frozen=True)
@@ -136,6 +138,15 @@ class Pipeline:
     idle: timedelta | None = IDLE_AFTER
     """A partition without records for so long does not hold the watermark back; None: it does."""
     children: tuple[Children, ...] = ()
+    changes: Changes | None = None
+    envelope: str = ""
+
+    def opened(self, contract: Contract) -> Contract:
+        """Return the contract with what the envelope, if there is one, adds to the rows that it describes."""
+        if not self.envelope:
+            return contract
+        keys = self.changes.keys if self.changes else ()
+        return replace(ENVELOPES[self.envelope].opened(contract, keys), identity=self.identity)
 
     @property
     def silver_columns(self) -> tuple[str, ...]:
@@ -196,7 +207,9 @@ def read_pipeline(document: Document) -> Pipeline | None:
     found = document.parsed(_PipelineFile, folder=document.path.parent)
     if found is None:
         return None
-    identity = found.identity
+    identity, changes = found.identity, found.changes
+    if found.envelope:
+        changes = ENVELOPES[found.envelope].of_changes(changes)
     return Pipeline(
         topic=found.topic,
         partitions=found.partitions,
@@ -204,11 +217,13 @@ def read_pipeline(document: Document) -> Pipeline | None:
         lateness=found.lateness,
         identity=identity.columns,
         horizon=identity.horizon,
-        gold=tuple(gold.completed(found.event_time, found.changes) for gold in found.gold),
+        gold=tuple(gold.completed(found.event_time, changes) for gold in found.gold),
         reference=found.reference,
         retention=found.retention,
         idle=found.idle,
         children=found.children,
+        changes=changes,
+        envelope=found.envelope,
     )
 
 
@@ -293,8 +308,9 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
         if column.name in needed and not column.required:
             why = f"{column.name} is a time, an identity or a key of a latest table, so it needs required: true"
             yield ("schema", 0, "properties", n, "required"), why
-    if contract.identity != pipeline.identity:
-        declared, expected = (", ".join(names) or "none" for names in (contract.identity, pipeline.identity))
+    own = [name for name in pipeline.identity if name in contract.names or not pipeline.envelope]
+    if list(contract.identity) != own:
+        declared, expected = (", ".join(names) or "none" for names in (contract.identity, own))
         why = f"columns with primaryKey ({declared}) must be identity.columns of pipeline.yaml ({expected})"
         yield ("schema", 0, "properties"), why
 

@@ -301,10 +301,11 @@ def status_of(disposition: str, record: DecidedRecord | None) -> str:
     """Return the status of a record in `rejected`.
 
     OPEN: no decision, or it was reinstated and rejected again; FIXED: it has a fix, not validated yet or invalid;
-    DISCARDED: it stays rejected; DUPLICATE: another record of its identity was first, and no decision is possible.
+    DISCARDED: it stays rejected. No decision is possible about a DUPLICATE, which another record of its identity
+    precedes, and about a tombstone, which has no value.
     """
     if disposition != "invalid":
-        return DUPLICATE
+        return disposition
     if record is None:
         return OPEN
     if record.is_discarded:

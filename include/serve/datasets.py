@@ -382,7 +382,13 @@ def _column_cells(column: Column, found: Contract) -> Sequence[str]:
         f"one of {', '.join(column.values)}" if column.values else "",
     ]
     role = "identity" if column.name in found.identity else ""
-    return column.name, column.type_text, "required" if column.required else "", role, "; ".join(filter(None, limits))
+    return (
+        column.name,
+        column.type_text,
+        "required" if column.required or column.absent_in else "",
+        role,
+        "; ".join(filter(None, limits)),
+    )
 
 
 def _rule_cells(table: str, rule: Rule) -> Sequence[str]:

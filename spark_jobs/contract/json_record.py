@@ -23,6 +23,8 @@ MAX_DIGITS = 1_000
 MOST_DIGITS = 2**31 - 1
 NULL = "null"
 FAULT, DETAIL = "fault", "detail"
+NO_VALUE = "null_value"
+"""The fault of a record without a value."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -17,14 +18,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import BinaryType
 
 from include.declare.avro_record import AvroField, AvroRecord, SchemaUnusable, avro_record
 from include.declare.column_type import AvroKind
 from include.declare.contract import Contract
+from include.declare.envelopes import text_of_row
 from include.declare.payloads import HEADER_BYTES
 from include.ground.schema_registry import AVRO as AVRO_TYPE
 from include.ground.schema_registry import RegisteredSchema
+from spark_jobs.contract.java_function import java_function, new_instance
 
+CHANGE_ENVELOPE = Path(__file__).with_name("ChangeEnvelope.java")
 TEXTS = (AvroKind.text, AvroKind.bytes)
 UNREAD = "_unread"
 DAY_US = 86_400_000_000
@@ -40,6 +45,15 @@ JSON_OPTIONS = {
     "dateFormat": "yyyy-MM-dd",
     "ignoreNullFields": "false",
 }
+
+
+def without_envelope(records: DataFrame, contract: Contract) -> DataFrame:
+    """Return the records with the JSON that the contract's columns are read of as `value`."""
+    if text_of_row(contract) is None:
+        return records
+    spark = records.sparkSession
+    opened = java_function(spark, new_instance(spark, CHANGE_ENVELOPE), BinaryType(), F.col("value"))
+    return records.withColumn("value", opened)
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,13 @@ from include.declare.children import BAD_CHILDREN, Children
 from include.declare.children import Elements as ChildElements
 from include.declare.contract import Column, Contract
 from include.declare.contract_rules import REJECT, Rule
+from include.declare.envelopes import OPERATIONS, TOMBSTONE, text_of_row
 from include.ground.record_coordinates import AFTER, BEFORE
 from spark_jobs.contract.child_reasons import BROKEN, is_distinct, rejected_alone, with_reasons_split
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
-from spark_jobs.contract.json_record import DETAIL, FAULT, KEY, JsonValue, json_value, json_values
+from spark_jobs.contract.json_record import DETAIL, FAULT, KEY, NO_VALUE, JsonValue, json_value, json_values
 from spark_jobs.contract.literals import literal
-from spark_jobs.contract.payload_texts import UNREAD
+from spark_jobs.contract.payload_texts import UNREAD, without_envelope
 from spark_jobs.contract.plain_form import is_proven_by_plain_form, plain_value, plain_values
 
 # The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
@@ -95,15 +96,17 @@ class _Rules:
     def of(self, column: Column, place: Place) -> Iterator[FieldRule]:
         """Yield the rules of a value, and of what is inside."""
         value, rules = place.value, list[tuple[str, Expression]]()
-        if column.required:
+        if column.required or column.absent_in:
             is_there = value.isNotNull() if place.around is None else value.isNotNull() | place.around.isNull()
+            if column.absent_in:
+                is_there = is_there | F.coalesce(F.col(OPERATION).isin(*column.absent_in), F.lit(False))
             rules.append(
                 ("missing_id" if column.name in self.identity and place.around is None else "required", is_there)
             )
         rules += _bounds(column, value, self.arrived)
         detail = _shown(column, value)
         for name, holds in rules:
-            is_proven = is_proven_by_plain_form(column, name)
+            is_proven = is_proven_by_plain_form(column, name) and not column.absent_in
             yield FieldRule(name, place.path, holds, detail, is_proven)
         yield from VALUES_INSIDE.get(column.kind.shape, _nothing_inside)(self, column, place)
 
@@ -244,6 +247,7 @@ FOLLOWING = StructType(
     ]
 )
 """The columns of validated records after those of the contract."""
+OPERATION = OPERATIONS.column
 SHOWN = 64
 """Characters of a value in a reason."""
 COORDINATES = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
@@ -260,6 +264,7 @@ class Validator:
     Records are those of `PayloadTexts.of`: JSON texts, in other formats with `_unread`.
     """
 
+    contract: Contract
     selections: tuple[tuple[Expression, ...], ...]
     plain_selections: tuple[tuple[Expression, ...], ...]
     """The selections for records in their plain form; they end with `_good` and `_task`."""
@@ -274,7 +279,8 @@ class Validator:
         are needed only of records without a time of the calendar.
         """
         rows = bronze if "headers" in bronze.columns else bronze.withColumn("headers", F.expr(NO_HEADERS))
-        found = reduce(lambda rows, columns: rows.select(*columns), self.selections, rows)
+        opened = without_envelope(rows, self.contract)
+        found = reduce(lambda rows, columns: rows.select(*columns), self.selections, opened)
         return with_reasons_split(self.lenient, found) if self.lenient else found
 
     def accepted_plain(self, bronze: DataFrame) -> DataFrame:
@@ -282,7 +288,8 @@ class Validator:
 
         Nearly all records of a healthy topic, at a fraction of the cost; the rest needs `validated`.
         """
-        rows = reduce(lambda rows, columns: rows.select(*columns), self.plain_selections, bronze)
+        opened = without_envelope(bronze, self.contract)
+        rows = reduce(lambda rows, columns: rows.select(*columns), self.plain_selections, opened)
         # The task's number prevents filter push-down, which would evaluate the contract twice.
         return rows.where(F.col("_good") & (F.col("_task") >= 0)).drop("_good", "_task")
 
@@ -305,6 +312,7 @@ def _compiled(contract: Contract, application: str) -> Validator:
     parsing = (*read, F.col("_batch_id"), *unread, value, plain)
     time = F.when(~_has_time(F.col("timestamp")), F.try_element_at("headers", F.lit(-1))["value"].cast("string"))
     return Validator(
+        contract,
         (
             (*parsing, time.alias("_time")),
             (
@@ -370,6 +378,8 @@ def _faults(contract: Contract) -> Expression:
     structure, detail = F.col(f"_read.{FAULT}"), F.substring(f"_read.{DETAIL}", 1, SHOWN)
     values = [(column, json_value("_read", number)) for number, column in enumerate(contract.columns)]
     types = _all(each for column, value in values for each in _type_reasons(column, value, column.name))
+    if text_of_row(contract) is not None:
+        structure = F.when(structure == NO_VALUE, TOMBSTONE).otherwise(structure)
     found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), detail))).otherwise(types)
     found = F.when(F.col("_time").isNotNull(), F.array(_reason("kafka_timestamp", "", F.col("_time")))).otherwise(found)
     if contract.payload.is_framed:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from include.declare.dataset import Dataset
+from include.declare.envelopes import TOMBSTONE
 from include.ground.app_ids import expiry_app_id, release_app_id
 from include.ground.paths import rejected_path, release_path, silver_path
 from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, POSITION
@@ -40,6 +41,8 @@ REJECTED = (
     .add("first_seen", TimestampType())
     .add(MONTH, StringType())
 )
+REFUSED_AS = f"case when {{first}}.rule = '{TOMBSTONE}' then '{TOMBSTONE}' else 'invalid' end"
+"""SQL for the disposition of a record with this first reason."""
 POSITIONS = StructType([REJECTED[name] for name in POSITION])
 
 

@@ -83,7 +83,7 @@ def versions(changes: Iterable[Change]) -> list[Row]:
         state, since, reached = None, None, datetime.min.replace(tzinfo=UTC)
         for each in found:
             reached = max(reached, each.at)
-            after = None if each.op == "d" else (each.owner and each.owner.upper(), each.balance)
+            after = None if each.op == "d" else (each.owner or "nobody", each.balance)
             if after != state:
                 rows += [] if state is None else [(key, *state, since, reached, False)]
                 state, since = after, reached

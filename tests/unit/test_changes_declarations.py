@@ -25,13 +25,16 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
     (TABLE, "refresh: on_close\n    columns: {owner: owner}"): ("gold.account_now.refresh", "cannot be on_close"),
     (TABLE, "valid_by: changed\n    columns: {owner: owner}"): ("gold.account_now.valid_by", "'changed' is not a"),
     (TABLE, "keys: [number]\n    columns: {owner: owner}"): ("gold.account_now.keys[0]", "'number' is not a column"),
-    ("upper(owner)", "owner, valid_to: owner"): ("gold.account_versions.columns.valid_to", "a column of each version"),
+    ("nobody')\"", "nobody')\", valid_to: owner"): (
+        "gold.account_versions.columns.valid_to",
+        "a column of each version",
+    ),
     ("delete: [d]", "delete: ['d;']"): ("gold.account_now.operation.delete[0]", "must be letters"),
     ("delete: [d]", "remove: [d]"): ("changes.operation.remove", "is not a known key"),
     ("column: op", "column: kind"): ("gold.account_now.operation.column", "'kind' is not a column"),
     ("[source.lsn]", "[origin.lsn]"): ("gold.account_now.sequence[0]", "'origin' is not a column"),
     (CHANGES, "  sequence: []\n"): ("gold.account_now.sequence", "at least one column"),
-    (CHANGES, ""): ("changes.sequence", "required and missing"),
+    (CHANGES, ""): ("gold.account_now.sequence", "at least one column"),
     ("keys: [id]", "keys: []"): ("gold.account_now.keys", "here or in `changes`"),
 }
 

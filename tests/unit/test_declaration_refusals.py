@@ -86,7 +86,7 @@ ROWS: dict[str, Row] = {
     "unknown key of a column": distance(f"{DISTANCE}\n        colour: red", "colour", "is not a known key; known:"),
     "unknown key of the options": flight("{minimun: 1}", "minimun", "known: format, maxItems, maxLength"),
     "unknown key of the pipeline": pipeline(
-        "lateness: 2 days", "lateness: 2 days\nlate: 1", "late", "known: changes, children, event_time"
+        "lateness: 2 days", "lateness: 2 days\nlate: 1", "late", "known: changes, children, envelope, event_time"
     ),
     "duplicate key of a bound": flight("{minimum: 1, minimum: 2}", "minimum", "occurs twice"),
     "duplicate gold table": pipeline("  route_days:", "  carrier_hours:", "gold.carrier_hours", "occurs twice"),

@@ -55,6 +55,7 @@ from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_layer import SilverPart
 from spark_jobs.layers.silver_code import failure_of
 from spark_jobs.layers.silver_tables import (
+    REFUSED_AS,
     Inheritance,
     Month,
     RefineRun,
@@ -387,14 +388,14 @@ def rejected_rows_sql(dataset: Dataset) -> str:
 def _rejected_rows_sql(identity: tuple[str, ...], version: str) -> str:
     duplicate = f"[{{'rule': 'duplicate', 'column': {sql_literal(', '.join(identity))}, 'detail': _winner}}]"
     month = Month("_timestamp", is_arrival=True).in_duckdb
-    rows = (("invalid", "invalid", "_reasons"), ("duplicates", "duplicate", duplicate))
+    rows = (("invalid", REFUSED_AS.format(first="_reasons[1]"), "_reasons"), ("duplicates", "'duplicate'", duplicate))
     return " union all ".join(REJECTED_ROWS.format(*each, sql_literal(version), month) for each in rows)
 
 
 REJECTED_ROWS = """
 select
     _topic, _partition, _offset, _batch_id,
-    '{1}' as disposition,
+    {1} as disposition,
     {2} as reasons,
     {3} as contract_version,
     _timestamp as first_seen,

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from include.declare.dataset import Dataset
+from include.declare.envelopes import TOMBSTONE
 from include.declare.event_times import after, before
 from include.ground.record_coordinates import COORDINATES, POSITION, RANK
 from spark_jobs.backends.backend import DecisionCounts, Metadata, Transaction
@@ -33,6 +34,7 @@ from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.layers.run_inputs import validate_with_decisions
 from spark_jobs.layers.silver_code import record_error
 from spark_jobs.layers.silver_tables import (
+    REFUSED_AS,
     Inheritance,
     Month,
     RefineRun,
@@ -134,11 +136,11 @@ def _decided(decision: _Decision, validated: DataFrame) -> SparkRun:
     duplicates = decision.hold(_duplicates(decision, rows, found))
     count = duplicates.count()
     dataset = writer.dataset
-    invalid = rejected_rows(dataset, validated.where(F.size("_reasons") > 0), "invalid", F.col("_reasons"))
+    invalid = refused_rows(dataset, validated.where(F.size("_reasons") > 0))
     if count:
         rows = rows.join(_small(duplicates.select(*POSITION), count), list(POSITION), "left_anti").select(*rows.columns)
         found = replace(found, latest=_latest(writer, rows), accepted=found.accepted - count)
-        again = rejected_rows(dataset, duplicates, "duplicate", duplicate_of(dataset))
+        again = duplicate_rows(dataset, duplicates)
         rejected, reasons = invalid.unionByName(again), {**found.reasons, "duplicate": count}
         dispositions = {**found.dispositions, "duplicate": count}
     else:
@@ -213,7 +215,9 @@ def _counted(decision: _Decision, validated: DataFrame, rows: DataFrame) -> _Fou
     for group in groups:
         reasons.update({rule: group["rows"] for rule in group["_rules"] if not group["_made"]})
     accepted = sum(group["rows"] for group in made_of)
-    dispositions = {"invalid": rows_in - accepted} if rows_in > accepted else {}
+    tombstones = reasons[TOMBSTONE]
+    refused = {TOMBSTONE: tombstones, "invalid": rows_in - accepted - tombstones}
+    dispositions = {name: rows for name, rows in refused.items() if rows}
     bounds = (min(group["low"] for group in made_of), max(group["high"] or 0 for group in made_of)) if made_of else None
     return _Found(rows_in, accepted, dict(reasons), dispositions, _latest_of(made_of), bounds)
 
@@ -321,19 +325,22 @@ def _warnings(writer: SilverTables, validated: DataFrame) -> Counts:
     }
 
 
-def duplicate_of(dataset: Dataset) -> Column:
-    """Return the reasons of a duplicate of `_winner`."""
+def duplicate_rows(dataset: Dataset, duplicates: DataFrame) -> DataFrame:
+    """Return duplicates of `_winner` as rows of rejected."""
     identity = F.lit(", ".join(dataset.pipeline.identity))
-    return F.array(
-        F.struct(F.lit("duplicate").alias("rule"), identity.alias("column"), F.col("_winner").alias("detail"))
-    )
+    reason = F.struct(F.lit("duplicate").alias("rule"), identity.alias("column"), F.col("_winner").alias("detail"))
+    return _rejected_rows(dataset, duplicates, F.lit("duplicate"), F.array(reason))
 
 
-def rejected_rows(dataset: Dataset, rows: DataFrame, disposition: str, reasons: Column) -> DataFrame:
-    """Return records as rows of rejected."""
+def refused_rows(dataset: Dataset, validated: DataFrame) -> DataFrame:
+    """Return records with reasons as rows of rejected."""
+    return _rejected_rows(dataset, validated, F.expr(REFUSED_AS.format(first="_reasons[0]")), F.col("_reasons"))
+
+
+def _rejected_rows(dataset: Dataset, rows: DataFrame, disposition: Column, reasons: Column) -> DataFrame:
     return rows.select(
         *("_topic", "_partition", "_offset", "_batch_id"),
-        F.lit(disposition).alias("disposition"),
+        disposition.alias("disposition"),
         reasons.cast(REASONS).alias("reasons"),
         F.lit(dataset.contract.version).alias("contract_version"),
         F.col("_timestamp").alias("first_seen"),

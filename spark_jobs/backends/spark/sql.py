@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from include.declare.dataset import Dataset
 from include.ground.record_coordinates import COORDINATES, RANK
 from include.read.rejected_records import Position
-from spark_jobs.backends.spark.decide import copies, duplicate_of, rejected_rows
+from spark_jobs.backends.spark.decide import copies, duplicate_rows, refused_rows
 from spark_jobs.backends.spark.figures import figures
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.tables.data_files import DataFile
@@ -74,9 +74,8 @@ class SparkSql:
     def view_rejected(self, name: str, dataset: Dataset) -> None:
         """Create the view."""
         invalid, duplicates = self._session.table("invalid"), self._session.table("duplicates")
-        rows = rejected_rows(dataset, invalid, "invalid", F.col("_reasons"))
-        again = rejected_rows(dataset, duplicates, "duplicate", duplicate_of(dataset))
-        rows.unionByName(again).createOrReplaceTempView(name)
+        rows = refused_rows(dataset, invalid).unionByName(duplicate_rows(dataset, duplicates))
+        rows.createOrReplaceTempView(name)
 
     def create_table(self, name: str, sql: str) -> None:
         """Create a view of a query whose rows executors keep."""
