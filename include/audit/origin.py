@@ -178,7 +178,9 @@ def _origin_conditions(gold: Gold, row: Mapping[str, Any], silver: Sequence[str]
 
 def _create_origin(database: Any, gold: Gold, conditions: Sequence[tuple[str, list[Any]]]) -> None:
     where = " and ".join(sql for sql, _ in conditions)
-    rows = f"select _partition, _offset, _batch_id from grained where {where}"
+    # Several children may be of one record.
+    once = "distinct " if gold.over else ""
+    rows = f"select {once}_partition, _offset, _batch_id from grained where {where}"
     source = grained_sql(gold, columns_of(database, "silver"))
     database.execute(
         f"create temp table origin as {source} {rows}", [value for _, values in conditions for value in values]

@@ -294,7 +294,7 @@ def release_text(dataset: DatasetProgress | DerivedProgress) -> Text:
 def _rows_table(progress: Progress) -> Table:
     """Return rows per layer, from Kafka (offsets) to gold."""
     rows = [
-        (layer if layer.startswith("gold.") else f"{layer}.{dataset.dataset}", number(count))
+        (layer if "." in layer else f"{layer}.{dataset.dataset}", number(count))
         for dataset in progress.datasets
         for layer, count in dataset.rows.items()
     ]

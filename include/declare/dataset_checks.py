@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from include.declare.analyses import analysis_files, analysis_problems
+from include.declare.children import child_table
 from include.declare.dataset import Dataset, dataset_names, declared_dataset
 from include.declare.derived_dataset import derived_names
 from include.declare.yaml_declarations import DeclarationRefused, Document, Problem
@@ -51,7 +52,11 @@ def _checked(settings: Settings, name: str) -> tuple[Dataset | None, list[Proble
 
 
 def _gold_name_conflicts(settings: Settings, dataset: Dataset, pipeline: Document) -> Iterator[Problem]:
-    """Yield the gold tables that another dataset declares too: readers know a gold table by its name alone."""
+    """Yield the gold tables that another dataset declares too, and children named as one: readers know names alone."""
+    for children in dataset.pipeline.children:
+        if (name := child_table(dataset.name, children.name)) in dataset_names(settings):
+            key, why = ("children", children.name), f"there is a dataset {name}, which has the table silver.{name}"
+            yield Problem(pipeline.path, pipeline.line(key), ".".join(key), why)
     for other in dataset_names(settings):
         if other == dataset.name:
             continue

@@ -10,6 +10,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from include.declare.children import child_table
 from include.declare.contract_rules import Rule, referenced_columns, rule_findings, typed_rule
 from include.declare.dataset import DERIVED, dataset_names
 from include.declare.derived_dataset import (
@@ -210,6 +211,8 @@ def _declared_tables(settings: Settings) -> list[tuple[str, str]]:
     files = [settings.datasets / name / "pipeline.yaml" for name in dataset_names(settings)]
     files += [settings.datasets / name / DERIVED for name in derived_names(settings)]
     for path in files:
+        dataset, children = path.parent.name, _mapping(path).get("children")
+        found += [(f"silver.{child_table(dataset, each)}", dataset) for each in children or ()]
         gold = _mapping(path).get("gold")
         found += [(f"gold.{table}", path.parent.name) for table in gold] if isinstance(gold, dict) else []
     return found

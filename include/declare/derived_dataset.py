@@ -18,6 +18,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
+from include.declare.children import child_table
 from include.declare.contract import Contract
 from include.declare.contract_rules import RuleModel, typed_rule
 from include.declare.dataset import (
@@ -163,7 +164,14 @@ def origin_datasets(settings: Settings, name: str) -> list[str]:
     while below := tables & set(derived):
         tables = (tables - below).union(*(sources[derived[table]] for table in below))
     declared = {each: load_pipeline(settings.datasets / each) for each in dataset_names(settings)}
-    owned = {each: {f"silver.{each}", *(gold.table for gold in found.gold)} for each, found in declared.items()}
+    owned = {
+        each: {
+            f"silver.{each}",
+            *(f"silver.{child_table(each, children.name)}" for children in found.children),
+            *(gold.table for gold in found.gold),
+        }
+        for each, found in declared.items()
+    }
     return sorted(each for each, own in owned.items() if own & tables)
 
 

@@ -66,7 +66,17 @@ def pipeline_text(dataset: InferredDataset) -> str:
         question=f"How many records were there, by {group.name} and day?" if group else "How many records, by day?",
         keys=f"    keys: [{_key(group.name)}]\n" if group else "",
         measures="\n".join(_measures(dataset)),
+        children="".join(_children(dataset)),
     )
+
+
+def _children(dataset: InferredDataset) -> Iterator[str]:
+    """Yield how the elements of arrays become rows, as comments."""
+    arrays = [each.name for each in dataset.fields if each.type == "array" and each.fields[0].type == "object"]
+    if arrays:
+        yield "\n# A row for each element, in a table of its own (the contract's `items` then need `required: true`):\n"
+        yield "# children:\n"
+    yield from (f"#   {each.lower()}: {{from: {_key(each)}}}\n" for each in arrays)
 
 
 def silver_text(dataset: InferredDataset) -> str:
@@ -229,7 +239,7 @@ gold:
     window: {{column: {event_time}, size: 1 day, as: {day}}}
 {keys}    measures:
 {measures}
-"""
+{children}"""
 
 SILVER = '''\
 """`silver.{name}`: an accepted record as it is."""

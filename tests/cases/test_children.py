@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import polars as pl
 import pytest
 from compactable_release import EARLY, assert_same_rows, head_rows
 from declared_gold import audited
@@ -26,10 +27,13 @@ from workloads.registry import DATASETS
 from workloads.shop_events import shop_frame
 from workloads.shop_oracle import expected_shop_tables
 
-from include.declare.dataset import load_dataset
+from include.audit.children import ChildBalance, child_balance
+from include.audit.origin import row_origin
+from include.declare.dataset import load_dataset, snapshot_dataset
 from include.declare.gold import full_name
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
+from include.read.memory_database import memory_database
 from include.read.published_sql import run_query
 from include.read.published_tables import pinned
 from include.state.release_files import PatchDirection
@@ -158,6 +162,43 @@ def test_death_at_each_step_leaves_each_child_once(
         release.refine(number, number)
     assert_equal_to_oracle(release, EVENTS)
     assert_same_rows(head_rows(release), head_rows(filled))
+
+
+def children_counted(release: SmallRelease) -> tuple[ChildBalance, list[str]]:
+    (children,) = release.dataset.pipeline.children
+    balance, found = child_balance(memory_database(), pinned(release.settings), NAME, children)
+    return balance, [each.sentence() for each in found]
+
+
+def test_audit_balances_elements_and_rows(release: SmallRelease) -> None:
+    accepted, rejected = release.read(CHILDREN), release.read(BAD)
+    elements = int(release.silver()["items"].list.len().sum())
+    balance = ChildBalance(CHILDREN, elements, accepted.height, rejected.height)
+    assert elements == accepted.height + rejected.height
+    assert children_counted(release) == (balance, [])
+    target = next(target for target in release.release.gold if target.gold.name == CHILDREN)
+    first = accepted.sort("_partition", "_offset", "_index").row(0, named=True)
+    place = first["_partition"], first["_offset"]
+    lost = f"_partition = {place[0]} and _offset = {place[1]} and _index = {first['_index']}"
+    rewrite(release, target.table, f"select * from rows where not ({lost})")
+    count = accepted.filter(pl.col("_partition") == place[0], pl.col("_offset") == place[1]).height
+    (found,) = children_counted(release)[1]
+    assert found.startswith(f"missing in {CHILDREN} partition {place[0]} offsets [{place[1]}, {place[1] + 1})")
+    assert f"and {count - 1} rows of children" in found or count > 1
+
+
+def test_explain_leads_from_a_child_and_from_gold_to_the_record(filled: SmallRelease) -> None:
+    snapshot_dataset(filled.settings.model_copy(update={"datasets": DATASETS}), NAME)
+    reading = pinned(filled.settings)
+    child = filled.read(CHILDREN).row(0, named=True)
+    keys = {name: str(child[name]) for name in ("_offset", "_partition", "_index")}
+    found = row_origin(filled.settings, reading, CHILDREN, keys, 2)
+    assert [(each.partition, each.offset) for each in found.records] == [(child["_partition"], child["_offset"])]
+    sku = {"day": child["placed_at"].date().isoformat(), "sku": child["sku"]}
+    found = row_origin(filled.settings, reading, "gold.product_days", sku, 100)
+    assert all(child["sku"].encode() in (each.value or b"") for each in found.records)
+    assert 0 < len({(each.partition, each.offset) for each in found.records}) == len(found.records)
+    assert len(found.records) <= found.rows[0]["lines"]
 
 
 def cheaper(folder: Path) -> None:

@@ -93,6 +93,12 @@ def test_sessions_and_unknown_columns_are_refused(settings: Settings, edit: Call
     assert (problem.key, "cannot have one" in problem.why) == ("gold.product_days.session", True)
 
 
+def test_children_that_are_named_as_a_dataset_are_refused(settings: Settings) -> None:
+    shutil.copytree(DATASETS / "orders", settings.datasets / f"{NAME}__items")
+    (problem,) = dataset_problems(settings, NAME)
+    assert (problem.key, f"a dataset {NAME}__items" in problem.why) == ("children.items", True)
+
+
 def test_children_are_tables_of_the_dataset(settings: Settings) -> None:
     dataset = declared_dataset(settings, NAME)
     children, bad, *gold = dataset.pipeline.gold

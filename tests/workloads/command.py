@@ -17,6 +17,7 @@ from include.cli.audit import print_findings
 from include.cli.main import FAILED, INTERRUPTED
 from include.cli.terminal import output_file, wide_console
 from include.cli.up import print_progress
+from include.declare.gold import full_name
 from include.ground.durable_files import write_atomically
 from include.ground.errors import Terminal
 from include.ground.render_template import render_html
@@ -113,7 +114,7 @@ def _run(
         for table, rows in result.tables.items():
             wrong = result.differing.get(table)
             verdict = f"[red]{wrong:,} rows differ from the oracle's[/]" if wrong else "[green]equal to the oracle's[/]"
-            console.print(f"  gold.{table}: {len(rows):,} rows, {verdict}", highlight=False)
+            console.print(f"  {full_name(table)}: {len(rows):,} rows, {verdict}", highlight=False)
         print_findings(console, result.audit)
         yield result
 

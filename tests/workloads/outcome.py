@@ -20,6 +20,7 @@ from include.audit.findings import FindingKind
 from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset, derived_audit
 from include.change.jobs import recompute_derived
+from include.declare.gold import full_name
 from include.ground.errors import Terminal, Transient
 from include.ground.kafka import ensure_topic
 from include.ground.processes import NoProgress, Waiting
@@ -204,7 +205,7 @@ def rows_of_gold(settings: Settings, tables: Iterable[str]) -> Tables:
     """Return the published rows of gold tables, without the platform's own columns."""
     reading, found = pinned(settings), Tables()
     for table in tables:
-        rows = reading.read(f"gold.{table}").collect()
+        rows = reading.read(full_name(table)).collect()
         found[table] = rows.select(column for column in rows.columns if not column.startswith("_")).to_dicts()
     return found
 
