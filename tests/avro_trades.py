@@ -11,7 +11,7 @@ from typing import Any
 
 import fastavro
 
-from include.declare.payloads import framed
+from include.declare.writer_schemas import framed
 
 CONTRACT = """\
 apiVersion: v3.1.0

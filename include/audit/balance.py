@@ -40,7 +40,7 @@ from include.declare.column_lineage import unchanged_fields
 from include.declare.dataset import Dataset
 from include.declare.envelopes import text_of_row
 from include.declare.gold import EVERY_RUN, Gold
-from include.declare.payloads import WriterSchemas, define_payload_text
+from include.declare.writer_schemas import WriterSchemas
 from include.read.memory_database import memory_database, view_table
 from include.read.publication import Publication, PublishedTable
 from include.read.published_tables import RECORD_LAYERS, PinnedTables, RefreshState, stored_refresh_state
@@ -244,7 +244,7 @@ def _check_records(
     layers = bronze, silver, rejected = [given.table(layer) for layer in RECORD_LAYERS]
     register_fixes(database, given.fixes)
     contract = dataset.contract
-    define_payload_text(database, given.schemas, contract.payload.is_framed, contract.columns, text_of_row(contract))
+    contract.payload.define_texts(database, given.schemas, contract.columns, text_of_row(contract))
     define_exact_number(database)
     progress(f"{name}: bronze against Kafka and its commits")
     audited.check(

@@ -24,7 +24,7 @@ from include.audit.gold import GoldCheck, UncheckedTable
 from include.audit.kafka import AuditUnavailable, Topic
 from include.audit.verified_history import AuditScope, audit_scope, full_scope, history_file
 from include.declare.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
-from include.declare.payloads import known_schemas
+from include.declare.writer_schemas import known_schemas
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.kafka import BrokerUnreachable, TopicMissing
 from include.ground.paths import audit_path

@@ -149,7 +149,7 @@ join (
     select partition, "offset", payload
     from (
         select b.partition, b."offset",
-            payload_text(coalesce(f.value, b.value)) as payload
+            case when f.value is null then payload_text(b.value) else fix_text(f.value) end as payload
         from bronze as b
         left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
     )
@@ -391,7 +391,7 @@ order by all
 ORPHANED_DUPLICATES = """
 with duplicates as (
     select r._batch_id, b.partition, b."offset",
-        payload_text(coalesce(f.value, b.value)) as payload
+        case when f.value is null then payload_text(b.value) else fix_text(f.value) end as payload
     from {payloads} as b
     left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
     join (select _batch_id, _partition, _offset from rejected where disposition = 'duplicate'{kept}) as r

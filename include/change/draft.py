@@ -20,9 +20,9 @@ from include.declare.contract import Contract, contract_changes, joined_path, me
 from include.declare.contract_file import load_contract
 from include.declare.dataset import declared_dataset, released_dataset
 from include.declare.inferred_dataset import InferredField, column_name, inferred_fields, value_at
-from include.declare.payloads import known_schemas
 from include.declare.sample_records import MOST_RECORDS, RecordSample, record_sample
 from include.declare.scaffold import property_text
+from include.declare.writer_schemas import known_schemas
 from include.ground.errors import Refused
 from include.ground.paths import draft_path
 from include.ground.settings import Settings

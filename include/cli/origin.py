@@ -25,7 +25,8 @@ from include.declare.derived_dataset import (
     derived_names,
     lineage_edges,
 )
-from include.declare.payloads import known_schemas, shown_payload
+from include.declare.payloads import shown_payload
+from include.declare.writer_schemas import known_schemas
 from include.ground.errors import Refused
 from include.ground.settings import load_settings
 from include.read.plain_values import excerpt, json_value, text_value

@@ -26,7 +26,7 @@ from include.cli.terminal import (
 )
 from include.declare.analyses import declared_analyses, declared_analysis
 from include.declare.dataset import dataset_names, declared_dataset, released_dataset
-from include.declare.payloads import known_schemas
+from include.declare.writer_schemas import known_schemas
 from include.ground.paths import docs_page
 from include.ground.settings import load_settings
 from include.observe.ledger_reader import open_reader

@@ -15,7 +15,8 @@ from rich.text import Text
 from include.change.kind import refuse_unknown_dataset
 from include.cli.main import FAILED
 from include.cli.terminal import AsJson, Offset, Offsets, Partition, print_json, table_of, utc_time, wide_console
-from include.declare.payloads import known_schemas, shown_payload
+from include.declare.payloads import shown_payload
+from include.declare.writer_schemas import known_schemas
 from include.ground.settings import load_settings
 from include.read.plain_values import excerpt, iso_time, json_value, text_of
 from include.read.published_tables import PinnedTables, pinned

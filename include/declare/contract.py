@@ -6,32 +6,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import BeforeValidator
+from typing import TYPE_CHECKING, Any
 
 from include.declare.column_type import ColumnType, IntegerType, Value
 from include.declare.contract_rules import REJECT, Rule
 from include.declare.contract_types import COLUMN_TYPES
-from include.declare.payloads import FORMATS, PayloadFormat
+from include.declare.payload_format import JsonFormat, PayloadFormat
 from include.declare.portable_regex import DEFAULT_STRING_BYTES
-from include.declare.yaml_declarations import Declared, shown
 
 if TYPE_CHECKING:
     from include.declare.children import Children
-
-
-def _known_format(value: Any) -> Any:
-    if value not in FORMATS:
-        raise ValueError(f"must be one of {', '.join(FORMATS)}, is {shown(value)}")
-    return value
-
-
-class DeclaredFormat(Declared):
-    """The custom property `format` of a contract's record."""
-
-    property: Literal["format"]
-    value: Annotated[str, BeforeValidator(_known_format)]
 
 
 CLOCK_SKEW = timedelta(minutes=10)
@@ -149,7 +133,7 @@ class ServiceLevel:
 class Contract:
     """All that a dataset promises.
 
-    `columns` and `identity` (the columns whose absence is `missing_id`) describe one record, `format` its payload;
+    `columns` and `identity` (the columns whose absence is `missing_id`) describe one record, `payload` its format;
     `rules` apply to records and to silver as a whole, `gold` to gold tables by full name; `levels` to the service.
     """
 
@@ -160,7 +144,7 @@ class Contract:
     identity: tuple[str, ...]
     gold: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     levels: tuple[ServiceLevel, ...] = ()
-    format: str = PayloadFormat.name
+    payload: PayloadFormat = JsonFormat()
     limits: Limits = Limits()
     children: tuple[Children, ...] = ()
     """What `pipeline.yaml` declares of elements that are rows of their own."""
@@ -169,11 +153,6 @@ class Contract:
 
     def __hash__(self) -> int:
         return hash((self.dataset, self.version, self.columns))
-
-    @property
-    def payload(self) -> PayloadFormat:
-        """The format of a record's payload."""
-        return FORMATS[self.format]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -228,8 +207,9 @@ class ContractChange:
 def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
     """Return the changes between two contracts of a dataset, the most severe first; wording alone is no change."""
     found = [*_columns(base, fresh), *_rules(base, fresh), *_levels(base, fresh)]
-    if base.format != fresh.format:
-        why = f"{base.format} → {fresh.format}: records of the format before are rejected, those in bronze too"
+    if base.payload != fresh.payload:
+        before, after = base.payload.described, fresh.payload.described
+        why = f"{before} → {after}: records of the format before are rejected, those in bronze too"
         found.append(ContractChange("format", BREAKING, why))
     if base.identity != fresh.identity:
         why = f"({', '.join(base.identity)}) → ({', '.join(fresh.identity)}): other records are the same event"

@@ -12,10 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from include.declare.column_type import ColumnType
-from include.declare.contract import Contract, DeclaredFormat, Limits, ServiceLevel
+from include.declare.contract import Contract, Limits, ServiceLevel
 from include.declare.contract_columns import PEOPLE, ColumnReader, Property, depth_of, member_findings
 from include.declare.contract_rules import Rule, RuleModel, referenced_columns, rule_findings, typed_rule
-from include.declare.payloads import PayloadFormat
+from include.declare.payload_format import PayloadFormat
+from include.declare.payloads import FORMATS, DeclaredFormat
 from include.declare.yaml_declarations import (
     SECONDS,
     Declared,
@@ -73,10 +74,10 @@ class _Record(_Table):
     properties: list[Property] = []
 
     @property
-    def format(self) -> str:
+    def format(self) -> PayloadFormat:
         """The format of the payload."""
         found = [each.value for each in self.customProperties if isinstance(each, DeclaredFormat)]
-        return found[-1] if found else PayloadFormat.name
+        return FORMATS[found[-1] if found else PayloadFormat.name]
 
     @property
     def limits(self) -> Limits:
@@ -195,12 +196,13 @@ def read_contract(document: Document) -> Contract | None:
         identity=tuple(found.name for found in record.properties if found.primaryKey),
         gold=gold,
         levels=tuple(ServiceLevel(each.property, float(each.value * SECONDS_BY_LETTER[each.unit])) for each in levels),
-        format=record.format,
+        payload=record.format,
         limits=record.limits,
     )
     document.check(_file_findings(file))
     document.check(_limit_findings(contract))
     document.check(_nested_findings(contract))
+    document.check(contract.payload.findings(contract))
     document.check(member_findings(base, columns))
     return contract
 
@@ -259,10 +261,6 @@ def _limit_findings(contract: Contract) -> Iterator[Finding]:
 
 def _nested_findings(contract: Contract) -> Iterator[Finding]:
     """Yield what is not to be had of values inside of others."""
-    nested = [column.name for column in contract.columns if column.fields or len(column.path) > 1]
-    if nested and contract.payload.is_decoded:
-        why = f"a column of {contract.format} is a field of the record itself, and {', '.join(nested)} lie inside"
-        yield ("schema", 0, "customProperties"), why
     for rule in contract.rules:
         inside = [name for name in referenced_columns(rule) if "." in name]
         if inside and not rule.validates_records:

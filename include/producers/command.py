@@ -22,7 +22,7 @@ from rich.console import Console
 from include.cli.main import FAILED, INTERRUPTED
 from include.cli.terminal import output_file, sample_file, share, utc_time
 from include.declare.dataset import declared_dataset
-from include.declare.payloads import Encode
+from include.declare.payload_format import Encode
 from include.ground.kafka import ensure_topic
 from include.ground.settings import load_settings
 from include.producers.faults import Shares

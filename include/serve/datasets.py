@@ -26,8 +26,9 @@ from include.declare.derived_dataset import (
     released_derived,
 )
 from include.declare.gold import Gold
-from include.declare.payloads import WriterSchemas, known_schemas, shown_payload
+from include.declare.payloads import shown_payload
 from include.declare.row_expectations import PAIR
+from include.declare.writer_schemas import WriterSchemas, known_schemas
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 from include.observe.progress import DatasetProgress, DerivedProgress

@@ -33,8 +33,9 @@ from spark_jobs.contract.child_reasons import BROKEN, is_distinct, rejected_alon
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
 from spark_jobs.contract.json_record import DETAIL, FAULT, KEY, NO_VALUE, JsonValue, json_value, json_values
 from spark_jobs.contract.literals import literal
-from spark_jobs.contract.payload_texts import UNREAD, without_envelope
+from spark_jobs.contract.payload_texts import without_envelope
 from spark_jobs.contract.plain_form import is_proven_by_plain_form, plain_value, plain_values
+from spark_jobs.contract.unread import UNREAD
 
 # The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
 FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC)
@@ -305,7 +306,7 @@ def compiled_validator(contract: Contract) -> Validator:
 def _compiled(contract: Contract, application: str) -> Validator:
     value = F.col("value")
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
-    unread = [F.col(UNREAD)] if contract.payload.is_framed else []
+    unread = [F.col(UNREAD)] if contract.payload.is_translated else []
     read = [F.col(name).alias(alias) for name, alias in COORDINATES.items()]
     # A record without a time of the calendar is not in plain form: its headers are read here only.
     plain = plain_values(F.when(_has_time(F.col("timestamp")), value), contract).alias("_values")
@@ -382,7 +383,7 @@ def _faults(contract: Contract) -> Expression:
         structure = F.when(structure == NO_VALUE, TOMBSTONE).otherwise(structure)
     found = F.when(structure.isNotNull(), F.array(_reason(structure, F.lit(""), detail))).otherwise(types)
     found = F.when(F.col("_time").isNotNull(), F.array(_reason("kafka_timestamp", "", F.col("_time")))).otherwise(found)
-    if contract.payload.is_framed:
+    if contract.payload.is_translated:
         why = F.array(_reason(F.col(f"{UNREAD}.rule"), F.lit(""), F.col(f"{UNREAD}.detail")))
         found = F.when(F.col(UNREAD).isNotNull(), why).otherwise(found)
     return _unless_plain(found).alias("_faults")

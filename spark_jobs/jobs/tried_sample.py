@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from include.declare.dataset import Dataset
-from include.declare.payloads import PayloadFormat
 from include.declare.reference_tables import create_reference_tables, current_versions
 from include.ground.app_ids import bronze_app_id
 from include.ground.settings import Settings
@@ -50,10 +49,10 @@ SOURCE = pa.schema(
 def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Path, now: datetime) -> Mapping[str, Any]:
     """Return the results of a sample; `settings` name an empty state folder, `now` the records' Kafka time.
 
-    A record's offset is its line, counted from 0; empty lines are not records. Whatever the format of the topic's
-    records, those of a sample are JSON.
+    A record's offset is its line, counted from 0; empty lines are not records. Where the topic's records name a schema,
+    those of a sample are JSON.
     """
-    dataset = replace(dataset, contract=replace(dataset.contract, format=PayloadFormat.name))
+    dataset = replace(dataset, contract=replace(dataset.contract, payload=dataset.contract.payload.sampled))
     lines = {n: line for n, line in enumerate(sample.read_bytes().splitlines()) if line.strip()}
     bronze = Table(bronze_spec(settings, dataset.name))
     create_reference_tables(settings, dataset)

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.declare.dataset import Dataset
-from include.declare.payloads import HEADER_BYTES, WriterSchemas, keep_schemas, known_schemas, schemas_size
 from include.declare.reference_tables import read_version
+from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, keep_schemas, known_schemas, schemas_size
 from include.ground.delta_log import Commit, commits_following, latest_version, read_commit
 from include.ground.errors import Terminal
 from include.ground.paths import bronze_path, decision_log_path
@@ -35,7 +35,8 @@ from include.ground.schema_registry import (
 )
 from include.ground.settings import Settings
 from include.read.rejected_records import DecidedRecord, DecisionLogReader, Position
-from spark_jobs.contract.payload_texts import UNREAD, PayloadTexts
+from spark_jobs.contract.payload_texts import PayloadTexts
+from spark_jobs.contract.unread import UNREAD
 from spark_jobs.contract.validator import REASONS, Validator
 
 Frames = Mapping[str, DataFrame]

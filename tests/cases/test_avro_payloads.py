@@ -17,7 +17,7 @@ from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
 
 from include.declare.history_slice import BRONZE, Slice, Span
-from include.declare.payloads import known_schemas
+from include.declare.writer_schemas import known_schemas
 from include.ground.schema_registry import RegistryNotSet, RegistryUnreachable
 from include.ground.settings import Settings
 from include.read.publication import read_publication

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from include.audit.silver import payload_member
+from include.declare.avro_payloads import AvroFormat
 from include.declare.contract import Column, Contract
 from include.declare.contract_types import COLUMN_TYPES
-from include.declare.payloads import define_payload_text
 from include.ground.schema_registry import AVRO as AVRO_TYPE
 from include.ground.schema_registry import RegisteredSchema
 from include.read.memory_database import memory_database
@@ -106,7 +106,7 @@ CONTRACT = Contract(
     ),
     (),
     ("id",),
-    format="avro",
+    payload=AvroFormat(),
 )
 SCHEMA = {
     "type": "record",
@@ -154,7 +154,7 @@ def test_audit_decodes_the_same_value(name: str) -> None:
         if field == name and not str(expected).startswith("!")
     ]
     with memory_database() as database:
-        define_payload_text(database, {NUMBER: WRITTEN}, is_framed=True, columns=CONTRACT.columns)
+        AvroFormat().define_texts(database, {NUMBER: WRITTEN}, CONTRACT.columns)
         sql = column.kind.duckdb_value(payload_member(name), column.kind.duckdb_type(column))
         database.register("records", pa.table({"value": [payload for payload, _ in accepted]}))
         found = database.sql(f"select {sql} from (select payload_text(value) as payload from records)").fetchall()

@@ -11,7 +11,7 @@ from avro_trades import CONTRACT, trades_folder
 from pyspark.sql import SparkSession
 from small_release import Record, small_release
 
-from include.declare.payloads import framed
+from include.declare.writer_schemas import framed
 from include.ground.settings import Settings
 from spark_jobs.backends.local import prepared_query as prepared_silver
 from spark_jobs.backends.local.backend import adopted

@@ -20,6 +20,7 @@ from test_recomputed_history import differing, recomputed, rewrite
 from include.audit.silver import define_exact_number, number_findings, register_fixes
 from include.change.compare import Side, compare
 from include.declare.column_lineage import dataset_columns
+from include.declare.payload_format import JsonFormat
 from include.ground.settings import Settings
 from include.read.memory_database import memory_database
 from include.read.published_sql import run_query
@@ -125,7 +126,7 @@ def test_audit_compares_numbers_inside(release: SmallRelease) -> None:
     database.register("sent", release.read("bronze.parcels").to_arrow())
     written = "regexp_replace(decode(value), '\"paid\"( ?: ?)([0-9.]+)', '\"paid\"\\1\\2e0')"
     database.execute(f"create view bronze as select * replace (encode({written}) as value) from sent")
-    database.execute("create macro payload_text(value) as try(decode(value))")
+    JsonFormat().define_texts(database, {})
     register_fixes(database, {})
     define_exact_number(database)
     found = list(number_findings(database, "parcels", {"sender.paid": "sender.paid", "parcel_id": "meta.id"}))

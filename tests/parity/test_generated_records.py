@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from include.audit.silver import exact_number
 from include.declare.contract import Contract
+from include.declare.payload_format import JsonSchemaFormat
 from spark_jobs.backends.local.prepared_query import row_projection
 from spark_jobs.backends.local.validation import RECORD
 from spark_jobs.contract.payload_texts import PayloadTexts
@@ -121,7 +122,7 @@ class Paths:
 
     def framed(self, records: Sequence[bytes]) -> pa.Table:
         """JSON in the wire format of a schema registry."""
-        contract = replace(CONTRACT, format="json-schema")
+        contract = replace(CONTRACT, payload=JsonSchemaFormat())
         rows = self.spark.createDataFrame(bronze([HEADER + value for value in records]))
         return read(compiled_validator(contract).validated(PayloadTexts(contract).of(rows))).toArrow()
 

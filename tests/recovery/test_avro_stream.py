@@ -17,7 +17,7 @@ from readings import Sent, readings
 from recovery_site import Site
 from secured_gateway import secured_gateway
 
-from include.declare.payloads import framed
+from include.declare.writer_schemas import framed
 from include.ground.schema_registry import RegistryRefused, SchemaRegistry
 from include.producers.sending import produce
 from infra.registry.apicurio import RunningRegistry, start_registry

@@ -29,7 +29,7 @@ from include.audit.silver import (
     repeated_findings,
     split_findings,
 )
-from include.declare.payloads import define_payload_text
+from include.declare.payload_format import JsonFormat
 from include.declare.pipeline import Pipeline
 
 PIPELINE = Pipeline("sales", 1, "sold_at", timedelta(days=1), ("event_id",), timedelta(days=3), ())
@@ -131,7 +131,7 @@ def identities(
 ) -> Found:
     fill(database, bronze, silver, rejected)
     register_fixes(database, fixes)
-    define_payload_text(database, {}, is_framed=False)
+    JsonFormat().define_texts(database, {})
     return found([*repeated_findings(database, "sales", PIPELINE), *orphan_findings(database, "sales", PIPELINE)])
 
 
@@ -212,7 +212,7 @@ def test_duplicate_without_a_winner_is_found_unless_the_winner_has_expired(
     ]
     fill(database, bronze, [silver_row(1, "b", batch=2)], rejected)
     register_fixes(database, {})
-    define_payload_text(database, {}, is_framed=False)
+    JsonFormat().define_texts(database, {})
     assert found(orphan_findings(database, "sales", PIPELINE, first=2)) == [("different", "rejected", 0, 4, 6)]
     assert found(orphan_findings(database, "sales", PIPELINE, first=0)) == [
         ("different", "rejected", 0, 2, 3),
@@ -230,7 +230,7 @@ def view_numbers(
     ]
     fill(database, bronze, silver, [])
     register_fixes(database, {})
-    define_payload_text(database, {}, is_framed=False)
+    JsonFormat().define_texts(database, {})
 
 
 def wrong_numbers(database: duckdb.DuckDBPyConnection, first: int = 0) -> set[int]:
@@ -348,7 +348,7 @@ def test_duplicate_is_found_by_all_digits_of_its_identity(database: duckdb.DuckD
     duplicates = [rejected_row(offset, "duplicate") for offset in (1, 2)]
     fill(database, bronze, [silver_row(0, "a") | {"amount": Decimal("0.12")}], duplicates)
     register_fixes(database, {})
-    define_payload_text(database, {}, is_framed=False)
+    JsonFormat().define_texts(database, {})
     define_exact_number(database)
     pipeline = replace(PIPELINE, identity=("amount",))
     assert found(orphan_findings(database, "sales", pipeline)) == [("different", "rejected", 0, 2, 3)]

@@ -10,17 +10,13 @@ import pytest
 from avro_trades import CONTRACT, FIRST, SECOND, encoded, first_trade, schema_text, second_trade, trades_folder
 from error_codes import raises
 
+from include.declare.avro_payloads import AvroFormat, avro_encoding, contract_schema
 from include.declare.avro_record import SchemaUnusable, avro_record
 from include.declare.contract import Contract
 from include.declare.contract_file import load_contract
-from include.declare.payloads import (
-    avro_encoding,
-    contract_schema,
-    framed,
-    payload_text,
-    schema_id,
-    shown_payload,
-)
+from include.declare.payload_format import JsonSchemaFormat
+from include.declare.payloads import shown_payload
+from include.declare.writer_schemas import framed, schema_id
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.errors import Refused
 from include.ground.schema_registry import RegisteredSchema
@@ -114,12 +110,13 @@ def test_contract_names_what_it_cannot_read_of_a_schema(contract: Contract) -> N
 
 def test_payloads_are_shown_as_json() -> None:
     first, second = encoded(FIRST, first_trade(1), 1), encoded(SECOND, second_trade(2), 2)
-    assert json.loads(payload_text(first, SCHEMAS) or "")["tradedAt"] == "2026-11-30T12:00:01.123000Z"
+    text = AvroFormat().text
+    assert json.loads(text(first, SCHEMAS) or "")["tradedAt"] == "2026-11-30T12:00:01.123000Z"
     assert json.loads(shown_payload(second, SCHEMAS) or b"")["price"] == "10.50"
     assert shown_payload(first[:-1], SCHEMAS) == first[:-1]
     assert shown_payload(first + b"\0", SCHEMAS) == first + b"\0"
-    assert payload_text(framed(9, b'{"a": 1}'), SCHEMAS) == '{"a": 1}'
-    assert (payload_text(b"\xff", SCHEMAS), payload_text(None, SCHEMAS)) == (None, None)
+    assert JsonSchemaFormat().text(framed(9, b'{"a": 1}'), SCHEMAS) == '{"a": 1}'
+    assert (text(b"\xff", SCHEMAS), shown_payload(None, SCHEMAS)) == (None, None)
 
 
 def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract) -> None:
@@ -128,7 +125,7 @@ def test_json_record_is_written_by_the_schema_of_the_contract(contract: Contract
     line = b'{"trade_id": "t1", "tradedAt": "2026-11-30T12:00:01.5Z", "quantity": 3, "price": 1.25, "live": true}'
     value = encoding.encoded(1, line)
     assert schema_id(value) == 5
-    assert json.loads(payload_text(value, {5: RegisteredSchema(5, "AVRO", text)}) or "") == {
+    assert json.loads(AvroFormat().text(value, {5: RegisteredSchema(5, "AVRO", text)}) or "") == {
         **{"trade_id": "t1", "tradedAt": "2026-11-30T12:00:01.500000Z", "quantity": 3, "price": "1.2500"},
         **{"side": None, "settled_on": None, "venue": None, "note": None, "live": True},
     }

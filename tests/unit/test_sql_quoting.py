@@ -15,7 +15,7 @@ from include.audit.gold import gold_check
 from include.audit.silver import ALL_SILVER, orphan_findings, register_fixes, repeated_findings
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure
-from include.declare.payloads import define_payload_text
+from include.declare.payload_format import JsonFormat
 from include.declare.pipeline import Pipeline
 from include.declare.windows import Window, parsed_size
 from include.ground.sql_quoting import SYNTAX, duckdb_expression, sql_identifier, sql_literal
@@ -126,7 +126,7 @@ def test_identity_of_a_column_with_any_name(database: duckdb.DuckDBPyConnection,
     rejected = [rejected_row(1, "duplicate"), rejected_row(2, "duplicate")]
     database.register("rejected", pa.Table.from_pylist(rejected, schema=REJECTED))
     register_fixes(database, {})
-    define_payload_text(database, {}, is_framed=False)
+    JsonFormat().define_texts(database, {})
     pipeline = Pipeline("sales", 1, "sold_at", timedelta(days=1), (name,), timedelta(days=3), ())
     assert list(repeated_findings(database, "sales", pipeline)) == []
     (orphan,) = orphan_findings(database, "sales", pipeline)

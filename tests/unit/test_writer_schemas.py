@@ -7,7 +7,7 @@ import json
 import pytest
 from error_codes import raises
 
-from include.declare.payloads import keep_schemas, known_schemas, schemas_size
+from include.declare.writer_schemas import keep_schemas, known_schemas, schemas_size
 from include.ground.errors import Terminal
 from include.ground.paths import writer_schemas_path
 from include.ground.schema_registry import UNKNOWN_TYPE, RegisteredSchema

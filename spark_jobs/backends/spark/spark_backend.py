@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
-from include.declare.payloads import HEADER_BYTES
+from include.declare.writer_schemas import HEADER_BYTES
 from include.ground.record_coordinates import POSITION
 from spark_jobs.backends.backend import SPLIT_BY_DAY, DecidedRun, Metadata, Transaction, ValidatedFiles
 from spark_jobs.backends.local.runs import NextBounds, NextRun, ValidatedRun, Validations
