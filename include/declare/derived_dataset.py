@@ -254,10 +254,13 @@ def derived_edges(derived: DerivedDataset) -> Iterator[LineageEdge]:
 
 
 def described_gold(gold: Gold) -> str:
-    """Describe kind and grain of a gold table."""
+    """Describe kind and grain of a gold table, and what its rows are computed from, unless that is silver."""
+    if gold.only_adds and gold.over is not None:
+        return f"{'bad ' if gold.over.are_rejected else ''}elements of {gold.over.column}, a row for each"
     window, session = gold.window, gold.session
     grain = list(gold.grain_columns)
     if window is not None:
         grain[0] += f" ({window.size} every {window.slide})" if window.slide else f" ({window.size})"
     sessions = f", sessions with gaps of {session.gap}" if session else ""
-    return f"{gold.kind} by {', '.join(grain)}{sessions}"
+    over = f" over {gold.over.name}" if gold.over else ""
+    return f"{gold.kind} by {', '.join(grain)}{sessions}{over}"

@@ -34,6 +34,9 @@ def release_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
         found.append(TableChange("silver", "changed", "silver.py differs: rows or columns may differ"))
     if (base.pipeline.identity, base.pipeline.horizon) != (fresh.pipeline.identity, fresh.pipeline.horizon):
         found.append(TableChange("silver and rejected", "changed", "other records may be duplicates"))
+    if base.pipeline.children != fresh.pipeline.children:
+        why = "children are declared otherwise: other elements may reject their records"
+        found.append(TableChange("silver and rejected", "changed", why))
     found += gold_changes(base.pipeline.gold, fresh.pipeline.gold)
     found += _watermark_changes(base.pipeline, fresh.pipeline)
     rest = [TableChange("all", "changed", "a file differs in another way")] if base.code != fresh.code else []

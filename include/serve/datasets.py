@@ -152,9 +152,10 @@ def _journey(each: DatasetProgress, declared: Dataset) -> Iterator[LayerStep]:
     yield LayerStep("silver", silver, _share(silver, bronze), "accepted, each identity once", f"silver.{name}")
     why = "with the reason; nothing is dropped"
     yield LayerStep("rejected", rejected, _share(rejected, bronze), why, f"rejected.{name}")
-    of_children = [gold.table for gold in declared.pipeline.gold if gold.only_adds]
-    for table in of_children:
-        yield LayerStep(table.partition(".")[0], rows.get(table), None, "elements of records", table)
+    of_children = [gold for gold in declared.pipeline.gold if gold.only_adds]
+    for each_of in of_children:
+        short = each_of.table.replace(f"{name}__", "")
+        yield LayerStep(short, rows.get(each_of.table), None, described_gold(each_of), each_of.table)
     gold = [count for table, count in rows.items() if table.startswith("gold.")]
     total = None if not gold or None in gold else sum(count or 0 for count in gold)
     yield LayerStep("gold", total, None, f"final rows in {len(declared.pipeline.gold) - len(of_children)} tables")

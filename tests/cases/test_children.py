@@ -230,6 +230,18 @@ def test_a_patch_replaces_the_children_of_its_records(release: SmallRelease, tmp
     assert not any(found.values())
 
 
+def test_death_at_each_step_of_a_patch_leaves_each_child_once(release: SmallRelease, tmp_path: Path) -> None:
+    patcher, steps = SlicePatcher(release, tmp_path), [step for step in Step if step.value.startswith("patch.")]
+    patch, _, _ = patcher.rebuild(WHOLE_HISTORY, cheaper)
+    for step in steps[:-1]:
+        with pytest.raises(Died), dying_at(step):
+            patcher.apply(patch)
+        release.restart()
+    patcher.apply(patch)
+    assert [audited(release, gold.name) for gold in release.dataset.pipeline.gold] == [[]] * 6
+    assert children_counted(release)[1] == []
+
+
 def test_compaction_and_the_deep_audit(release: SmallRelease) -> None:
     assert differing(release) == {}
     compact_tables(release.settings, [release.release], 600, EARLY)

@@ -64,7 +64,11 @@ def test_release_with_children_is_promoted_and_rolled_back(site: JointSite) -> N
     with_children = PIPELINE.replace("gold:\n", CHILDREN)
     site.write("taps/pipeline.yaml", with_children)
     planned = site.plan("taps")
-    assert {change.table for change in planned.plan.changes} == {CHILD_TABLE, "gold.part_weights"}
+    assert {change.table for change in planned.plan.changes} == {
+        "silver and rejected",
+        CHILD_TABLE,
+        "gold.part_weights",
+    }
     record = site.run(planned)
     compared = load_comparison(site.settings, record.plan.id)
     assert compared is not None
