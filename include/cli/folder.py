@@ -27,6 +27,7 @@ from include.declare.dataset import (
 )
 from include.declare.dataset_checks import checked_dataset, validate_datasets
 from include.declare.derived_dataset import all_dataset_names, declared_contract
+from include.declare.inferred_changes import inferred_changes, is_change
 from include.declare.inferred_dataset import InferredDataset, InferredField, inferred_dataset
 from include.declare.reference_tables import current_versions, load_reference, read_version
 from include.declare.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
@@ -62,7 +63,8 @@ def new(
     settings = load_settings()
     refuse_name(settings, dataset)
     records = _sample(settings, sample, topic)
-    found = inferred_dataset(dataset, topic or dataset, records, datetime.now(UTC))
+    infer = inferred_changes if all(map(is_change, records.fields)) else inferred_dataset
+    found = infer(dataset, topic or dataset, records, datetime.now(UTC))
     written = write_folder(settings, found, records)
     if as_json:
         print_json({"folder": written.folder, **asdict(found)})

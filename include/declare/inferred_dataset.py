@@ -310,9 +310,19 @@ class InferredDataset:
     measured: tuple[InferredField, ...]
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the identity that the contract has."""
+        return self.identity
+
+    @property
+    def pointed(self) -> tuple[tuple[str, str, str], ...]:
+        """Columns that are read from elsewhere than the fields are: name, logical type, JSON pointer."""
+        return ()
+
+    @property
     def key_paths(self) -> tuple[tuple[str, ...], ...]:
         """Where the identity's fields are in the records."""
-        return tuple(field.path for field in self.fields if field.name in self.identity)
+        return tuple(field.path for field in self.fields if field.name in self.keys)
 
 
 def inferred_dataset(name: str, topic: str, sample: RecordSample, now: datetime) -> InferredDataset:
@@ -401,7 +411,7 @@ def _unlikely(field: InferredField, names: re.Pattern[str]) -> tuple[bool, bool,
 
 def _identity(sample: RecordSample, name: str, fields: Sequence[InferredField]) -> tuple[tuple[str, ...], str]:
     count = f"{len(sample.fields):,} different records of the sample"
-    for found in _candidates(name, fields):
+    for found in likely_keys(name, fields):
         values = {tuple(value_at(record, field.path) for field in found) for record in sample.fields}
         names = tuple(field.name for field in fields if field in found)
         if len(values) == len(sample.fields):
@@ -413,7 +423,7 @@ def _identity(sample: RecordSample, name: str, fields: Sequence[InferredField]) 
     return every, f"no field and no pair of fields is different in each of {count}, so all that every record has"
 
 
-def _candidates(name: str, fields: Sequence[InferredField]) -> Iterator[tuple[InferredField, ...]]:
+def likely_keys(name: str, fields: Sequence[InferredField]) -> Iterator[tuple[InferredField, ...]]:
     """Yield possible identities, the most likely first: one field, then a field and a time, then two fields."""
     fit = [field for field in fields if field.required and field.type != "boolean" and not field.scale]
     plain = [field for field in fit if not field.is_time]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from include.declare.dataset import expected_path
+from include.declare.inferred_changes import InferredChanges
 from include.declare.inferred_dataset import (
     LARGE_SAMPLE,
     InferredDataset,
@@ -46,12 +48,41 @@ def contract_text(dataset: InferredDataset) -> str:
             + [f"# not considered: {_comment(fault)} ({count:,})\n" for fault, count in dataset.unusual.items()]
         ),
         reason=f"      # The primary key ({', '.join(dataset.identity)}) is a guess: {dataset.identity_reason}.",
-        properties="\n".join(property_text(field, "      ", _roles(dataset)) for field in dataset.fields),
+        properties="\n".join([*_pointed(dataset), *_properties(dataset)]),
     )
+
+
+def _properties(dataset: InferredDataset) -> Iterator[str]:
+    return (property_text(field, "      ", _roles(dataset)) for field in dataset.fields)
+
+
+def _pointed(dataset: InferredDataset) -> Iterator[str]:
+    for name, kind, pointer in dataset.pointed:
+        place = f"physicalName: {pointer}, required: true, primaryKey: true"
+        yield f"      - {{name: {name}, logicalType: {kind}, {place}}}"
 
 
 def pipeline_text(dataset: InferredDataset) -> str:
     """Return pipeline.yaml."""
+    return PIPELINES[type(dataset)](dataset)
+
+
+def _changes_pipeline(dataset: InferredChanges) -> str:
+    columns = ", ".join(f"{_key(name)}: {_key(name)}" for name in dataset.kept)
+    sequence = f", sequence: [{', '.join(dataset.sequence)}]" if dataset.sequence else ""
+    return CHANGES.format(
+        name=dataset.name,
+        short=dataset.name[:53],
+        topic=json.dumps(dataset.topic),
+        event_time=dataset.event_time,
+        identity=", ".join(map(_key, dataset.identity)),
+        keys=", ".join(map(_key, dataset.keys)),
+        sequence=sequence,
+        columns=columns,
+    )
+
+
+def _records_pipeline(dataset: InferredDataset) -> str:
     day = "day" if all(field.name != "day" for field in dataset.fields) else "event_day"
     group = dataset.group
     converted = f", which silver.py makes of {dataset.time.name}" if dataset.event_time != dataset.time.name else ""
@@ -241,6 +272,38 @@ gold:
 {measures}
 {children}"""
 
+CHANGES = """\
+# What the platform does with `{name}`; what a row must look like is in contract.yaml.
+topic: {topic}
+partitions: 2
+
+# The row is in `after`, a deleted one in `before`. `op`, `sequence` and `ts_ms` are columns too.
+envelope: debezium
+# The time of the change, which silver.py makes of ts_ms.
+event_time: {event_time}
+lateness: 1 day
+# A partition without records for so long holds nothing back that waits for late records; never: it does.
+idle: 5 minutes
+
+# The key of a row, which is a guess, and what puts its changes in order.
+changes: {{keys: [{keys}]{sequence}}}
+# The same change, sent again within the horizon, is a duplicate.
+identity:
+  columns: [{identity}]
+  horizon: 7 days
+
+gold:
+  # The rows as they are now; deletes delete.
+  {short}_rows:
+    kind: changes
+    columns: {{{columns}}}
+  # All versions of each row, with valid_from, valid_to and is_current.
+  {short}_versions:
+    kind: changes
+    scd: 2
+    columns: {{{columns}}}
+"""
+
 SILVER = '''\
 """`silver.{name}`: an accepted record as it is."""
 
@@ -268,6 +331,11 @@ def silver(accepted: DataFrame) -> DataFrame:
     return accepted.withColumn("{event_time}", {conversion})
 '''
 
+
+PIPELINES: Mapping[type[InferredDataset], Callable[[Any], str]] = {
+    InferredDataset: _records_pipeline,
+    InferredChanges: _changes_pipeline,
+}
 
 CASE, CASE_RECORDS = "sample", 20
 
@@ -329,6 +397,6 @@ def case_texts(dataset: InferredDataset, sample: RecordSample) -> tuple[bytes, s
     for *around, member in dataset.key_paths:
         value_at(keyless, around)[member] = None
     records = [*first, first[0], json.dumps(keyless).encode()]
-    missing = ["missing_id"] * len(dataset.identity)
+    missing = ["missing_id"] * len(dataset.keys)
     expected = {"rejected": {str(len(first) + 1): ["duplicate"], str(len(first) + 2): missing}}
     return b"\n".join(records) + b"\n", json.dumps(expected, indent=1) + "\n"

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from stock_changes import POSTGRES, stock_changes
 
 from include.declare.dataset import declared_dataset, expected_case
+from include.declare.inferred_changes import inferred_changes
 from include.declare.inferred_dataset import inferred_dataset
 from include.declare.sample_records import record_sample
 from include.declare.scaffold import write_folder
@@ -60,6 +62,30 @@ def test_inferred_folder_accepts_its_sample_and_its_case_holds(spark: SparkSessi
     assert (all_of_it["accepted"], all_of_it["rejected"]) == (len(records), [])
     rows = all_of_it["gold"][f"gold.{name}_days"]["first"]
     assert sum(row["records"] for row in rows) == len(records)
+
+
+def test_folder_inferred_from_changes_has_the_rows_as_they_are_now(spark: SparkSession, tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
+    records = [json.dumps(change).encode() for change in stock_changes(POSTGRES, "lsn")]
+    sample = record_sample("sample", records)
+    folder = write_folder(settings, inferred_changes("stock", "stock", sample, NOW), sample).folder
+    whole = tmp_path / "whole.jsonl"
+    whole.write_bytes(b"\n".join(records))
+    dataset = declared_dataset(settings, "stock")
+    found = tried(spark, settings, dataset, whole, NOW)
+    assert (found["accepted"], found["rejected"]) == (len(records), [])
+    rows = found["gold"]["gold.stock_rows"]["first"]
+    assert [(row["shop"], row["item_no"], row["left"]) for row in rows] == [
+        (shop, item, 4) for shop in ("north", "south") for item in range(10)
+    ]
+    versions = found["gold"]["gold.stock_versions"]
+    assert versions["rows"] == 80, "each of 20 rows was created twice and changed twice"
+    case = folder / "cases" / "sample.jsonl"
+    of_case = tried(spark, settings.model_copy(update={"state": tmp_path / "other"}), dataset, case, NOW)
+    rejected = {str(each["line"]): [reason["rule"] for reason in each["reasons"]] for each in of_case["rejected"]}
+    expected = expected_case(case)
+    assert expected is not None
+    assert expected.differences(rejected, {}) == []
 
 
 def test_field_of_another_name_is_read_and_its_faults_name_the_column(spark: SparkSession, tmp_path: Path) -> None:
