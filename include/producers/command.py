@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -23,15 +24,38 @@ from include.cli.main import FAILED, INTERRUPTED
 from include.cli.terminal import output_file, sample_file, share, utc_time
 from include.declare.dataset import declared_dataset
 from include.declare.payload_format import Encode
+from include.ground.errors import Refused
 from include.ground.kafka import ensure_topic
 from include.ground.settings import load_settings
 from include.producers.faults import Shares
-from include.producers.registry import find_feed
+from include.producers.feed import Feed
+from include.producers.flights import FLIGHTS
 from include.producers.sending import AT_ONCE, DeliveryFailed, Pace, Produced, Run, SendProgress, Sent, send
 from include.producers.sending import produce as produce_rows
+from include.producers.weather import WEATHER
 from include.state.run_files import bootstrap_servers
 
 CHUNK_LINES = 20_000
+FEEDS: dict[str, Feed] = {feed.name: feed for feed in (FLIGHTS, WEATHER)}
+"""The feeds of real events by name; a clone has those of the workloads too (`tests/workloads`)."""
+
+
+def known_feeds() -> dict[str, Feed]:
+    """Return all feeds; an installation without the workloads has the real ones only."""
+    try:
+        generated: dict[str, Feed] = import_module("workloads.feeds").GENERATED
+    except ModuleNotFoundError:
+        generated = {}
+    return FEEDS | generated
+
+
+def find_feed(name: str) -> Feed:
+    """Return the feed. Raises Refused."""
+    feeds = known_feeds()
+    if name not in feeds:
+        what = f"unknown feed {name!r} (known: {', '.join(feeds)}); nothing was sent"
+        raise Refused(what, f"headrace produce {next(iter(feeds))}", code="unknown-feed", known=tuple(feeds))
+    return feeds[name]
 
 
 def send_file(

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 from small_release import Record
 
+from include.producers.command import find_feed
 from include.producers.faults import Shares, inject_faults
-from include.producers.registry import find_feed
 
 Batch = list[Record]
 Verdict = tuple[bytes | None, str]

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from include.declare.contract import Contract
 from include.declare.dataset import declared_dataset
 from include.ground.settings import Settings
+from include.producers.command import find_feed
 from include.producers.faults import bad_records
-from include.producers.registry import find_feed
 from spark_jobs.contract.plain_form import plain_values
 from spark_jobs.contract.validator import compiled_validator
 

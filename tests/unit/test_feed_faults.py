@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.ground.errors import Refused
+from include.producers.command import FEEDS
 from include.producers.faults import (
     RARE_KIND,
     RARE_ROUNDS,
@@ -26,7 +27,6 @@ from include.producers.faults import (
 )
 from include.producers.feed import events
 from include.producers.flights import FLIGHTS
-from include.producers.registry import FEEDS
 from include.producers.weather import WEATHER
 
 DEMO = Shares(duplicates=0.005, late=0.01, reorder=0.02, corrupt=0.002)

@@ -11,8 +11,8 @@ from error_codes import raises
 from workloads.feeds import GENERATED
 
 from include.ground.errors import Refused
+from include.producers.command import FEEDS, find_feed
 from include.producers.feed import InvalidEventRange, events
-from include.producers.registry import FEEDS, find_feed
 from include.producers.weather import MEASUREMENTS, WEATHER, observations, weather_events
 
 FIELDS = ["event_id", "station", "observed_at", *MEASUREMENTS]

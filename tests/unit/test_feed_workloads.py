@@ -14,9 +14,9 @@ from workloads.auction_events import AUCTION, BID, FIRST_ID, PERSON, auction_eve
 from workloads.feeds import GENERATED
 from workloads.search_events import FREQUENT, injected, search_frame, usual_rate
 
+from include.producers.command import FEEDS
 from include.producers.faults import Shares
 from include.producers.feed import REPETITION, InvalidEventRange
-from include.producers.registry import FEEDS
 from include.producers.sending import Run, deliveries
 
 YSB = re.compile(

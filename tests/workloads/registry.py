@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from include.producers.command import FEEDS as REAL_FEEDS
 from include.producers.feed import Feed
-from include.producers.registry import FEEDS as REAL_FEEDS
 from workloads.ad_events_oracle import expected_ad_tables
 from workloads.auction_oracle import expected_auction_prices, expected_auction_tables
 from workloads.feeds import GENERATED as GENERATED_FEEDS
