@@ -15,8 +15,8 @@ from include.declare.column_type import ColumnType
 from include.declare.contract import Contract, Limits, ServiceLevel
 from include.declare.contract_columns import PEOPLE, ColumnReader, Property, depth_of, member_findings
 from include.declare.contract_rules import Rule, RuleModel, referenced_columns, rule_findings, typed_rule
-from include.declare.payload_format import PayloadFormat
-from include.declare.payloads import FORMATS, DeclaredFormat
+from include.declare.payload_format import JsonFormat, PayloadFormat
+from include.declare.payloads import DeclaredFormat, FormatOption, declared_format
 from include.declare.yaml_declarations import (
     SECONDS,
     Declared,
@@ -70,14 +70,8 @@ class _Record(_Table):
 
     name: Any = None
     logicalType: Literal["object"]
-    customProperties: list[Annotated[DeclaredFormat | _Limit, Field(discriminator="property")]] = []
+    customProperties: list[Annotated[DeclaredFormat | FormatOption | _Limit, Field(discriminator="property")]] = []
     properties: list[Property] = []
-
-    @property
-    def format(self) -> PayloadFormat:
-        """The format of the payload."""
-        found = [each.value for each in self.customProperties if isinstance(each, DeclaredFormat)]
-        return FORMATS[found[-1] if found else PayloadFormat.name]
 
     @property
     def limits(self) -> Limits:
@@ -188,6 +182,9 @@ def read_contract(document: Document) -> Contract | None:
         for n, table in enumerate(tables, 1)
     }
     levels = [level for level in file.slaProperties if isinstance(level, _Latency)]
+    payload: PayloadFormat = JsonFormat()
+    with document.problem_at("schema", 0, "customProperties"):
+        payload = declared_format(record.customProperties)
     contract = Contract(
         dataset=file.name,
         version=file.version,
@@ -196,7 +193,7 @@ def read_contract(document: Document) -> Contract | None:
         identity=tuple(found.name for found in record.properties if found.primaryKey),
         gold=gold,
         levels=tuple(ServiceLevel(each.property, float(each.value * SECONDS_BY_LETTER[each.unit])) for each in levels),
-        payload=record.format,
+        payload=payload,
         limits=record.limits,
     )
     document.check(_file_findings(file))

@@ -6,14 +6,14 @@ Each is a subclass and an entry of `FORMATS` (`payloads.py`). The data plane has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, framed, schema_id
-from include.declare.yaml_declarations import Finding
+from include.declare.yaml_declarations import Finding, InvalidValue
 from include.ground.errors import Refused
 from include.ground.schema_registry import (
     JSON,
@@ -51,6 +51,14 @@ class PayloadFormat:
     """Whether it is read by the schema that it names, which is kept with the dataset."""
     schema_type: ClassVar[str] = ""
     """The registry's type of the schemas by which payloads are decoded."""
+    options: ClassVar[Mapping[str, str]] = {}
+    """The contract's custom properties about the format, and the fields here that they set."""
+
+    def declared(self, options: Mapping[str, Any]) -> Self:
+        """Return the format with these custom properties. Raises InvalidValue."""
+        if options:
+            raise InvalidValue(f"{', '.join(options)}: is of another format than {self.name}")
+        return self
 
     @property
     def described(self) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from include.declare.avro_payloads import AvroFormat
-from include.declare.line_payloads import TextFormat
+from include.declare.line_payloads import CsvFormat, TextFormat
 from include.declare.payload_format import JsonFormat, JsonSchemaFormat, PayloadFormat
 from include.declare.writer_schemas import WriterSchemas, schema_id
 from include.declare.yaml_declarations import Declared, shown
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from include.declare.dataset import Dataset
 
 FORMATS: dict[str, PayloadFormat] = {
-    each.name: each for each in (JsonFormat(), AvroFormat(), JsonSchemaFormat(), TextFormat())
+    each.name: each for each in (JsonFormat(), AvroFormat(), JsonSchemaFormat(), TextFormat(), CsvFormat())
 }
 """The formats of payloads by the name that a contract gives them."""
 DECODED = {each.schema_type: each for each in FORMATS.values() if each.is_decoded}
@@ -41,6 +42,24 @@ class DeclaredFormat(Declared):
 
     property: Literal["format"]
     value: Annotated[str, BeforeValidator(_known_format)]
+
+
+class FormatOption(Declared):
+    """How lines of CSV are written."""
+
+    property: Literal["delimiter", "quote", "nullText", "fields"]
+    value: str | list[str]
+
+
+def declared_format(properties: Iterable[Any]) -> PayloadFormat:
+    """Return the format that a record's custom properties declare. Raises InvalidValue."""
+    found, names, options = list(properties), [JsonFormat.name], dict[str, Any]()
+    for each in found:
+        if isinstance(each, DeclaredFormat):
+            names.append(each.value)
+        elif isinstance(each, FormatOption):
+            options[each.property] = each.value if isinstance(each.value, str) else tuple(each.value)
+    return FORMATS[names[-1]].declared(options)
 
 
 def shown_payload(value: bytes | None, schemas: WriterSchemas) -> bytes | None:

@@ -8,18 +8,20 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructType
 
 from include.declare.avro_payloads import AvroFormat
 from include.declare.contract import Contract
 from include.declare.envelopes import text_of_row
-from include.declare.line_payloads import TextFormat
+from include.declare.line_payloads import CsvFormat, TextFormat, csv_kind
 from include.declare.payload_format import JsonSchemaFormat
 from include.ground.schema_registry import RegisteredSchema
 from spark_jobs.contract.avro_texts import avro_texts
 from spark_jobs.contract.java_function import java_function, new_instance
 from spark_jobs.contract.unread import UNREAD, WireFrame, too_large, unread
 
+CSV_LINE = Path(__file__).with_name("CsvLine.java")
+CSV_READ = StructType().add("rule", "string").add("detail", "string").add("json", "binary")
 CHANGE_ENVELOPE = Path(__file__).with_name("ChangeEnvelope.java")
 
 
@@ -39,10 +41,27 @@ def _text(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataF
     return rows.withColumn("value", F.when(is_read, json).try_cast("binary")).select(*bronze.columns, UNREAD)
 
 
+def _csv(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
+    payload, spark = contract.payload, bronze.sparkSession
+    assert isinstance(payload, CsvFormat)
+    names, function = payload.names(contract.columns), new_instance(spark, CSV_LINE)
+    function.form(payload.delimiter, payload.quote, payload.null_text, len(names))
+    for column in contract.columns:
+        function.add(column.path[0], names.index(column.path[0]), csv_kind(column))
+    large = too_large(contract)
+    read = java_function(spark, function, CSV_READ, F.when(large.isNull(), F.col("value")))
+    # A selection of its own: an expression that is used twice in one is computed twice.
+    rows = bronze.withColumns({"_read": read, UNREAD: large})
+    fault = F.when(F.col("_read.rule").isNotNull(), unread(F.col("_read.rule"), F.col("_read.detail")))
+    why = F.coalesce(F.col(UNREAD), fault)
+    return rows.withColumns({"value": F.col("_read.json"), UNREAD: why}).select(*bronze.columns, UNREAD)
+
+
 READERS: Mapping[str, Callable[[Contract, Sequence[RegisteredSchema], DataFrame], DataFrame]] = {
     AvroFormat.name: avro_texts,
     JsonSchemaFormat.name: _framed_json,
     TextFormat.name: _text,
+    CsvFormat.name: _csv,
 }
 """By the name of a format: contract, schemas and records → the records with their JSON as `value`, and UNREAD."""
 

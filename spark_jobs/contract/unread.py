@@ -16,7 +16,7 @@ UNREAD_TYPE = "struct<rule:string,detail:string>"
 WIRE_FORMAT = "wire_format"
 
 
-def unread(rule: str, detail: Column) -> Column:
+def unread(rule: str | Column, detail: Column) -> Column:
     """Return the reason why a payload was not read."""
     return F.struct(F.lit(rule).alias("rule"), detail.alias("detail")).try_cast(UNREAD_TYPE)
 

@@ -46,3 +46,9 @@ def production(compactable: SmallRelease) -> SmallRelease:
 def patcher(production: SmallRelease, tmp_path: Path) -> SlicePatcher:
     """Return a patcher on the test's own copy of the release."""
     return SlicePatcher(copy_release(production, tmp_path / "production"), tmp_path)
+
+
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.extended)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend; the cases by Spark are of `make test-all`."""
+    return str(request.param)

@@ -90,7 +90,7 @@ REQUESTS_COLUMNS = r"""      - name: line
 """
 
 
-@dataclass
+@dataclass(frozen=True)
 class LineDataset:
     """A dataset of lines below `folder`."""
 
@@ -143,11 +143,6 @@ def audited(release: SmallRelease) -> list[Finding]:
         *repeated_findings(database, name, dataset.pipeline),
         *orphan_findings(database, name, dataset.pipeline, 0, columns),
     ]
-
-
-@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.extended)])
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 FIRST = b"2026-11-30T12:00:01Z 200 /a"
