@@ -113,6 +113,8 @@ class Gold(ABC):
     columns: tuple[tuple[str, str], ...] = ()
     query: str = ""
     refresh: Refresh = EVERY_RUN
+    dated_by: str = ""
+    """The column whose month partitions the rows of children."""
     over: Over = None
     """The children whose rows it is computed from, each with its parent's columns; None: the rows of silver."""
 
@@ -388,7 +390,7 @@ class ChildGold(Gold):
     name: str
     over: Over
     columns: tuple[tuple[str, str], ...]
-    partition: str
+    dated_by: str
     keys: tuple[str, ...] = ("_offset", "_partition")
     kind: str = "children"
 
@@ -399,6 +401,10 @@ class ChildGold(Gold):
     @property
     def row_columns(self) -> tuple[str, ...]:
         return (*self.keys, INDEX)
+
+    @property
+    def partition_expression(self) -> str:
+        return f"date_format(`{self.dated_by}`, 'yyyy-MM')"
 
 
 def full_name(name: str) -> str:

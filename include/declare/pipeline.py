@@ -167,11 +167,8 @@ class Pipeline:
         for layer, each in (("silver", elements), ("rejected", elements.rejected)):
             if each is not None:
                 values = [*parent, *each.values, "_topic", "_timestamp", "_batch_id"]
-                name, month = (
-                    f"{layer}.{child_table(dataset, each.name)}",
-                    f"date_format(`{self.event_time}`, 'yyyy-MM')",
-                )
-                yield ChildGold(name, each, tuple((value, value) for value in values), month)
+                name = f"{layer}.{child_table(dataset, each.name)}"
+                yield ChildGold(name, each, tuple((value, value) for value in values), self.event_time)
 
     @property
     def time_columns(self) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ from spark_jobs.layers.gold_inputs import GoldInputs, names_in_sql
 from spark_jobs.layers.gold_layer import GoldUpdate, commit_merged, merge_folder
 from spark_jobs.layers.gold_measures import CARRIED, COMPARED, GoldMeasure, gold_measures
 from spark_jobs.layers.row_provenance import PROVENANCE
+from spark_jobs.layers.silver_tables import Month
 from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.spark_files import no_rows
@@ -149,7 +150,9 @@ def embedded_merge(
         query = RecomputedGrains(spark, gold, spec, source, scratch)
         return QueryMerge(target, EmbeddedPlan(_counted(gold, inputs)), query)
     if gold.only_adds:
-        return ChildMerge(target, _registered(gold, inputs))
+        for name in gold.declared_columns:
+            inputs.column(name)
+        return ChildMerge(target, EmbeddedPlan(""))
     if gold.session is not None or not _is_embedded(spark, gold, spec, source):
         return None
     return (LatestMerge if gold.order_by else AdditiveMerge)(target, _registered(gold, inputs))
@@ -394,8 +397,8 @@ class ChildMerge(EmbeddedMerge):
     """The children of the run's records, each a new row."""
 
     def _new(self, counted: str) -> str:
-        names = [*self.gold.row_columns, *(name for name, _ in self.gold.columns)]
-        return f"select {names_in_sql(names)}, {self._partition()} from ({counted})"
+        month = f'{Month(self.gold.dated_by).in_duckdb} as "{self.target.table.spec.partition}"'
+        return f"select {names_in_sql(self.gold.declared_columns)}, {month} from ({counted})"
 
     def _merged(self) -> str:
         return f"select {NEW.format(1)} from new"
@@ -485,8 +488,7 @@ def _merged(
         grains = planned.begin(duck, fresh)
         if not grains.spans and grains.spans is not None:
             return [], [], 0
-        old = [] if target.gold.only_adds else touched_files(target, grains)
-        sources = planned.sources(silver, grains)
+        old, sources = [] if target.gold.only_adds else touched_files(target, grains), planned.sources(silver, grains)
         if rows_of(old) + len(fresh) > MOST_ROWS or rows_of(sources) > MOST_SOURCE_ROWS:
             raise NeedsSpark("it has too many rows to merge at once")
         merged = planned.finish(duck, old, silver, sources, batch)

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from include.declare.children import Elements
@@ -49,6 +50,7 @@ from spark_jobs.backends.local.arrow_files import (
 )
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for, write_partitioned
 from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, identify_files, rank_copies
+from spark_jobs.backends.local.prepared_query import SlotFull
 from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.backends.local.validation import validate_files
 from spark_jobs.layers.child_rows import source_rows
@@ -221,12 +223,23 @@ class RunRows:
         """
         with self._lock:
             if over not in self._known:
-                self._known[over] = self._computed(over)
+                self._known[over] = self._computed() if over is None else self._of_children(over)
             return self._known[over]
 
-    def _computed(self, over: Elements | None) -> pa.Table:
+    def _of_children(self, over: Elements) -> pa.Table:
+        tables, (first, last) = self._tables, self._batches
+        try:
+            with session_for(sum(file.rows for file in self._files)) as duck:
+                duck.view_table("run_files", tables.silver, self._files)
+                duck.view_query("run_silver", f"select * from run_files where _batch_id between {first} and {last}")
+                columns = tables.silver.spec.data_schema.fieldNames()
+                return tables.child_inputs[over].of_run(duck, "run_silver", columns)
+        except (SlotFull, PySparkException):
+            return self._computed(over)
+
+    def _computed(self, over: Elements | None = None) -> pa.Table:
         tables = self._tables
-        inputs = tables.inputs if over is None else tables.child_inputs[over]
+        inputs = tables.inputs if over is None else tables.child_inputs[over].inputs
         silver = tables.silver.read_batches(tables.spark, self._files, *self._batches)
         rows = inputs.merge_rows(source_rows(over, silver))
         folder = tables.staging / f"inputs-{uuid4().hex}"

@@ -6,16 +6,58 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
 from include.declare.children import Elements
 from include.ground.paths import identities_path
+from spark_jobs.backends.local.duckdb_session import DuckSession
 from spark_jobs.backends.local.gold import EmbeddedMerge, embedded_merge
 from spark_jobs.backends.local.identities import IdentityLookup
-from spark_jobs.backends.local.prepared_query import PreparedSilver, ScratchFolder
+from spark_jobs.backends.local.prepared_query import PreparedQuery, PreparedSilver, ScratchFolder, Slot
 from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_inputs import GoldInputs
+from spark_jobs.layers.gold_inputs import GoldInputs, names_in_sql
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.tables.spark_files import no_rows
+
+
+@dataclass(frozen=True)
+class ChildInputs:
+    """The inputs of merges over children: DuckDB makes rows of a run's elements, Spark evaluates expressions over them.
+
+    `source`: the columns of these rows. `scratch` is for those of a run.
+    """
+
+    spark: SparkSession
+    over: Elements
+    source: StructType
+    inputs: GoldInputs
+    scratch: ScratchFolder
+
+    def of_run(self, duck: DuckSession, silver: str, columns: Sequence[str]) -> pa.Table:
+        """Return the inputs of the elements in a view of silver that has these columns.
+
+        Raises SlotFull, and what an expression raises.
+        """
+        rows = self.over.sql(silver, columns)
+        if not self.inputs.inputs:
+            return duck.arrow(f"select {names_in_sql(self.inputs.names)} from {rows}")
+        self._slot.fill(duck.arrow(f"select {names_in_sql(self._filled_columns)} from {rows}"))
+        return self._query.result()
+
+    @cached_property
+    def _slot(self) -> Slot:
+        return Slot(self.spark, self.scratch.path / "children" / self.over.name, self.source, tasks=1)
+
+    @cached_property
+    def _query(self) -> PreparedQuery:
+        return PreparedQuery(self.inputs.merge_rows(self._slot.rows))
+
+    @cached_property
+    def _filled_columns(self) -> Sequence[str]:
+        return sorted(self._query.scanned_columns or self._slot.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +70,7 @@ class LocalTables(SilverTables):
 
     identities: IdentityLookup
     inputs: GoldInputs
-    child_inputs: Mapping[Elements, GoldInputs]
+    child_inputs: Mapping[Elements, ChildInputs]
     merges: Mapping[str, EmbeddedMerge]
 
     @cached_property
@@ -58,6 +100,10 @@ def local_tables(writer: SilverTables, gold: Sequence[GoldTable]) -> LocalTables
         **{each.name: getattr(writer, each.name) for each in fields(writer)},
         identities=IdentityLookup(dataset, silver, folder, owns=writer.is_owned),
         inputs=inputs[None],
-        child_inputs={over: found for over, found in inputs.items() if over is not None},
+        child_inputs={
+            over: ChildInputs(writer.spark, over, sources[over], found, scratch)
+            for over, found in inputs.items()
+            if over is not None
+        },
         merges=merges,
     )
