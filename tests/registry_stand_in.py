@@ -38,7 +38,7 @@ class StandIn:
         if found := LATEST.fullmatch(path):
             return self._latest(found[1])
         if (found := VERSIONS.fullmatch(path)) and method == "POST":
-            return 200, {"id": self.add(found[1], body["schema"])}
+            return 200, {"id": self.add(found[1], body["schema"], kind=body.get("schemaType", "AVRO"))}
         if path.startswith("/config"):
             return self._level(path)
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
@@ -55,8 +55,11 @@ class StandIn:
     def _by_id(self, number: int) -> tuple[int, Any]:
         if number not in self.schemas:
             return 404, {"error_code": 40403, "message": "Schema not found"}
+        return 200, {"schema": self.schemas[number]} | self._type(number)
+
+    def _type(self, number: int) -> dict[str, str]:
         kind = self.types[number]
-        return 200, {"schema": self.schemas[number]} | ({} if kind == "AVRO" else {"schemaType": kind})
+        return {} if kind == "AVRO" else {"schemaType": kind}
 
     def _level(self, path: str) -> tuple[int, Any]:
         """Return the level: as Apicurio NONE for a subject without one of its own, unless the default is asked."""
@@ -68,7 +71,8 @@ class StandIn:
         ids = self.subjects.get(subject)
         if not ids:
             return 404, {"error_code": 40401, "message": "Subject not found"}
-        return 200, {"subject": subject, "version": len(ids), "id": ids[-1], "schema": self.schemas[ids[-1]]}
+        known = {"subject": subject, "version": len(ids), "id": ids[-1], "schema": self.schemas[ids[-1]]}
+        return 200, known | self._type(ids[-1])
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from include.declare.contract import BREAKING, Column, Contract, contract_change
 from include.declare.contract_file import load_contract
 from include.declare.line_payloads import CsvFormat
 from include.declare.yaml_declarations import DeclarationRefused
+from include.read.memory_database import memory_database
 from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.unread import UNREAD
 
@@ -134,7 +135,7 @@ WORDS = [
 @st.composite
 def hostile_line(draw: st.DrawFn, form: CsvFormat) -> bytes:
     """Return a line that is right, mostly, or has a fault of any kind."""
-    signs = [form.quote, form.delimiter, *WORDS, "x", "\\"]
+    signs = [form.quote, form.delimiter, *[form.null_text] * 3, *WORDS, "x", "\\"]
     fields = draw(st.lists(st.lists(st.sampled_from(signs), max_size=3).map("".join), min_size=4, max_size=6))
     written = [
         f"{form.quote}{field.replace(form.quote, form.quote * 2)}{form.quote}" if draw(st.booleans()) else field
@@ -174,6 +175,14 @@ def exact(text: str | None) -> Any:
     """Return the members of an object, in order, with numbers as they are written."""
     number = "number {}".format
     return None if text is None else json.loads(text, parse_int=number, parse_float=number, object_pairs_hook=list)
+
+
+def test_fix_of_a_line_is_json() -> None:
+    database = memory_database()
+    CsvFormat().define_texts(database, {}, FIELDS[:2])
+    values = [b"x,1", b"x,1,2", b'{"a": "x"}', None]
+    found = database.execute("select payload_text(?), payload_text(?), fix_text(?), fix_text(?)", values).fetchall()
+    assert found == [('{"a":"x","b":1}', None, '{"a": "x"}', None)]
 
 
 OPTION = "\n      - {property: %s, value: %s}"
