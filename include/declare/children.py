@@ -103,7 +103,7 @@ class Children:
     def element(self, contract: Contract) -> Column | None:
         """Return what an element is; None when the column is no array of objects."""
         column = next((each for each in contract.columns if each.name == self.column), None)
-        if column is None or column.kind.shape != "array" or column.fields[0].kind.shape != "object":
+        if column is None or column.kind.inside != "items" or not column.fields[0].kind.has_members:
             return None
         return column.fields[0]
 
@@ -118,7 +118,10 @@ class Children:
 
     def findings(self, contract: Contract) -> Iterator[Finding]:
         """Yield where the declaration contradicts the contract."""
-        element, arrays = self.element(contract), [each.name for each in contract.columns if each.kind.shape == "array"]
+        element, arrays = (
+            self.element(contract),
+            [each.name for each in contract.columns if each.kind.inside == "items"],
+        )
         if element is None:
             known = f"arrays: {', '.join(arrays) or 'none'}"
             yield (

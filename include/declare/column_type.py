@@ -1,13 +1,13 @@
 """What a type of a contract's column is: how it is declared, read and compared; `contract_types.py` has the types.
 
 Methods with a parameter `F` build Spark columns and get the module `pyspark.sql.functions`: this package does not
-import Spark. A value comes from `spark_jobs/contract/plain_form.py`, as Java's reader `reads` makes it, or from
-`json_record.py` (a JsonValue).
+import Spark. `reads` names how the reader of records (`spark_jobs/contract`) makes a value of what one has.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from include.declare.yaml_declarations import InvalidValue, shown, zoned_time
 
 if TYPE_CHECKING:
-    from include.declare.contract import Column
+    from include.declare.contract import Column, Limits
 
 Value = str | int | float | Decimal | bool | date | datetime
 """A bound, or an argument of a rule."""
@@ -32,8 +32,6 @@ SECONDS = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 CLOCK = re.compile(rf"{SECONDS}(?:\.[0-9]{{0,5}}[1-9])?")
 ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
 ZONE = r"(?:Z|[+-]\d\d:\d\d)"
-TEXT, NUMBER, BOOLEAN = "text", "number", "boolean"
-"""Kinds of a JSON value."""
 NOT_EXACT = "two of its values that print alike may differ; declare decimal(p,s)"
 
 
@@ -92,8 +90,7 @@ class ColumnType:
 
     `formats`: values of `logicalTypeOptions.format` that choose it. `options`: the other keys that it has there.
     `wider`: the types that hold each of its values. `duckdb`, `spark`: the type of silver's column in each engine.
-    `reads`: how Java's reader of plain records reads it (`READ_AS` of `plain_form.py`). `whole`: the most digits before
-    the point of a plain number; none is larger than the type holds. `shape`: how JSON of it is read.
+    `reads`: how the reader of records reads it (its Java has them in a list).
     """
 
     name: str
@@ -116,34 +113,46 @@ class ColumnType:
     """Why it can be neither an identity nor a key of gold; empty when it can."""
     spark: str = "string"
     reads: str = "text"
-    whole: int = 0
-    shape: str = "value"
     is_nested: bool = False
-
-    @property
-    def plain_pattern(self) -> str | None:
-        """The pattern of a plain text, if the type restricts it."""
-        return None
+    lengths: tuple[str, str] = ("minLength", "maxLength")
+    """The options that limit the length of a value."""
+    length_rule: str = "length"
+    inside: str = ""
+    """The key, or the custom property, that declares what its values have inside."""
+    is_custom: bool = False
+    """`inside` is a custom property."""
+    element_key: tuple[str | int, ...] = ()
+    """Where a contract declares what each element is."""
+    has_members: bool = False
+    """A path may lead into it, to another column's value."""
 
     def spark_type(self, column: Column) -> Any:
         """Return the type of silver's column as Spark has it in JSON: a name unless it is nested."""
         return self.spark
 
-    def digits(self, column: Column) -> tuple[int, int]:
-        """Return the most digits of a plain number before and after the point."""
-        return self.whole, 0
+    def size(self, column: Column) -> tuple[int, int]:
+        """Return the bits of a whole number, or the digits of a decimal, all and those after the point."""
+        return 0, 0
 
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        """Return the column's value of what it is in plain form."""
-        return value
+    def longest(self, column: Column, limits: Limits) -> int:
+        """Return how many bytes, or elements, a value may have."""
+        return column.max_length
 
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        """Return the column's value of a JSON value; null where it has none of its type."""
-        return F.when(value.kind == TEXT, value.text)
+    def length(self, F: Any, value: Any) -> Any:
+        """Return how many bytes, or elements, a value has."""
+        return F.octet_length(value)
 
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        """Return why a JSON value that is given is none of the column's type; null where it is one."""
-        return F.when(value.kind != TEXT, "type")
+    def declared_inside(self, found: Any) -> Iterator[tuple[tuple[str | int, ...], str, Any]]:
+        """Yield what a contract's entry declares inside: its key there, what follows the path, the declaration."""
+        return iter(())
+
+    def rules_inside(self, F: Any, rules: Any, column: Column, place: Any) -> Iterator[Any]:
+        """Yield the rules of what is inside of a value, as `Rules` of spark_jobs/contract/validator.py makes them."""
+        return iter(())
+
+    def written(self, value: Value) -> str:
+        """Return a value as JSON has it, without quotes."""
+        return str(value)
 
     def shown(self, F: Any, value: Any) -> Any:
         """Return a value as the text in a reason."""
@@ -202,12 +211,6 @@ class BooleanType(ColumnType):
     spark: str = "boolean"
     reads: str = "boolean"
 
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind == BOOLEAN, value.text.try_cast("boolean"))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind != BOOLEAN, "type")
-
 
 @dataclass(frozen=True)
 class IntegerType(ColumnType):
@@ -220,18 +223,10 @@ class IntegerType(ColumnType):
     profile: Profile = Profile.range
     comparable: str = "integer"
     spark: str = "integer"
-    reads: str = "integer"
-    whole: int = 9
+    reads: str = "whole"
 
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        return value if self.reads == self.spark else value.try_cast(self.spark)
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind == NUMBER, value.text.try_cast(self.spark))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        whole = (value.kind == NUMBER) & value.text.rlike(r"^-?\d+\z")
-        return F.when(~whole, "type").when(value.text.try_cast(self.spark).isNull(), "out_of_range")
+    def size(self, column: Column) -> tuple[int, int]:
+        return self.bits, 0
 
     def nearest(self, bound: Any, column: Digits, rounding: str) -> Value | None:
         found = int(Decimal(bound).to_integral_value(rounding))
@@ -250,28 +245,16 @@ class DecimalType(ColumnType):
     options: tuple[str, ...] = ("minimum", "maximum")
     abilities: frozenset[Ability] = frozenset({Ability.ordered, Ability.measured, Ability.counted, Ability.equal})
     profile: Profile = Profile.range
-
-    reads: str = "number"
+    reads: str = "decimal"
 
     def spark_type(self, column: Column) -> Any:
         return self.text(column)
 
-    def digits(self, column: Column) -> tuple[int, int]:
-        return column.precision - column.scale, column.scale
+    def size(self, column: Column) -> tuple[int, int]:
+        return column.precision, column.scale
 
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        return value.try_cast(self.text(column))
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind == NUMBER, value.exact.try_cast(self.text(column)))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        decimals = F.length(F.regexp_extract(value.exact, r"\.(\d+)\z", 1))
-        return (
-            F.when(value.kind != NUMBER, "type")
-            .when(value.exact.try_cast(self.text(column)).isNull(), "out_of_range")
-            .when(decimals > column.scale, "scale")
-        )
+    def written(self, value: Value) -> str:
+        return f"{value:f}"
 
     def text(self, column: Digits) -> str:
         return f"decimal({column.precision},{column.scale})"
@@ -308,22 +291,7 @@ class DoubleType(ColumnType):
     profile: Profile = Profile.range
     no_key: str = NOT_EXACT
     spark: str = "double"
-    reads: str = "number"
-    whole: int = 38
-
-    def digits(self, column: Column) -> tuple[int, int]:
-        return self.whole, self.whole
-
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        """Return the nearest number to the token. The addition makes 0 of -0: no two equal values print differently."""
-        return value.try_cast(self.spark) + F.lit(0).try_cast(self.spark)
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind == NUMBER, self.of_plain(F, column, value.text))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        is_infinite = F.abs(value.text.try_cast(self.spark)) == F.lit("Infinity").try_cast(self.spark)
-        return F.when(value.kind != NUMBER, "type").when(is_infinite, "out_of_range")
+    reads: str = "double"
 
     def typed(self, written: Any, *key: str | int) -> Value:
         return float(written)
@@ -334,6 +302,7 @@ class FloatType(DoubleType):
     """Numbers of 32 bits."""
 
     spark: str = "float"
+    reads: str = "float"
 
     def typed(self, written: Any, *key: str | int) -> Value:
         """Return the float: a bound that is no float's shortest text would be another bound than the one written."""
@@ -351,59 +320,20 @@ class TimestampType(ColumnType):
     spark: str = "timestamp"
     reads: str = "time"
 
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        return F.timestamp_micros(value)
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        is_time = (value.kind == TEXT) & value.text.rlike(f"^{ISO_SECONDS}{ZONE}\\z")
-        return F.when(is_time, value.text.try_cast("timestamp"))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        text = value.text
-        # A number of 12 digits or more is a time in milliseconds: read as seconds it lies after the year 5000.
-        is_millis = value.exact.rlike(r"^-?\d{12}|e")
-        return (
-            F.when(value.kind == NUMBER, F.when(is_millis, "out_of_range").otherwise("type"))
-            .when(value.kind != TEXT, "type")
-            .when(text.rlike(f"^{ISO_SECONDS}\\z"), "no_zone")
-            .when(~text.rlike(f"^{ISO_SECONDS}{ZONE}\\z"), "bad_ts")
-            .when(text.rlike(r"^\d{5,6}-"), "out_of_range")
-            .when(text.try_cast("timestamp").isNull(), "bad_ts")
-        )
+    def written(self, value: Any) -> str:
+        return str(value.isoformat())
 
     def typed(self, written: Any, *key: str | int) -> Value:
         return zoned_time(written, *key)
 
 
 @dataclass(frozen=True)
-class ReadText(ColumnType):
-    """A text that `read` turns into the value; any other text is of a wrong format."""
-
-    def read(self, F: Any, text: Any) -> Any:
-        """Return the value of a text in Spark; null where it has none."""
-        raise NotImplementedError
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind == TEXT, self.read(F, value.text))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind != TEXT, "type").when(self.read(F, value.text).isNull(), "format")
-
-
-@dataclass(frozen=True)
-class DateType(ReadText):
+class DateType(ColumnType):
     """Days, like 2013-01-31, of the years 1 to 9999."""
 
     yaml: tuple[type, ...] = (str, date)
     spark: str = "date"
     reads: str = "date"
-
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        return F.date_from_unix_date(value)
-
-    def read(self, F: Any, text: Any) -> Any:
-        # Python, Arrow and pandas have no year 0.
-        return F.when(text.rlike(r"^\d{4}-\d\d-\d\d\z") & ~text.startswith("0000"), text.try_cast("date"))
 
     def typed(self, written: Any, *key: str | int) -> Value:
         if isinstance(written, date) and not isinstance(written, datetime):
@@ -415,22 +345,15 @@ class DateType(ReadText):
 
 
 @dataclass(frozen=True)
-class FormedText(ReadText):
+class FormedText(ColumnType):
     """A text of one form, in which no two texts mean the same."""
 
     form: re.Pattern[str] = re.compile("")
     example: str = ""
     yaml: tuple[type, ...] = (str,)
 
-    @property
-    def plain_pattern(self) -> str | None:
-        return f"^{self.form.pattern}$"
-
     def duckdb_value(self, text: str, kind: str) -> str:
         return text
-
-    def read(self, F: Any, text: Any) -> Any:
-        return F.when(text.rlike(f"^(?:{self.form.pattern})\\z"), text)
 
     def typed(self, written: Any, *key: str | int) -> Value:
         return str(written) if self.form.fullmatch(written) else _refused(self.example, written, *key)
@@ -440,40 +363,30 @@ class FormedText(ReadText):
 class UuidType(FormedText):
     """UUIDs, stored as text in lower case: Delta has no type for them."""
 
+    reads: str = "uuid"
+
     def duckdb_value(self, text: str, kind: str) -> str:
         return f"lower({text})"
-
-    def read(self, F: Any, text: Any) -> Any:
-        hexadecimal = "[0-9A-Fa-f]"
-        form = "-".join(f"{hexadecimal}{{{count}}}" for count in (8, 4, 4, 4, 12))
-        return F.when(text.rlike(f"^{form}\\z"), F.translate(text, "ABCDEF", "abcdef"))
 
 
 @dataclass(frozen=True)
 class TimeType(FormedText):
     """Times of day, to the microsecond, stored as text that sorts by time: Delta has no type for them."""
 
+    reads: str = "clock"
+
     def duckdb_value(self, text: str, kind: str) -> str:
         """Without what follows microseconds, and without the zeros at the end of a fraction."""
         fraction = f"rtrim(substr({text}, 10, 6), '0')"
         return f"left({text}, 8) || case when {fraction} = '' then '' else '.' || {fraction} end"
 
-    def read(self, F: Any, text: Any) -> Any:
-        """Cut what follows microseconds, then the zeros at the end of the fraction."""
-        short = F.when(F.length(text) > 8, F.regexp_replace(F.substring(text, 1, 15), r"\.?0*\z", "")).otherwise(text)
-        return F.when(text.rlike(rf"^{SECONDS}(?:\.\d{{1,9}})?\z"), short)
-
 
 @dataclass(frozen=True)
-class BinaryType(ReadText):
+class BinaryType(ColumnType):
     """Bytes, as base64 with padding (RFC 4648 §4), the only text of these bytes."""
 
     spark: str = "binary"
     reads: str = "base64"
-
-    def read(self, F: Any, text: Any) -> Any:
-        value = F.try_to_binary(text, F.lit("base64"))
-        return F.when(F.base64(value) == text, value)
 
     def shown(self, F: Any, value: Any) -> Any:
         return F.base64(value)

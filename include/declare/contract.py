@@ -62,10 +62,6 @@ class Column:
     def kind(self) -> ColumnType:
         return COLUMN_TYPES[self.type]
 
-    def most_elements(self, limits: Limits) -> int:
-        """Return how many elements an array or map may have."""
-        return min(self.max_length, limits.elements)
-
     def inside(self, around: Column | None = None) -> Iterator[Column]:
         """Yield the column and those inside, named `customer.city` or `items[].price`, with paths from the record."""
         own = self

@@ -131,6 +131,13 @@ class Element(Declared):
         return any(isinstance(each, Variant) for each in self.customProperties)
 
     @property
+    def inside(self) -> list[str]:
+        """The keys and custom properties that say what it has inside."""
+        said: dict[str, Any] = {"properties": self.properties, "items": self.items}
+        said |= {"additionalProperties": self.map_value, "variant": self.is_variant}
+        return [name for name, value in said.items() if value]
+
+    @property
     def map_value(self) -> Element | None:
         """What each value is, of an object with any keys."""
         return next((each.value for each in self.customProperties if isinstance(each, MapValues)), None)
@@ -147,10 +154,6 @@ class Property(Element):
 
 for _model in (MapValues, Element, Property):
     _model.model_rebuild()
-
-
-LENGTHS = {"array": ("minItems", "maxItems"), "map": ("minProperties", "maxProperties")}
-"""The options that limit a length, by the form of a type; of others that of a text."""
 
 
 @dataclass
@@ -188,17 +191,12 @@ class ColumnReader:
 
     def _fields(self, key: Key, found: Element, kind: ColumnType, path: str) -> Iterator[Column]:
         """Yield what is inside of a column."""
-        if kind.shape == "object":
-            for n, each in enumerate(found.properties):
-                yield self.column((*key, "properties", n), each, f"{path}.{each.name}")
-        elif kind.shape == "array" and found.items is not None:
-            yield self.column((*key, "items"), found.items, f"{path}[]")
-        elif kind.shape == "map" and (value := found.map_value) is not None:
-            yield self.column((*key, "customProperties"), value, f"{path}[]")
+        for place, suffix, each in kind.declared_inside(found):
+            yield self.column((*key, *place), each, f"{path}{suffix}")
 
     def _lengths(self, found: Element, kind: ColumnType) -> dict[str, int]:
         options = found.logicalTypeOptions
-        least, most = LENGTHS.get(kind.shape, ("minLength", "maxLength"))
+        least, most = kind.lengths
         longest = getattr(options, most)
         lengths = {"min_length": getattr(options, least)}
         return lengths | {"max_length": self.limits.elements if longest is None else longest}
@@ -246,10 +244,6 @@ POINTED = re.compile(r'[^"\\\x00-\x1f\x7f]{1,128}')
 """A member that a JSON pointer names."""
 
 
-ELEMENTS: Mapping[str, Key] = {"array": ("items",), "map": ("customProperties", 0, "value")}
-"""Where what each element is stands in the contract, by the form of a type."""
-
-
 def depth_of(column: Column) -> int:
     """Return how many objects and arrays are around the innermost value that a column reads, the record's apart."""
     inside = [1 + depth_of(each) if column.kind.is_nested else 0 for each in column.fields]
@@ -274,8 +268,8 @@ def member_findings(base: Key, columns: Sequence[Column]) -> Iterator[Finding]:
             yield key, _shared(*shared)
         others += own
         inner, place = column, (*base, n)
-        while inner.kind.shape in ELEMENTS and inner.fields:
-            inner, place = inner.fields[0], (*place, *ELEMENTS[inner.kind.shape])
+        while inner.kind.element_key and inner.fields:
+            inner, place = inner.fields[0], (*place, *inner.kind.element_key)
         yield from member_findings((*place, "properties"), inner.fields)
 
 
@@ -283,7 +277,7 @@ def _is_shared(column: Column, path: Sequence[str], other: Column, at: Sequence[
     """Return whether two columns read one value, or one reads inside of what the other reads as a whole."""
     length = min(len(path), len(at))
     outer = column if len(path) < len(at) else other
-    return path[:length] == at[:length] and (len(path) == len(at) or outer.kind.shape != "object")
+    return path[:length] == at[:length] and (len(path) == len(at) or not outer.kind.has_members)
 
 
 def _shared(column: Column, other: Column) -> str:
@@ -327,7 +321,7 @@ def _column_findings(column: Column, found: Element, key: Key) -> Iterator[Findi
         yield (*options, name), f"is for {only} only; {column.name} is of type {column.type_text}"
     if column.values and "validValues" not in column.kind.options:
         yield (*key, "quality"), f"validValues is for strings only; {column.name} is of type {column.type_text}"
-    least, most = LENGTHS.get(column.kind.shape, ("minLength", "maxLength"))
+    least, most = column.kind.lengths
     for name, length in ((least, column.min_length), (most, column.max_length)):
         if length < 0:
             yield (*options, name), f"must be 0 or more, is {length}"
@@ -360,20 +354,24 @@ def _key_findings(column: Column, found: Element, key: Key) -> Iterator[Finding]
         yield (*key, "primaryKey"), f"{column.name} lies in another column, and an identity does not; {path}"
 
 
+ONLY_FOR: Mapping[str, tuple[str, str]] = {
+    "properties": ("properties", "is for objects"),
+    "items": ("items", "is for arrays"),
+    "additionalProperties": ("customProperties", "additionalProperties is for objects without properties"),
+    "variant": ("customProperties", "variant is for logicalType object"),
+}
+"""Where a contract says what is inside, and of what."""
+
+
 def _inside_findings(column: Column, found: Element, key: Key) -> Iterator[Finding]:
     """Yield where what is declared inside of a column does not belong to its type."""
-    form, wrong = column.kind.shape, f"{column.name} is of type {column.type_text}"
-    if found.properties and form != "object":
-        yield (*key, "properties"), f"is for objects only; {wrong}"
-    if found.items is not None and form != "array":
-        yield (*key, "items"), f"is for arrays only; {wrong}"
-    if found.map_value is not None and form != "map":
-        yield (*key, "customProperties"), f"additionalProperties is for objects without properties; {wrong}"
-    if found.is_variant and form != "variant":
-        yield (*key, "customProperties"), f"variant is for logicalType object; {wrong}"
-    if column.kind.is_nested and not column.fields:
+    kind = column.kind
+    for name in (name for name in found.inside if name != kind.inside):
+        place, only = ONLY_FOR[name]
+        yield (*key, place), f"{only} only; {column.name} is of type {column.type_text}"
+    if kind.is_nested and not column.fields:
         why = "must list what is inside; to keep the part as JSON: customProperties: [{property: variant, value: true}]"
-        yield (*key, "items" if form == "array" else "properties"), why
+        yield (*key, kind.inside), why
     names = ((("properties", n, "name"), each.name) for n, each in enumerate(found.properties))
     yield from (((*key, *place), why) for place, why in accepted_names(names))
     if "[]" in column.name and any(isinstance(rule, RuleModel) for rule in found.quality):

@@ -94,8 +94,6 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             formats=("i64",),
             bits=64,
             spark="long",
-            reads="long",
-            whole=18,
         ),
         IntegerType(
             "smallint",
@@ -108,7 +106,6 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             wider=("integer", "bigint"),
             bits=16,
             spark="short",
-            whole=4,
         ),
         IntegerType(
             "tinyint",
@@ -121,7 +118,6 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             wider=("smallint", "integer", "bigint"),
             bits=8,
             spark="byte",
-            whole=2,
         ),
         DecimalType(
             "number",

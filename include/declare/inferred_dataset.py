@@ -97,7 +97,7 @@ class InferredField:
     def physical_type(self) -> str:
         """How the contract names the type; empty when the logical type says it."""
         is_default = self.kind is default_type(self.kind.logical) and not self.precision
-        return "" if is_default or self.kind.shape in ("map", "variant") else self.kind.text(self)
+        return "" if is_default or self.kind.is_custom else self.kind.text(self)
 
     @property
     def is_measured(self) -> bool:

@@ -87,7 +87,7 @@ class CsvFormat(PayloadFormat):
         """Yield the columns that are no field of a line."""
         names = self.names(contract.columns)
         for number, column in enumerate(contract.columns):
-            if column.kind.shape != "value" or len(column.path) != 1:
+            if column.kind.inside or len(column.path) != 1:
                 yield (
                     (*PROPERTIES, number),
                     f"{column.name}: a field of csv is one value, and {column.type_text} is none",

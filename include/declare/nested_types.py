@@ -1,63 +1,47 @@
-"""Types whose values have others inside, and the parts of a record that are kept as JSON.
-
-A value comes from the readers of `column_type.py`, with what is inside of it.
-"""
+"""Types whose values have others inside, and the parts of a record that are kept as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from include.declare.column_type import ColumnType
 
 if TYPE_CHECKING:
-    from include.declare.contract import Column
-
-OBJECT, ARRAY, ELEMENTS, VARIANT = "object", "array", "elements", "variant"
-"""Kinds of a JSON value; ELEMENTS: an array or map with too many."""
+    from include.declare.contract import Column, Limits
 
 
 @dataclass(frozen=True)
 class VariantType(ColumnType):
     """Any JSON value but null, kept as its text."""
 
-    shape: str = "variant"
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind == VARIANT, value.text)
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind != VARIANT, "type")
+    reads: str = "variant"
+    inside: str = "variant"
+    is_custom: bool = True
 
 
 @dataclass(frozen=True)
 class ObjectType(ColumnType):
     """Objects with the column's fields; they may have others, which are not read."""
 
-    shape: str = "object"
+    reads: str = "object"
     is_nested: bool = True
+    inside: str = "properties"
+    has_members: bool = True
+
+    def declared_inside(self, found: Any) -> Iterator[tuple[tuple[str | int, ...], str, Any]]:
+        for number, each in enumerate(found.properties):
+            yield ("properties", number), f".{each.name}", each
 
     def spark_type(self, column: Column) -> Any:
         fields = [(each.name, each.kind.spark_type(each)) for each in column.fields]
         made = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields]
         return {"type": "struct", "fields": made}
 
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        made = [
-            each.kind.of_plain(F, each, value[f"_{number}"]).alias(each.name)
-            for number, each in enumerate(column.fields)
-        ]
-        return F.when(value.isNotNull(), F.struct(*made))
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        made = [
-            each.kind.of_json(F, each, value.field(number)).alias(each.name)
-            for number, each in enumerate(column.fields)
-        ]
-        return F.when(value.kind == OBJECT, F.struct(*made))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind != OBJECT, "type")
+    def rules_inside(self, F: Any, rules: Any, column: Column, place: Any) -> Iterator[Any]:
+        for each in column.fields:
+            yield from rules.of(each, place.field(each.name))
 
     def shown(self, F: Any, value: Any) -> Any:
         return F.to_json(value)
@@ -67,42 +51,55 @@ class ObjectType(ColumnType):
 class ArrayType(ObjectType):
     """Arrays; each element is what the column's only field declares."""
 
-    shape: str = "array"
+    reads: str = "array"
+    inside: str = "items"
+    element_key: tuple[str | int, ...] = ("items",)
+    has_members: bool = False
+    lengths: tuple[str, str] = ("minItems", "maxItems")
+    length_rule: str = "elements"
+
+    def declared_inside(self, found: Any) -> Iterator[tuple[tuple[str | int, ...], str, Any]]:
+        if (element := self.element(found)) is not None:
+            yield self.element_key, "[]", element
+
+    def element(self, found: Any) -> Any:
+        """Return what each element is by a contract's entry; None if it does not say."""
+        return found.items
+
+    def length(self, F: Any, value: Any) -> Any:
+        return F.size(value)
+
+    def rules_inside(self, F: Any, rules: Any, column: Column, place: Any) -> Iterator[Any]:
+        return rules.of_elements(column, place, place.value, place.element)  # type: ignore[no-any-return]
+
+    def longest(self, column: Column, limits: Limits) -> int:
+        return min(column.max_length, limits.elements)
 
     def spark_type(self, column: Column) -> Any:
         (item,) = column.fields
         return {"type": "array", "elementType": item.kind.spark_type(item), "containsNull": True}
 
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        (item,) = column.fields
-        return F.transform(value, lambda each: item.kind.of_plain(F, item, each))
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        (item,) = column.fields
-        return F.when(value.kind == ARRAY, value.elements(lambda each: item.kind.of_json(F, item, each)))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind == ELEMENTS, ELEMENTS).when(value.kind != ARRAY, "type")
-
 
 @dataclass(frozen=True)
-class MapType(ObjectType):
+class MapType(ArrayType):
     """Objects with any keys; each value is what the column's only field declares."""
 
-    shape: str = "map"
+    reads: str = "map"
+    inside: str = "additionalProperties"
+    is_custom: bool = True
+    element_key: tuple[str | int, ...] = ("customProperties", 0, "value")
+    lengths: tuple[str, str] = ("minProperties", "maxProperties")
+
+    def element(self, found: Any) -> Any:
+        return found.map_value
+
+    def rules_inside(self, F: Any, rules: Any, column: Column, place: Any) -> Iterator[Any]:
+        def at(entry: Any, index: Any) -> Any:
+            return place.element(entry["value"], entry["key"])
+
+        return rules.of_elements(column, place, F.map_entries(place.value), at)  # type: ignore[no-any-return]
 
     def spark_type(self, column: Column) -> Any:
         (item,) = column.fields
         kinds = {"keyType": "string", "valueType": item.kind.spark_type(item)}
         return {"type": "map", **kinds, "valueContainsNull": True}
-
-    def of_plain(self, F: Any, column: Column, value: Any) -> Any:
-        (item,) = column.fields
-        return F.transform_values(value, lambda _, each: item.kind.of_plain(F, item, each))
-
-    def of_json(self, F: Any, column: Column, value: Any) -> Any:
-        (item,) = column.fields
-        return F.when(value.kind == OBJECT, value.entries(lambda each: item.kind.of_json(F, item, each)))
-
-    def fault(self, F: Any, column: Column, value: Any) -> Any:
-        return F.when(value.kind == ELEMENTS, ELEMENTS).when(value.kind != OBJECT, "type")

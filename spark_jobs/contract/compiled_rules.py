@@ -20,8 +20,8 @@ from include.declare.column_type import DecimalType, Value
 from include.declare.contract import Column
 from include.declare.contract_rules import Rule
 from include.declare.row_expectations import Condition, ConditionTerm, Nullity
-from spark_jobs.contract.json_record import is_json
 from spark_jobs.contract.literals import literal
+from spark_jobs.contract.record_reader import is_json
 
 COMPARED: Mapping[str, Callable[[Expression, Expression], Expression]] = {
     "<": operator.lt,

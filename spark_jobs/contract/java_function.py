@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
@@ -16,14 +17,18 @@ from pyspark.sql.classic.column import _to_seq
 from pyspark.sql.types import DataType
 
 
-def java_function(spark: SparkSession, function: Any, returned: DataType, argument: Column) -> Column:
-    """Return the column of what a Java function (`UDF1`) returns for a column; no session has a name for it."""
+def java_function(spark: SparkSession, function: Any, returned: DataType, *arguments: Column) -> Column:
+    """Return the column of what a Java function (`UDF2` for two columns) returns; no session has a name for it."""
     kind = spark._jsparkSession.parseDataType(returned.json())
     # By reflection: py4j takes `udf(Object, DataType)`, which Spark refuses.
-    types = [_class(spark, f"org.apache.spark.sql.{name}") for name in ("api.java.UDF1", "types.DataType")]
-    method = _class(spark, "org.apache.spark.sql.functions").getMethod("udf", _array(spark, "Class", types))
-    defined = method.invoke(None, _array(spark, "Object", [function, kind]))
-    return Column(defined.apply(_to_seq(spark.sparkContext, [argument._jc])))
+    names = (f"api.java.UDF{len(arguments)}", "types.DataType")
+    types = [_class(spark, f"org.apache.spark.sql.{name}") for name in names]
+    jvm: Any = spark._jvm
+    context, java = spark.sparkContext, jvm.java
+    functions = _class(spark, "org.apache.spark.sql.functions")
+    method = functions.getMethod("udf", _array(context, java.lang.Class, types))
+    defined = method.invoke(None, _array(context, java.lang.Object, [function, kind]))
+    return Column(defined.apply(_to_seq(spark.sparkContext, [each._jc for each in arguments])))
 
 
 def _class(spark: SparkSession, name: str) -> Any:
@@ -31,9 +36,9 @@ def _class(spark: SparkSession, name: str) -> Any:
     return java.org.apache.spark.util.Utils.classForName(name, True, False)
 
 
-def _array(spark: SparkSession, kind: str, values: Sequence[Any]) -> Any:
-    gateway: Any = spark.sparkContext._gateway
-    array = gateway.new_array(getattr(gateway.jvm.java.lang, kind), len(values))
+def _array(context: SparkContext, kind: Any, values: Sequence[Any]) -> Any:
+    gateway: Any = context._gateway
+    array = gateway.new_array(kind, len(values))
     for number, value in enumerate(values):
         array[number] = value
     return array
@@ -42,43 +47,60 @@ def _array(spark: SparkSession, kind: str, values: Sequence[Any]) -> Any:
 PACKAGE = "headrace"
 
 
-def new_instance(spark: SparkSession, source: Path) -> Any:
-    """Return a new object of the public class in a Java source, which is named as the file and takes no arguments."""
-    return _loaded(spark.sparkContext, source).newInstance()
+def new_instance(spark: SparkSession, *sources: Path) -> Any:
+    """Return a new object of the public class in the first source, which is named as the file and takes no arguments.
+
+    It uses the classes in the others.
+    """
+    return _loaded(spark.sparkContext, *sources).newInstance()
 
 
 @lru_cache(maxsize=8)
-def _loaded(context: SparkContext, source: Path) -> Any:
+def _loaded(context: SparkContext, *sources: Path) -> Any:
     """Return the class; tasks find it in a jar from now on. A context has many sessions: one for each micro-batch."""
-    compiler, jar = _compiled(context, source)
+    java: Any = context._jvm
+    jar = _compiled(context, *sources)
     context._jsc.sc().addJar(str(jar))
-    return compiler.getClassLoader().loadClass(f"{PACKAGE}.{source.stem}")
+    urls = _array(context, java.java.net.URL, [_url(context, jar)])
+    loader = java.java.net.URLClassLoader(urls, java.org.apache.spark.util.Utils.getSparkClassLoader())
+    return loader.loadClass(f"{PACKAGE}.{sources[0].stem}")
 
 
 @lru_cache(maxsize=8)
 def give_to_driver(context: SparkContext, source: Path) -> None:
     """Have Spark's own code in the driver find the class by its name, in any of the process's sessions."""
     java: Any = context._jvm
-    _, jar = _compiled(context, source)
-    java.java.lang.Thread.currentThread().getContextClassLoader().addURL(java.java.io.File(str(jar)).toURI().toURL())
+    java.java.lang.Thread.currentThread().getContextClassLoader().addURL(_url(context, _compiled(context, source)))
 
 
-def _compiled(context: SparkContext, source: Path) -> tuple[Any, Path]:
+def _url(context: SparkContext, jar: Path) -> Any:
     java: Any = context._jvm
-    compiler = java.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(java.org.apache.spark.util.Utils.getSparkClassLoader())
-    text = source.read_text("utf-8")
-    compiler.cook(text)
+    return java.java.io.File(str(jar)).toURI().toURL()
+
+
+def _compiled(context: SparkContext, *sources: Path) -> Path:
+    """Return a jar of the classes in the sources."""
+    java: Any = context._jvm
+    digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     folder = Path(context.getConf().get("spark.local.dir", "."))
-    jar = folder / f"{source.stem}-{sha256(text.encode()).hexdigest()[:16]}.jar"
-    _write_jar(jar, dict(compiler.getBytecodes()))
-    return compiler, jar
+    jar = folder / f"{sources[0].stem}-{digest[:16]}.jar"
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as classes:
+        janino = java.org.codehaus.janino
+        known = janino.ClassLoaderIClassLoader(java.org.apache.spark.util.Utils.getSparkClassLoader())
+        compiler = janino.Compiler(
+            java.org.codehaus.commons.compiler.util.resource.ResourceFinder.EMPTY_RESOURCE_FINDER, known
+        )
+        compiler.setSourceCharset(java.java.nio.charset.StandardCharsets.UTF_8)
+        compiler.setDestinationDirectory(java.java.io.File(classes), False)
+        compiler.compile(_array(context, java.java.io.File, [java.java.io.File(str(source)) for source in sources]))
+        _write_jar(jar, Path(classes))
+    return jar
 
 
-def _write_jar(jar: Path, classes: dict[str, bytes]) -> None:
-    jar.parent.mkdir(parents=True, exist_ok=True)
+def _write_jar(jar: Path, classes: Path) -> None:
     new = jar.with_name(uuid4().hex)
     with zipfile.ZipFile(new, "w") as opened:
-        for name, content in classes.items():
-            opened.writestr(f"{name.replace('.', '/')}.class", bytes(content))
+        for file in classes.rglob("*.class"):
+            opened.write(file, file.relative_to(classes))
     new.replace(jar)

@@ -19,7 +19,8 @@ from include.ground.paths import rejected_path, release_path, silver_path
 from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, POSITION
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier
-from spark_jobs.contract.validator import REASONS, Validator, compiled_validator, validated_schema
+from spark_jobs.contract.record_reader import REASONS
+from spark_jobs.contract.validator import Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
 from spark_jobs.layers.run_inputs import PayloadSchemas, RecordDecisions, ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation, stored_columns

@@ -41,7 +41,7 @@ def warn_twice(folder: Path) -> None:
     path.write_text(yaml.safe_dump(contract, sort_keys=False), "utf-8")
 
 
-# The second record is not in plain form: counts include records of the plain-form and the full validation.
+# The second record is not in plain form: counts include records of both passes.
 BATCHES = [
     [departed(1, 5), escaped(departed(2, 20, distance=900)), Record(b"broken"), departed(3, 30, distance=0)],
     [flight_event("scheduled", 4, distance=100), departed(5, 11, partition=1)],

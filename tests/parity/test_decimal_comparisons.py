@@ -21,7 +21,8 @@ from pyspark.sql.types import IntegerType, StructType
 from include.declare.contract import Column, Contract
 from include.declare.contract_rules import Rule, RuleModel, typed_rule
 from spark_jobs.contract.compiled_rules import compiled_rule
-from spark_jobs.contract.validator import column_type, value_rules
+from spark_jobs.contract.record_reader import column_type
+from spark_jobs.contract.validator import value_rules
 
 DIGITS = {"whole": (38, 0), "wide": (38, 6), "parts": (38, 38), "small": (7, 2), "half": (38, 19)}
 COLUMNS = {name: Column(name, "number", precision=p, scale=s) for name, (p, s) in DIGITS.items()}

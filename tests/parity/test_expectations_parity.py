@@ -31,7 +31,7 @@ from include.declare.row_expectations import PAIR, ROW_EXPECTATIONS
 from include.declare.yaml_declarations import InvalidValue
 from include.ground.optional_packages import import_optional
 from spark_jobs.contract.compiled_rules import compiled_rule
-from spark_jobs.contract.validator import column_type
+from spark_jobs.contract.record_reader import column_type
 
 gx = import_optional("great_expectations")
 get_expectation_impl = import_optional("great_expectations.expectations.registry").get_expectation_impl
@@ -40,7 +40,7 @@ RULES_OF_EACH = 14
 COLUMNS = {
     f"{name}_{number}": Column(f"{name}_{number}", name, precision=7, scale=2)
     for name, kind in COLUMN_TYPES.items()
-    if kind.shape == "value"
+    if not kind.inside
     for number in (1, 2)
 }
 TYPES = {name: column.kind for name, column in COLUMNS.items()}
@@ -166,7 +166,7 @@ def condition(rng: random.Random) -> dict[str, Any]:
 
 def random_kwargs(rng: random.Random, expectation: str) -> dict[str, Any]:
     spec = ROW_EXPECTATIONS[expectation]
-    kind = rng.choice([each for each in spec.types if each.shape == "value"])
+    kind = rng.choice([each for each in spec.types if not each.inside])
     names = [name for name, found in TYPES.items() if found.name == kind.name]
     kwargs = dict(zip(spec.columns, rng.sample(names, len(spec.columns)), strict=True))
     kwargs |= ARGUMENTS[expectation](rng, kind.name)

@@ -86,7 +86,7 @@ def test_one_batch_finds_every_fault_and_no_other(case: Case) -> None:
 def test_tasks_give_the_same_verdicts_and_rows_by_queries_of_one_run_and_by_prepared_ones(
     case: Case, other: SmallRelease, monkeypatch: pytest.MonkeyPatch, slot_bytes: int
 ) -> None:
-    """In other runs records that are not in plain form are validated without a Spark job."""
+    """In other runs records that are not accepted at once are validated without a Spark job."""
     monkeypatch.setattr(validation, "MOST_ROWS_HERE", 0)
     monkeypatch.setattr(prepared_query, "SLOT_BYTES", slot_bytes)
     other.take([item.record for item in case.sent])

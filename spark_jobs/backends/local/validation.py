@@ -141,8 +141,8 @@ def validate_files(
 ) -> ValidatedFiles:
     """Validate the records in these files, of `batches`; replace the content of `folder` by the result.
 
-    `until`: length of the list of decisions to apply. Valid records in plain form are recognised by one expression;
-    only the others are parsed in full. A valid record on which silver.py fails is invalid by `transform_error`; raises
+    `until`: length of the list of decisions to apply. One query finds the valid records; the others get their
+    reasons by another one. A valid record on which silver.py fails is invalid by `transform_error`; raises
     TransformationFailed when a bronze batch has too many of them. `with_inputs`: gold's inputs are computed too.
     `schemas`: length of the list of writers' schemas to read them by; by default those that are new are added first.
     """
@@ -153,7 +153,7 @@ def validate_files(
     texts = writer.payloads.texts(records, writer.payloads.learn(records) if schemas is None else schemas)
     rows_in, ranges = rows_in_files(records), _version_ranges(writer, records, batches)
     accepted = AcceptedFiles(writer, folder / ACCEPTED, with_inputs)
-    for query in _plain_queries(writer, texts, records, ranges, decisions):
+    for query in _accepted_queries(writer, texts, records, ranges, decisions):
         # If it fails on a record, all of the range are validated in full below, and the failing ones isolated.
         failure_of(accepted.write, query)
     left = _write_remainder(records, folder)
@@ -168,29 +168,29 @@ def validate_files(
     return ValidatedFiles(found, tuple(invalid), summed_counts(accepted.counts), accepted.has_inputs and bool(found))
 
 
-def _plain_queries(
+def _accepted_queries(
     writer: LocalTables,
     texts: PayloadTexts,
     records: Sequence[Path],
     ranges: Sequence[VersionRange],
     decisions: Mapping[Position, DecidedRecord],
 ) -> Iterator[AcceptedQuery]:
-    """Yield the query of the valid records in plain form, for each version range."""
+    """Yield the query of the valid records, for each version range."""
     simple = len(ranges) == 1 and not decisions
-    if simple and (prepared := _prepared_plain(writer, texts, records, ranges[0].frames)):
+    if simple and (prepared := _prepared_accepted(writer, texts, records, ranges[0].frames)):
         yield prepared
         return
     rows = texts.of(read_files(writer.spark, RECORD, records))
     for versions in ranges:
         undecided = without_decisions(_within(rows, versions, ranges), decisions)
-        yield AcceptedQuery(writer, versions.frames, writer.validator.accepted_plain(undecided))
+        yield AcceptedQuery(writer, versions.frames, writer.validator.accepted(undecided))
 
 
-def _prepared_plain(
+def _prepared_accepted(
     writer: LocalTables, texts: PayloadTexts, records: Sequence[Path], frames: Frames
 ) -> AcceptedQuery | None:
     def build(rows: DataFrame) -> AcceptedQuery:
-        return AcceptedQuery(writer, frames, writer.validator.accepted_plain(texts.of(rows)), prepared=True)
+        return AcceptedQuery(writer, frames, writer.validator.accepted(texts.of(rows)), prepared=True)
 
     cache_key = (*frames.values(), texts.schemas)
     return writer.prepared.accepted.over(records, "records", RECORD, cache_key, build)
@@ -199,7 +199,7 @@ def _prepared_plain(
 def _valid_query(
     writer: LocalTables, valid: Path, versions: VersionRange, ranges: Sequence[VersionRange]
 ) -> AcceptedQuery:
-    """Return the query of valid records that are not in plain form."""
+    """Return the query of valid records that the first one did not write."""
     frames, schema = versions.frames, writer.validated_schema
     if len(ranges) == 1:
         joined = tuple(frames.values())
@@ -252,7 +252,7 @@ def _places(files: Sequence[Path], names: Sequence[str]) -> Words:
 def _validate_remainder(
     writer: LocalTables, texts: PayloadTexts, decisions: Mapping[Position, DecidedRecord], folder: Path, count: int
 ) -> None:
-    """Validate in full the `count` records that the plain form did not accept; write them by verdict."""
+    """Validate in full the `count` records that were not accepted; write them by verdict."""
     files, target = parquet_files(folder / REMAINDER), folder / "validated"
     build = partial(_full_validation, lambda: writer.validator, texts, decisions)
     is_small = count <= MOST_ROWS_HERE and sum(map(uncompressed_bytes, files)) <= SLOT_BYTES

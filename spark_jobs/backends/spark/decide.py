@@ -28,7 +28,7 @@ from spark_jobs.backends.backend import DecisionCounts, Metadata, Transaction
 from spark_jobs.backends.spark.figures import figures
 from spark_jobs.backends.spark.isolate import failing_records, without_failing
 from spark_jobs.backends.spark.spark_table import own
-from spark_jobs.contract.validator import REASONS
+from spark_jobs.contract.record_reader import REASONS
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.layers.run_inputs import validate_with_decisions

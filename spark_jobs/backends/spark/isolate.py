@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from include.ground.record_coordinates import POSITION, RANK
 from spark_jobs.backends.spark.figures import figures
-from spark_jobs.contract.validator import REASONS
+from spark_jobs.contract.record_reader import REASONS
 from spark_jobs.layers.silver_code import (
     TRANSFORM_ERROR,
     FailedRecord,
