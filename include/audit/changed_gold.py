@@ -27,6 +27,7 @@ from include.audit.gold import (
     GoldResult,
     Recomputation,
     columns_of,
+    everywhere_sql,
     gold_check,
     grained_sql,
     latest_candidates_sql,
@@ -156,7 +157,7 @@ def touches_sql(gold: Gold, row: str, touched: str) -> str:
     return f"{condition} and {row}.{start} <= {touched}.{end} and {row}.{end} >= {touched}.{start}"
 
 
-def touching_sql(gold: Gold, rows: str) -> str:
+def touching_sql(gold: Gold, rows: str, silver: Sequence[str]) -> str:
     """Return the query of the rows of silver in `rows` that may belong to touched grains: by key, and by session."""
     session = gold.session
     same = [same_sql(gold.keys, "s", "t")] if gold.keys else []
@@ -169,7 +170,8 @@ def touching_sql(gold: Gold, rows: str) -> str:
     if not same:
         return f"select * from {rows}"
     touched = f"(select distinct {listed(columns)} from touched)"
-    return f"select s.* from {rows} as s semi join {touched} as t on {' and '.join(same)}"
+    found = f"select s.* from {rows} as s semi join {touched} as t on {' and '.join(same)}"
+    return f"{found} union all select * from {rows} where {everywhere_sql(gold, silver)}"
 
 
 def event_spans(database: Any, gold: Gold) -> tuple[str, list[Span]] | None:
@@ -291,6 +293,8 @@ def changed_gold_check(database: Any, changed: ChangedGold, first: int) -> GoldR
 def _check_touched(database: Any, changed: ChangedGold, first: int) -> GoldResult | None:
     gold, files = changed.gold, changed.files
     _find_touched(database, changed)
+    if _has_row_of_each_grain(database, gold):
+        return None
     if _digest(database, changed, files.removed) != _digest(database, changed, files.added):
         return None
     published = _touched_part(database, changed, files.added | files.near(*row_spans(database, gold)))
@@ -301,6 +305,12 @@ def _check_touched(database: Any, changed: ChangedGold, first: int) -> GoldResul
     rows = _merged(database, changed) if is_merged(gold, changed.before) else _recomputed(database, changed)
     found = gold_check(database, gold, changed.refreshed, first, Recomputation(rows, earlier))
     return replace(found, check=found.check and _with_earlier(found.check, changed.before))
+
+
+def _has_row_of_each_grain(database: Any, gold: Gold) -> bool:
+    """Whether a row of the view `silver` belongs to each grain."""
+    condition = everywhere_sql(gold, columns_of(database, "silver"))
+    return bool(database.execute(f"select count(*) from silver where {condition}").fetchall()[0][0])
 
 
 def _with_earlier(check: GoldCheck, before: VerifiedGold) -> GoldCheck:
@@ -359,7 +369,8 @@ def _recomputed(database: Any, changed: ChangedGold) -> str:
     gold, spans = changed.gold, event_spans(database, changed.gold)
     view_rows(database, "near_silver", changed.silver if spans is None else changed.silver.filter(within(*spans)))
     database.execute("drop view if exists silver")
-    database.execute(f"create temp view silver as {touching_sql(gold, 'near_silver')}")
+    touching = touching_sql(gold, "near_silver", columns_of(database, "near_silver"))
+    database.execute(f"create temp view silver as {touching}")
     computed = recompute_sql(gold, columns_of(database, "silver"))
     return f"select r.* from ({computed}) as r semi join touched as t on {touches_sql(gold, 'r', 't')}"
 

@@ -74,9 +74,15 @@ def _query(gold: Gold, silver: Sequence[str]) -> str:
     return (
         f"{grained_sql(gold, silver)}, touched as "
         f"(select distinct {', '.join(grain)} from grained where {duckdb_expression(gold.row_condition, columns)}), "
-        f"silver as (select * from grained semi join touched on {same}) "
+        f"silver as (select * from grained semi join touched on {same} "
+        f"union all select * from grained where {everywhere_sql(gold, columns)}) "
         f"select * from ({duckdb_expression(gold.query, columns)})"
     )
+
+
+def everywhere_sql(gold: Gold, columns: Sequence[str]) -> str:
+    """Return the condition of the rows of silver that belong to each grain."""
+    return duckdb_expression(gold.everywhere, columns) or "false"
 
 
 def grained_sql(gold: Gold, silver: Sequence[str]) -> str:

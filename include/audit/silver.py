@@ -214,7 +214,8 @@ def repeated_findings(database: Any, dataset: str, pipeline: Pipeline, after: in
     if after < 0 and not _is_a_hash_repeated(database, identity):
         return
     same = " and ".join(
-        f"earlier.{sql_identifier(column)} = later.{sql_identifier(column)}" for column in pipeline.identity
+        f"earlier.{sql_identifier(column)} is not distinct from later.{sql_identifier(column)}"
+        for column in pipeline.identity
     )
     event_time = sql_identifier(pipeline.event_time)
     near = _near_silver(database, pipeline) if after >= 0 else "true"
@@ -293,7 +294,7 @@ def _orphans(
     extracted = ", ".join(
         f"{_payload_value(column, types[column.name])} as _identity_{number}" for number, column in enumerate(known)
     )
-    same = " and ".join(f"s.{sql_identifier(name)} = d._identity_{number}" for number, name in names)
+    same = " and ".join(f"s.{sql_identifier(name)} is not distinct from d._identity_{number}" for number, name in names)
     kept = KEPT_WINNER.format(first=first) if first else ""
     return ORPHANED_DUPLICATES.format(extracted=extracted, same=same, kept=kept, payloads=payloads, near=near)
 

@@ -16,10 +16,13 @@ from include.declare.yaml_declarations import Finding, Key, shown
 
 @dataclass(frozen=True, config=CONFIG)
 class Operation:
-    """The column that says what a change does, and its values for a deleted row; any other value writes the row."""
+    """The column that says what a change does, with its values for a deleted row, and for the deletion of all rows, of
+    which a record names none; any other value writes the row.
+    """
 
     column: str
     delete: tuple[str, ...] = ()
+    truncate: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -31,24 +34,37 @@ class Changes:
     operation: Operation | None = None
 
 
+CHANGED = """
+with changed as (
+  select {keys}, {columns}, {order}, _partition, _offset, {deleted} as _deleted, {valid_by} as _time
+  from silver where {row_condition}
+),
+"""
+TRUNCATED = """
+truncated as (
+  select * from changed
+  union all
+  select {keys}, {nulls}, {sequence}, _partition, _offset, true, _time
+  from (select distinct {keys} from changed)
+  cross join (select {order}, _partition, _offset, {valid_by} as _time from silver where {everywhere})
+),
+"""
+"""A truncation deletes each row."""
 NEWEST = """
-with placed as (
-  select *, {deleted} as _deleted, row_number() over (partition by {keys} order by {newest_first}) as _place
-  from silver
+placed as (
+  select *, row_number() over (partition by {keys} order by {newest_first}) as _place from {rows}
 )
-select {keys}, {columns} from placed where _place = 1 and not _deleted
+select {keys}, {names} from placed where _place = 1 and not _deleted
 """
 VERSIONS = """
-with placed as (
-  select *, {deleted} as _deleted, row_number() over (partition by {keys} order by {oldest_first}) as _place
-  from silver
+placed as (
+  select *, row_number() over (partition by {keys} order by {oldest_first}) as _place from {rows}
 ),
-valued as (
-  select {keys}, {columns}, _deleted, _place, max({valid_by}) over (partition by {keys} order by _place) as _at
-  from placed
+timed as (
+  select *, max(_time) over (partition by {keys} order by _place) as _at from placed
 ),
 compared as (
-  select *, lag(_deleted) over (partition by {keys} order by _place) as _was_deleted, {same} as _same from valued
+  select *, lag(_deleted) over (partition by {keys} order by _place) as _was_deleted, {same} as _same from timed
 ),
 begun as (
   select *, lead(_at) over (partition by {keys} order by _place) as _until
@@ -86,11 +102,19 @@ class ChangesGold(Gold):
 
     @property
     def row_condition(self) -> str:
+        return f"not {self.everywhere}" if self.everywhere else "true"
+
+    @property
+    def counted(self) -> str:
         return "true"
 
     @property
+    def everywhere(self) -> str:
+        return self._is(self.operation.truncate) if self.operation and self.operation.truncate else ""
+
+    @property
     def required_columns(self) -> tuple[str, ...]:
-        return self.keys
+        return () if self.everywhere else self.keys
 
     @property
     def written_query(self) -> str:
@@ -99,31 +123,41 @@ class ChangesGold(Gold):
     @property
     def query(self) -> str:  # type: ignore[override]
         """The SQL over the rows of some keys that computes theirs."""
-        order, names = [*map(_column, self.sequence)], [_column(name) for name, _ in self.columns]
-        keys = ", ".join(map(_column, self.keys))
-        over = f"over (partition by {keys} order by _place)"
-        same = [f"{name} is not distinct from lag({name}) {over}" for name in names]
-        return (
-            (VERSIONS if self.scd == 2 else NEWEST)
-            .strip()
-            .format(  # noqa: PLR2004
-                keys=keys,
-                names=", ".join(names),
-                columns=", ".join(f"{sql} as {_column(name)}" for name, sql in self.columns),
-                deleted=self._deleted,
-                newest_first=", ".join(f"{each} desc nulls last" for each in (*order, "_partition", "_offset")),
-                oldest_first=", ".join(f"{each} asc nulls first" for each in (*order, "_partition", "_offset")),
-                valid_by=_column(self.valid_by),
-                same=" and ".join(same),
-            )
-        )
+        rows = VERSIONS if self.scd == 2 else NEWEST  # noqa: PLR2004
+        text = "".join([CHANGED, TRUNCATED if self.everywhere else "", rows])
+        return text.strip().format(**self._parts())
 
-    @property
-    def _deleted(self) -> str:
-        if self.operation is None or not self.operation.delete:
+    def _parts(self) -> dict[str, str]:
+        """Return the parts of the query by their names."""
+        names, keys = [_column(name) for name, _ in self.columns], ", ".join(map(_column, self.keys))
+        sequence = [f"_sequence_{n}" for n in range(len(self.sequence))]
+        order = [*sequence, "_partition", "_offset"]
+        before = f"over (partition by {keys} order by _place)"
+        return {
+            "keys": keys,
+            "names": ", ".join(names),
+            "columns": ", ".join(f"{sql} as {_column(name)}" for name, sql in self.columns),
+            "nulls": ", ".join(f"null as {name}" for name in names),
+            "sequence": ", ".join(sequence),
+            "order": ", ".join(
+                f"{_column(each)} as {name}" for each, name in zip(self.sequence, sequence, strict=True)
+            ),
+            "deleted": self._is(self.operation.delete if self.operation else ()),
+            "valid_by": _column(self.valid_by),
+            "row_condition": self.row_condition,
+            "everywhere": self.everywhere,
+            "rows": "truncated" if self.everywhere else "changed",
+            "newest_first": ", ".join(f"{each} desc nulls last" for each in order),
+            "oldest_first": ", ".join(f"{each} asc nulls first" for each in order),
+            "same": " and ".join(f"{name} is not distinct from lag({name}) {before}" for name in names),
+        }
+
+    def _is(self, values: tuple[str, ...]) -> str:
+        """Return whether the operation is one of these."""
+        if self.operation is None or not values:
             return "false"
-        values = ", ".join(f"'{each}'" for each in self.operation.delete)
-        return f"coalesce(cast({_column(self.operation.column)} as string) in ({values}), false)"
+        listed = ", ".join(f"'{each}'" for each in values)
+        return f"coalesce(cast({_column(self.operation.column)} as string) in ({listed}), false)"
 
     def completed(self, event_time: str, changes: Changes | None) -> Self:
         """Return the table with keys, sequence and operation of all changes, and its versions valid by event time."""
@@ -142,9 +176,12 @@ class ChangesGold(Gold):
 
     def _own_findings(self) -> Iterator[Finding]:
         yield from listed_once(("sequence",), self.sequence)
-        for n, value in enumerate(self.operation.delete if self.operation else ()):
-            if not OPERATION.fullmatch(value):
-                yield ("operation", "delete", n), f"must be letters, digits, '_' or '-', is {shown(value)}"
+        if self.operation is None:
+            return
+        for part, values in (("delete", self.operation.delete), ("truncate", self.operation.truncate)):
+            for n, value in enumerate(values):
+                if not OPERATION.fullmatch(value):
+                    yield ("operation", part, n), f"must be letters, digits, '_' or '-', is {shown(value)}"
 
     def _column_findings(self) -> Iterator[Finding]:
         yield from super()._column_findings()

@@ -136,7 +136,7 @@ def load_dataset(name: str, folder: Path, *, strict: bool = True) -> Dataset:
         documents[1].check(pipeline_findings(pipeline))
     if contract is not None and pipeline is not None:
         documents[0].check(contract_findings(pipeline, contract, name))
-        contract = pipeline.opened(contract)
+        contract = pipeline.opened(contract) if pipeline.envelope else contract
         documents[1].check(dataset_findings(pipeline, contract))
         documents[1].check(retention_findings(pipeline, contract))
     raise_problems(*documents)

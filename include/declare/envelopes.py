@@ -108,7 +108,7 @@ def _after_space(text: str, at: int) -> int:
     return at
 
 
-OPERATIONS = Operation("op", delete=("d",))
+OPERATIONS = Operation("op", delete=("d",), truncate=("t",))
 ENVELOPES: Mapping[str, Envelope] = {
     each.name: each
     for each in (
@@ -116,12 +116,13 @@ ENVELOPES: Mapping[str, Envelope] = {
             "debezium",
             ("after",),
             (
-                Column("op", "string", required=True, values=("c", "u", "d", "r")),
+                Column("op", "string", required=True, values=("c", "u", "d", "r", "t")),
                 Column("sequence", "bigint", physical_name="/source/lsn"),
                 Column("ts_ms", "bigint", required=True),
             ),
             Changes((), ("sequence",), OPERATIONS),
             keyed=("d",),
+            rowless=("t",),
             text=change_text,
         ),
         Envelope(

@@ -134,6 +134,11 @@ class Gold(ABC):
         return self.row_condition
 
     @property
+    def everywhere(self) -> str:
+        """The SQL condition of the rows of silver that belong to each grain, whatever their keys; "" without any."""
+        return ""
+
+    @property
     def written_query(self) -> str:
         """What the declaration itself says in SQL of how `query` computes rows."""
         return self.query

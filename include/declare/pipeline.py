@@ -142,9 +142,7 @@ class Pipeline:
     envelope: str = ""
 
     def opened(self, contract: Contract) -> Contract:
-        """Return the contract with what the envelope, if there is one, adds to the rows that it describes."""
-        if not self.envelope:
-            return contract
+        """Return the contract with what the envelope adds to the rows that it describes."""
         keys = self.changes.keys if self.changes else ()
         return replace(ENVELOPES[self.envelope].opened(contract, keys), identity=self.identity)
 
@@ -264,6 +262,9 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
     """Yield where a pipeline contradicts the contract."""
     records = types = {column.name: column for column in contract.columns}
     known = f"is not a column of the contract; columns: {', '.join(types)}"
+    if pipeline.envelope and contract.payload.is_decoded:
+        why = f"{pipeline.envelope} is read of JSON, of {contract.payload.name} only a record's own fields"
+        yield ("envelope",), f"{why}: have the connector write JSON"
     for n, name in enumerate(pipeline.identity):
         if name not in types:
             yield ("identity", "columns", n), f"{name!r} {known}"
@@ -305,7 +306,7 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
         if column.name in needed and not column.required:
             why = f"{column.name} is a time, an identity or a key of a latest table, so it needs required: true"
             yield ("schema", 0, "properties", n, "required"), why
-    own = [name for name in pipeline.identity if name in contract.names or not pipeline.envelope]
+    own = [name for name in pipeline.identity if not pipeline.envelope or name in contract.names]
     if list(contract.identity) != own:
         declared, expected = (", ".join(names) or "none" for names in (contract.identity, own))
         why = f"columns with primaryKey ({declared}) must be identity.columns of pipeline.yaml ({expected})"

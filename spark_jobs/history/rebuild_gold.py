@@ -222,9 +222,19 @@ def _stage_touched_grains(gold: _SliceGold) -> None:
         if not any(rows_in_folder(gold.folder.rows(state, gold.silver.spec.name)) for state in states):
             continue
         rows = gold.silver_rows(states[0]).unionByName(gold.silver_rows(states[1]))
-        write_folder(gold_rows(gold.target.gold).touched(rows), gold.staging(kind))
+        write_folder(_touched(gold, rows), gold.staging(kind))
         if kind == "touched":
             plan_reach(gold.target, gold.folder, rows, gold.staging(kind))
+
+
+def _touched(gold: _SliceGold, rows: DataFrame) -> DataFrame:
+    """Return the grains that rows of silver touch: all of them, if one of the rows belongs to every grain."""
+    declared = gold.target.gold
+    if declared.everywhere:
+        whole = gold.silver.read(gold.target.spark, gold.silver.files()).select(*rows.columns)
+        general = rows.where(declared.everywhere).select(F.lit(1)).limit(1)
+        rows = rows.unionByName(whole.join(general, how="left_semi"))
+    return gold_rows(declared).touched(rows)
 
 
 def _write_rows_after(gold: _SliceGold, batch: int) -> None:

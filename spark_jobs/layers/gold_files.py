@@ -117,7 +117,9 @@ def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Gr
         # Keys may be of elements: only their rows have them.
         return Grains(gold.grain_columns[0], touched_spans(gold, fresh), lambda: None)
     if window is None:
-        return Grains(gold.keys[0], silver_spans(gold, fresh), lambda: _rows_of(paths, gold.keys))
+        spans = silver_spans(gold, fresh)
+        is_of_all = gold.everywhere and spans is None
+        return Grains(gold.keys[0], spans, lambda: None if is_of_all else _rows_of(paths, gold.keys))
 
     def exact() -> set[Grain] | None:
         rows = _rows_of(paths, (window.column, *gold.keys), MOST_GRAINS // window.count)
@@ -193,7 +195,12 @@ def silver_within(gold: Gold, silver: Table, spans: Spans) -> list[DataFile]:
     window = gold.window
     if window is not None and spans is not None:
         spans = [(window.begin(_start(low)), window.end(_start(high))) for low, high in spans]
-    return files_within(silver, gold.pruning_column, spans)
+    found = files_within(silver, gold.pruning_column, spans)
+    if not gold.everywhere or spans is None:
+        return found
+    # What belongs to each grain has no keys.
+    keyless = [file for file in silver.files() if file.nulls.get(gold.pruning_column) != 0]
+    return list({file.path: file for file in (*found, *keyless)}.values())
 
 
 def _start(bound: Bound) -> Start:

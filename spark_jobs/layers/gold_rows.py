@@ -67,8 +67,8 @@ class GoldRows(ABC):
         """Return the table's rows over what a commit brings, for each part alone."""
         return _union([self.computed(rows, batch, within) for rows, within in sources])
 
-    def touched_by(self, sources: Sources, batch: int) -> DataFrame:
-        """Return the grains that the rows of a commit touch."""
+    def touched_by(self, sources: Sources, batch: int, old: DataFrame) -> DataFrame:
+        """Return the grains that the rows of a commit touch; `old` has at least the table's rows of these grains."""
         return _union([self.touched(rows, within) for rows, within in sources])
 
     def complete(self, silver: DataFrame, batch: int) -> DataFrame:
@@ -116,7 +116,7 @@ class AdditiveGoldRows(GoldRows):
         """Return `old` rows merged with the partial results of new ones."""
         return self.added(old, self.of_sources(sources, batch))
 
-    def touched_by(self, sources: Sources, batch: int) -> DataFrame:
+    def touched_by(self, sources: Sources, batch: int, old: DataFrame) -> DataFrame:
         """Return the grains of the partial results; Spark computes these once for both uses."""
         return self.of_sources(sources, batch).select(*self.grain)
 
@@ -196,8 +196,8 @@ class QueryGoldRows(GoldRows):
 
     def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
         """Return `old` with the rows of the touched grains replaced by the query's over all rows of them."""
-        grains, silver = self.touched_by(sources, batch), whole()
-        rows_in_grains(self._windowed(silver), F.broadcast(grains), self.grain).createOrReplaceTempView("silver")
+        grains, silver = self.touched_by(sources, batch, old), whole()
+        self._chosen(silver, F.broadcast(grains)).createOrReplaceTempView("silver")
         return with_grains_replaced(self.grain, old, silver.sparkSession.sql(self.gold.query), grains, batch)
 
     def complete(self, silver: DataFrame, batch: int) -> DataFrame:
@@ -227,12 +227,28 @@ class ChildGoldRows(GoldRows):
         return rows.select(*self.gold.row_columns, *values, *first_provenance(batch, self.grain[0]))
 
 
+class ChangesGoldRows(QueryGoldRows):
+    """The rows that changes of keys give; some changes are of every key."""
+
+    def touched_by(self, sources: Sources, batch: int, old: DataFrame) -> DataFrame:
+        """Return the keys of the changes; all keys of the table after a change of every key."""
+        found = super().touched_by(sources, batch, old)
+        if not self.gold.everywhere:
+            return found
+        general = _union([rows.where(self.gold.everywhere).select(F.lit(1)).limit(1) for rows, _ in sources])
+        return found.unionByName(old.select(*self.grain).join(general, how="left_semi")).distinct()
+
+    def _chosen(self, silver: DataFrame, grains: DataFrame) -> DataFrame:
+        own = super()._chosen(silver, grains)
+        return own.unionByName(silver.where(self.gold.everywhere)) if self.gold.everywhere else own
+
+
 KINDS: dict[type[Gold], type[GoldRows]] = {
     AdditiveGold: AdditiveGoldRows,
     LatestGold: LatestGoldRows,
     QueryGold: QueryGoldRows,
-    ChangesGold: QueryGoldRows,
     ChildGold: ChildGoldRows,
+    ChangesGold: ChangesGoldRows,
 }
 
 

@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one row; a deleted row has no values."""
+    """One change of one row; a deleted row has no values, and a truncation (`t`) no row."""
 
     lsn: int
     op: str
-    id: int
+    id: int | None = None
     owner: str | None = None
     balance: int | None = None
     second: int = 0
@@ -35,17 +34,21 @@ class Change:
 
     def sent(self, partition: int = 0) -> Record:
         """Return the record of the change."""
-        row = {"id": self.id} if self.op == "d" else {"id": self.id, "owner": self.owner, "balance": self.balance}
+        row = {"id": self.id} if self.op in "dt" else {"id": self.id, "owner": self.owner, "balance": self.balance}
         found = {"change_id": f"{self.id}/{self.lsn}", "op": self.op, "changed_at": self.at.isoformat()}
         return Record(json.dumps({**found, "source": {"lsn": self.lsn}, "row": row}).encode(), partition=partition)
 
 
 def history(seed: int, count: int, keys: int = 8) -> list[Change]:
-    """Return changes as a table of a database makes them: rows come, change, go, and come back; clocks go back."""
+    """Return changes as a table of a database makes them: rows come, change, go, all at once too, and come back."""
     numbers, there, found = random.Random(seed), dict[int, tuple[str | None, int]](), list[Change]()
     for lsn in range(10, 10 + 10 * count, 10):
         key, second = numbers.randrange(keys), lsn // 4 - numbers.choice([0, 0, 0, 9])
         values = numbers.choice(["ada", "bob", None]), numbers.randrange(3)
+        if numbers.random() < 0.03:
+            found.append(Change(lsn, "t", second=second))
+            there.clear()
+            continue
         if key not in there:
             found.append(Change(lsn, "c", key, *values, second))
         elif numbers.random() < 0.3:
@@ -65,15 +68,17 @@ def snapshot(changes: Iterable[Change], until: int) -> list[Change]:
     return [Change(until + 5, "r", key, owner, balance, until // 4) for key, owner, balance in there]
 
 
-def by_key(changes: Iterable[Change]) -> Iterable[tuple[int, list[Change]]]:
-    ordered = sorted(changes, key=lambda each: (each.id, each.lsn))
-    return ((key, list(found)) for key, found in groupby(ordered, key=lambda each: each.id))
+def by_key(changes: Iterable[Change]) -> list[tuple[int, list[Change]]]:
+    """Return the changes of each key in their order, truncations among them."""
+    ordered = sorted(changes, key=lambda each: each.lsn)
+    keys = sorted({each.id for each in ordered if each.id is not None})
+    return [(key, [each for each in ordered if each.id in (key, None)]) for key in keys]
 
 
 def current(changes: Iterable[Change]) -> list[Row]:
     """Return the rows of `account_now`."""
     newest = [found[-1] for _, found in by_key(changes)]
-    return [(each.id, each.owner, each.balance) for each in newest if each.op != "d"]
+    return [(each.id, each.owner, each.balance) for each in newest if each.op not in "dt"]
 
 
 def versions(changes: Iterable[Change]) -> list[Row]:
@@ -83,7 +88,7 @@ def versions(changes: Iterable[Change]) -> list[Row]:
         state, since, reached = None, None, datetime.min.replace(tzinfo=UTC)
         for each in found:
             reached = max(reached, each.at)
-            after = None if each.op == "d" else (each.owner or "nobody", each.balance)
+            after = None if each.op in "dt" else (each.owner or "nobody", each.balance)
             if after != state:
                 rows += [] if state is None else [(key, *state, since, reached, False)]
                 state, since = after, reached

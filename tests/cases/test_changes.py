@@ -30,6 +30,7 @@ OVERLAPPING = snapshot(CHANGES, 600)
 ALL = [*CHANGES, *OVERLAPPING]
 TABLES = ("account_now", "account_versions")
 ORDERS = 10
+DEATHS = (Step.SILVER_COMMITTED, Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED)
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 
 
@@ -53,6 +54,15 @@ def deal(changes: Sequence[Change], seed: int, batches: int) -> list[list[Change
 def take(release: SmallRelease, changes: Sequence[Change], seed: int = 0) -> None:
     numbers = random.Random(seed)
     release.take([each.sent(numbers.randrange(2)) for each in changes])
+
+
+def refined_after_death(release: SmallRelease, changes: Sequence[Change], step: Step) -> None:
+    """Refine a batch in a process that dies at a step, and once more in the next one."""
+    number = release.ingest([each.sent() for each in changes])
+    with pytest.raises(Died), dying_at(step):
+        release.refine(number, number)
+    release.restart()
+    release.refine(number, number)
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +103,8 @@ def test_every_order_of_arrival_and_replay_gives_the_same_rows(
 
 def test_rows_after_each_batch_are_those_of_the_changes_so_far(spark: SparkSession, tmp_path: Path) -> None:
     release, so_far = opened(spark, tmp_path), list[Change]()
-    for number, batch in enumerate(deal(ALL, 77, 4)):
-        step = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED)[number % 2]
-        release.ingest([each.sent() for each in batch])
-        with pytest.raises(Died), dying_at(step):
-            release.refine(number, number)
-        release.restart()
-        release.refine(number, number)
+    for batch, step in zip(deal(ALL, 77, len(DEATHS)), DEATHS, strict=True):
+        refined_after_death(release, batch, step)
         so_far += batch
         assert_right(release, so_far)
 
@@ -113,11 +118,11 @@ def test_spark_gives_the_same_rows(filled: SmallRelease, spark: SparkSession, tm
 
 
 @pytest.mark.extended
-def test_spark_gives_the_same_rows_in_other_orders(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_gives_the_same_rows_in_other_orders_and_after_deaths(spark: SparkSession, tmp_path: Path) -> None:
     for seed in range(3):
         release, so_far = opened(spark, tmp_path / str(seed), "spark"), list[Change]()
-        for batch in deal(ALL, seed, 3):
-            take(release, batch, seed)
+        for number, batch in enumerate(deal(ALL, seed, 3)):
+            take(release, batch, seed) if number else refined_after_death(release, batch, DEATHS[seed])
             so_far += batch
             assert_right(release, so_far)
 

@@ -33,6 +33,7 @@ Row = dict[str, Any] | None
 ANNE: Row = {"id": 1004, "first_name": "Anne", "last_name": "Kretchmar", "email": "annek@noanswer.org"}
 MARIE: Row = {**(ANNE or {}), "first_name": "Anne Marie", "credit": "?"}
 SALLY: Row = {"id": 1001, "first_name": "Sally", "last_name": "Thomas", "email": 'a "quoted", {name}'}
+TOM: Row = {"id": 1005, "first_name": "Tom", "last_name": "Ng"}
 EXACT = "12345678901234567.100000000000000010"
 
 
@@ -73,21 +74,21 @@ CHANGES = [
     None,
     event("c", 130, None, ANNE, 4),
     event("d", 140, SALLY, None, 5),
+    event("c", 125, None, TOM, 3),
+    event("t", 127, None, None, 4),
 ]
 NOW = [(1004, "Anne Kretchmar", "annek@noanswer.org", None)]
 VERSIONS = [
     ("Anne Kretchmar", None, 1, 2, False),
     ("Anne Kretchmar", None, 4, None, True),
     ("Anne Marie Kretchmar", Decimal(EXACT), 2, 3, False),
-    ("Sally Thomas", None, 0, 5, False),
+    ("Sally Thomas", None, 0, 4, False),
+    ("Tom Ng", None, 3, 4, False),
 ]
 BROKEN = {
     '{"op":"c","ts_ms":1,"before":null,"after":{"id":1}} x': [("trailing_data", "")],
     '{"schema":{},"payload":{"op":"c","ts_ms":1,"after":{"id":1,"first_name":"A"}}}': [("required", "last_name")],
     '{"op":"d","ts_ms":1,"before":{"first_name":"A","last_name":"B"},"after":null}': [("missing_id", "id")],
-    '{"op":"t","ts_ms":1,"before":null,"after":null}': [
-        ("enum", "op"), ("missing_id", "id"), ("required", "first_name"), ("required", "last_name"),
-    ],
     '{"op":"x","ts_ms":1,"after":{"id":1,"first_name":"A","last_name":"B"}}': [("enum", "op")],
     '{"op":"d","ts_ms":1,"before":{"id":1},"before":{"id":2}}': [("duplicate_key", "")],
     '{"id":1,"first_name":"A","last_name":"B"}': [
@@ -138,7 +139,7 @@ def test_rows_are_those_of_the_table_and_a_snapshot_doubles_none(filled: SmallRe
 def test_each_record_is_in_silver_or_rejected_and_tombstones_are_counted_as_such(filled: SmallRelease) -> None:
     rejected = filled.rejected()
     found = Counter(rejected["disposition"])
-    assert found == {"tombstone": 4, "duplicate": 2 * 7, "invalid": len(BROKEN)}
+    assert found == {"tombstone": 4, "duplicate": 2 * 9, "invalid": len(BROKEN)}
     assert filled.silver().height + rejected.height == filled.read("bronze.customers").height
     reasons = {
         tuple((reason["rule"], reason["column"]) for reason in row["reasons"])

@@ -61,14 +61,19 @@ def test_wrong_declaration_is_refused_with_its_key(settings: Settings, change: t
 
 
 def test_a_table_takes_what_it_does_not_say_from_all_changes(settings: Settings) -> None:
-    own = "operation: {column: op, delete: [d, x]}\n    sequence: [changed_at]\n    " + TABLE
+    own = "operation: {column: op, delete: [d, x], truncate: [t]}\n    sequence: [changed_at]\n    " + TABLE
     assert list(changed(settings, TABLE, own)) == []
     now, versions = declared_dataset(settings, "accounts").pipeline.gold
     assert isinstance(now, ChangesGold)
     assert isinstance(versions, ChangesGold)
-    assert (now.keys, now.sequence, now.operation) == (("id",), ("changed_at",), Operation("op", ("d", "x")))
-    assert (versions.sequence, versions.operation) == (("source.lsn",), Operation("op", ("d",)))
-    assert (versions.valid_by, now.required_columns) == ("changed_at", ("id",))
+    assert (now.keys, now.sequence, now.operation) == (("id",), ("changed_at",), Operation("op", ("d", "x"), ("t",)))
+    assert (versions.sequence, versions.operation) == (("source.lsn",), Operation("op", ("d",), ("t",)))
+    assert (versions.valid_by, now.required_columns) == ("changed_at", ())
+
+
+def test_only_a_truncation_may_have_no_key(settings: Settings) -> None:
+    found = dict(changed(settings, ", truncate: [t]", ""))
+    assert "needs required: true" in found["schema[0].properties[4].required"]
 
 
 def test_silver_must_keep_the_records_of_deleted_rows(settings: Settings) -> None:
@@ -84,3 +89,49 @@ def test_lineage_leads_from_a_version_to_the_fields_that_decide(settings: Settin
     assert ("silver.accounts", "owner") in owner
     current = {each.column for each in known["gold.account_versions"].columns["is_current"]}
     assert "changed_at" in current
+
+
+ENVELOPES: dict[tuple[str, str, str], tuple[str, str]] = {
+    ("pipeline.yaml", "envelope: debezium", "envelope: maxwell"): ("envelope", "one of debezium, cloudevents"),
+    ("pipeline.yaml", "  keys: [id]", "  keys: [number]"): ("gold.customers_now.keys[0]", "'number' is not a column"),
+    ("contract.yaml", "    properties:", "    customProperties: [{property: format, value: avro}]\n    properties:"): (
+        "envelope",
+        "is read of JSON",
+    ),
+    ("contract.yaml", "required: true, primaryKey: true", "required: true"): ("schema[0].properties", "expected|(id)"),
+}
+
+
+@pytest.mark.parametrize("change", ENVELOPES, ids=lambda change: change[2].strip()[:30])
+def test_wrong_envelope_is_refused_with_its_key(settings: Settings, change: tuple[str, str, str]) -> None:
+    (file, old, new), (key, words) = change, ENVELOPES[change]
+    folder = shutil.copytree(ACCOUNTS.with_name("customers"), settings.datasets / "customers")
+    text = (folder / file).read_text("utf-8")
+    assert old in text
+    (folder / file).write_text(text.replace(old, new, 1), "utf-8")
+    found = [(each.key, each.why) for each in dataset_problems(settings, "customers")]
+    assert [why for at, why in found if at == key and any(word in why for word in words.split("|"))], found
+
+
+def test_an_envelope_adds_columns_unless_the_contract_has_them(settings: Settings) -> None:
+    folder = shutil.copytree(ACCOUNTS.with_name("customers"), settings.datasets / "customers")
+    assert dataset_problems(settings, "customers") == []
+    contract = declared_dataset(settings, "customers").contract
+    places = {column.name: (column.member, column.required, column.absent_in) for column in contract.columns}
+    assert places == {
+        "op": ("op", True, ()),
+        "sequence": ("/source/lsn", False, ()),
+        "ts_ms": ("ts_ms", True, ()),
+        "id": ("after.id", False, ("t",)),
+        "first_name": ("after.first_name", False, ("d", "t")),
+        "last_name": ("after.last_name", False, ("d", "t")),
+        "email": ("after.email", False, ()),
+        "credit": ("after.credit", False, ()),
+        "from_snapshot": ("/source/snapshot", False, ()),
+    }
+    facts = "name: sequence, logicalType: string, physicalName: /source/gtid, required: true, primaryKey: true"
+    own = f"      - {{{facts}}}\n      - {{name: email,"
+    path = folder / "contract.yaml"
+    path.write_text(path.read_text("utf-8").replace("      - {name: email,", own), "utf-8")
+    found = [column for column in declared_dataset(settings, "customers").contract.columns if column.name == "sequence"]
+    assert [column.member for column in found] == ["/source/gtid"]

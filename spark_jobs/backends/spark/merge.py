@@ -86,7 +86,7 @@ def _changed(target: GoldTable, silver: Table, update: GoldUpdate, batch: int) -
     if gold.session is not None:
         stale = _near(gold.session, gold.keys, old, rows.of_sources(sources, batch))
     else:
-        stale = rows_in_grains(old, rows.touched_by(sources, batch), rows.grain)
+        stale = rows_in_grains(old, rows.touched_by(sources, batch, old), rows.grain)
     return merged_rows(target, silver, update, stale, sources, batch), stale
 
 
