@@ -143,6 +143,7 @@ class AvroFormat(FramedFormat):
     """Avro, by default written by the contract's own schema."""
 
     name = "avro"
+    is_json = False
     is_decoded = True
     schema_type = AVRO
 

@@ -7,7 +7,7 @@ audit find the row each by itself (`spark_jobs/contract/payload_texts.py`, `chan
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
@@ -41,6 +41,18 @@ class Envelope:
         added = tuple(each for each in self.columns if each.name not in own)
         placed = tuple(self._placed(column, column.name in keys) for column in contract.columns)
         return replace(contract, columns=(*added, *placed), envelope=self.name)
+
+    def hidden(self, contract: Contract) -> Iterator[tuple[int, str]]:
+        """Yield the columns of the row that would hide one of the envelope, each with the reason; one that is read from
+        around the row may take its place.
+        """
+        own = [column.name for column in self.columns]
+        for n, column in enumerate(contract.columns):
+            name, is_pointer = column.name, column.physical_name.startswith("/")
+            instead = name in own and is_pointer and column.path[: len(self.row)] != self.row
+            if name.lower() in own and not instead:
+                other = f"{{name: row_{name}, physicalName: {column.member}}}"
+                yield n, f"{name} is a column that envelope {self.name} adds; name the row's otherwise: {other}"
 
     def of_changes(self, declared: Changes | None) -> Changes | None:
         """Return what the records say about changes: as declared, and otherwise as the envelope has it."""

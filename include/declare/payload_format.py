@@ -47,6 +47,8 @@ class PayloadFormat:
     """Whether the data plane makes the JSON that the contract validates, and says why a payload has none."""
     is_framed: ClassVar[bool] = False
     """Whether a payload is in the wire format of a schema registry."""
+    is_json: ClassVar[bool] = True
+    """Whether it is JSON as it was sent, so that a row may lie in an envelope."""
     is_decoded: ClassVar[bool] = False
     """Whether it is read by the schema that it names, which is kept with the dataset."""
     schema_type: ClassVar[str] = ""

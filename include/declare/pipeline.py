@@ -262,8 +262,8 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
     """Yield where a pipeline contradicts the contract."""
     records = types = {column.name: column for column in contract.columns}
     known = f"is not a column of the contract; columns: {', '.join(types)}"
-    if pipeline.envelope and contract.payload.is_decoded:
-        why = f"{pipeline.envelope} is read of JSON, of {contract.payload.name} only a record's own fields"
+    if pipeline.envelope and not contract.payload.is_json:
+        why = f"{pipeline.envelope} is read of JSON alone, and the contract's format is {contract.payload.name}"
         yield ("envelope",), f"{why}: have the connector write JSON"
     for n, name in enumerate(pipeline.identity):
         if name not in types:
@@ -306,6 +306,9 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
         if column.name in needed and not column.required:
             why = f"{column.name} is a time, an identity or a key of a latest table, so it needs required: true"
             yield ("schema", 0, "properties", n, "required"), why
+    if pipeline.envelope:
+        for n, why in ENVELOPES[pipeline.envelope].hidden(contract):
+            yield ("schema", 0, "properties", n, "name"), why
     own = [name for name in pipeline.identity if not pipeline.envelope or name in contract.names]
     if list(contract.identity) != own:
         declared, expected = (", ".join(names) or "none" for names in (contract.identity, own))

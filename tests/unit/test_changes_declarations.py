@@ -91,18 +91,35 @@ def test_lineage_leads_from_a_version_to_the_fields_that_decide(settings: Settin
     assert "changed_at" in current
 
 
+EMAIL = "      - {name: email,"
 ENVELOPES: dict[tuple[str, str, str], tuple[str, str]] = {
     ("pipeline.yaml", "envelope: debezium", "envelope: maxwell"): ("envelope", "one of debezium, cloudevents"),
     ("pipeline.yaml", "  keys: [id]", "  keys: [number]"): ("gold.customers_now.keys[0]", "'number' is not a column"),
-    ("contract.yaml", "    properties:", "    customProperties: [{property: format, value: avro}]\n    properties:"): (
-        "envelope",
-        "is read of JSON",
+    **{
+        (
+            "contract.yaml",
+            "    properties:",
+            f"    customProperties: [{{property: format, value: {name}}}]\n    properties:",
+        ): ("envelope", "is read of JSON alone")
+        for name in ("avro", "csv")
+    },
+    ("contract.yaml", EMAIL, f"      - {{name: OP, logicalType: string, physicalName: /op}}\n{EMAIL}"): (
+        "schema[0].properties[3].name",
+        "{name: row_OP, physicalName: /op}",
+    ),
+    ("contract.yaml", EMAIL, f"      - {{name: op, logicalType: string}}\n{EMAIL}"): (
+        "schema[0].properties[3].name",
+        "name the row's otherwise: {name: row_op, physicalName: op}",
+    ),
+    ("contract.yaml", EMAIL, f"      - {{name: ts_ms, logicalType: integer, physicalName: /after/ts_ms}}\n{EMAIL}"): (
+        "schema[0].properties[3].name",
+        "{name: row_ts_ms, physicalName: /after/ts_ms}",
     ),
     ("contract.yaml", "required: true, primaryKey: true", "required: true"): ("schema[0].properties", "expected|(id)"),
 }
 
 
-@pytest.mark.parametrize("change", ENVELOPES, ids=lambda change: change[2].strip()[:30])
+@pytest.mark.parametrize("change", ENVELOPES, ids=lambda change: change[2].strip()[:60])
 def test_wrong_envelope_is_refused_with_its_key(settings: Settings, change: tuple[str, str, str]) -> None:
     (file, old, new), (key, words) = change, ENVELOPES[change]
     folder = shutil.copytree(ACCOUNTS.with_name("customers"), settings.datasets / "customers")
