@@ -28,6 +28,7 @@ STATE_FOLDERS = (
     "wanted",
     "orders",
     "airflow",
+    "drafts",
     "quality",
     "audits",
     "console",

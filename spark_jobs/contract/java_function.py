@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 from uuid import uuid4
 
@@ -82,7 +82,7 @@ def _compiled(context: SparkContext, *sources: Path) -> Path:
     """Return a jar of the classes in the sources."""
     java: Any = context._jvm
     digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    folder = Path(context.getConf().get("spark.local.dir", "."))
+    folder = Path(context.getConf().get("spark.local.dir", gettempdir()))
     jar = folder / f"{sources[0].stem}-{digest[:16]}.jar"
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as classes:
