@@ -7,7 +7,7 @@ contract keeps its comments: the new properties are lines of text behind the las
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +17,8 @@ import yaml
 
 from include.change.drift import UnknownField, newest_payloads, unknown_fields
 from include.declare.contract import Contract, contract_changes, joined_path, member_path, required_version
-from include.declare.contract_file import load_contract
-from include.declare.dataset import declared_dataset, released_dataset
+from include.declare.dataset import Dataset, declared_dataset, released_dataset
+from include.declare.envelopes import row_path
 from include.declare.inferred_dataset import InferredField, column_name, inferred_fields, value_at
 from include.declare.sample_records import MOST_RECORDS, RecordSample, record_sample
 from include.declare.scaffold import property_text
@@ -72,10 +72,10 @@ def draft_release(
     payloads = newest_payloads(reading, declared.contract, since, schemas, MOST_RECORDS)
     sample = record_sample(f"bronze.{dataset} since batch {since}", payloads)
     inferred, left_out = _inferred(unknown, sample, _known(declared.contract), now)
-    folder = _written(root, dataset, declared.folder, inferred)
-    (root / "sample.jsonl").write_bytes(b"\n".join(payloads) + b"\n")
+    folder = _written(root, declared, inferred)
+    (root / "sample.jsonl").write_bytes(b"".join(b" ".join(each.splitlines()) + b"\n" for each in payloads))
     base = released_dataset(settings, dataset, publication.release).contract
-    fresh = load_contract(folder)
+    fresh = declared_dataset(settings.model_copy(update={"datasets": folder.parent}), dataset).contract
     version = required_version(base, contract_changes(base, fresh)) or fresh.version
     _rewrite(folder / "contract.yaml", lambda text: with_version(text, version))
     drafted = {joined_path(field.path): found for field, found in inferred}
@@ -115,30 +115,32 @@ def _lenient(field: InferredField) -> InferredField:
     return replace(field, required=False, always=False, values=(), seen=field.values or field.seen, fields=inside)
 
 
-def _written(root: Path, dataset: str, source: Path, inferred: Sequence[tuple[InferredField, UnknownField]]) -> Path:
+def _written(root: Path, declared: Dataset, inferred: Sequence[tuple[InferredField, UnknownField]]) -> Path:
     """Copy a dataset's folder into the draft's, with the fields in its contract; return the copy."""
     shutil.rmtree(root, ignore_errors=True)
-    folder = root / "datasets" / dataset
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    _rewrite(folder / "contract.yaml", lambda text: with_fields(text, inferred))
+    folder, row = root / "datasets" / declared.name, row_path(declared.contract)
+    shutil.copytree(declared.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    _rewrite(folder / "contract.yaml", lambda text: with_fields(text, inferred, row))
     return folder
 
 
-def _rewrite(path: Path, change: Any) -> None:
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     path.write_text(change(path.read_text("utf-8")), "utf-8")
 
 
-def with_fields(contract: str, fields: Sequence[tuple[InferredField, UnknownField]]) -> str:
-    """Return the text of a contract with a property for each field, in the innermost object that has it. Refused."""
+def with_fields(contract: str, fields: Sequence[tuple[InferredField, UnknownField]], row: Sequence[str] = ()) -> str:
+    """Return the text of a contract, which describes what is at `row` in a record, with a property for each field.
+
+    It is in the innermost object that has the field. Raises Refused.
+    """
     properties = _value(_value(_root(contract), "schema").value[0], "properties")
     lines, added = contract.splitlines(), dict[int, list[str]]()
     for field, found in fields:
-        home, path = _home(properties, field.path)
+        home, path = _home(properties, field.path[len(row) :])
         if home.flow_style:
             what = f"the properties around {joined_path(field.path)} are written on one line; nothing was drafted"
             raise Refused(what, "write them in contract.yaml one below the other", code="draft-impossible")
-        row = home.value[-1].start_mark.line
-        indent = " " * lines[row].index("-")
+        indent = " " * lines[home.value[-1].start_mark.line].index("-")
         own = replace(field, name=_free_name(home, path), around=len(field.path) - len(path))
         seen = f"{indent}# in {found.rows:,} records, the first is batch/partition/offset {found.first}"
         added.setdefault(_last_line(home.value[-1]), []).extend([seen, property_text(own, indent)])

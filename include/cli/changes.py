@@ -133,6 +133,9 @@ def draft(
 
     settings, console = load_settings(), line_console()
     made = draft_release(settings, dataset, since_batch, datetime.now(UTC), replaces=replace)
+    if made is None and as_json:
+        print_json({"dataset": dataset, "fields": {}})
+        return
     if made is None:
         console.print(f"{dataset}: no record has a field that the contract lacks; nothing was drafted")
         return

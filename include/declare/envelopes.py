@@ -160,9 +160,14 @@ def known_envelope(value: Any) -> Any:
     return value
 
 
+def row_path(contract: Contract) -> tuple[str, ...]:
+    """Return the members that lead to the row that the contract describes; none without an envelope."""
+    return ENVELOPES[contract.envelope].row if contract.envelope else ()
+
+
 def is_of_row(path: tuple[str, ...], contract: Contract) -> bool:
     """Return whether a path into the record leads into the row that the contract describes."""
-    row = ENVELOPES[contract.envelope].row if contract.envelope else ()
+    row = row_path(contract)
     return path[: len(row)] == row
 
 

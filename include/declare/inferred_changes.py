@@ -8,6 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from include.declare.contract import member_path
 from include.declare.inferred_dataset import (
     InferredDataset,
     InferredField,
@@ -19,32 +20,56 @@ from include.declare.inferred_dataset import (
 from include.declare.sample_records import RecordSample, SampleUnusable
 
 Record = dict[str, Any]
-SEQUENCE = ("sequence",)
+ADDED = ("op", "sequence", "ts_ms")
+"""The columns of the envelope."""
 MOST_BROKEN = 0.01
 """Share of the changes that may create a row which is there: a sample may begin anywhere, and repeats some."""
 TIME = InferredField("ts_ms", ("ts_ms",), "number", True, 0, TimeForm.millis)
 
 
+BIGINT = "integer, physicalType: bigint"
+
+
 @dataclass(frozen=True)
 class Order:
-    """The fields of `source` that put changes in order, with their columns; none are columns of the envelope."""
+    """The fields that put changes in order, by their JSON pointers, with the columns that the contract has of them.
 
-    members: tuple[str, ...]
+    Without columns the envelope's own `column` does.
+    """
+
+    pointers: tuple[str, ...]
     columns: tuple[tuple[str, str], ...] = ()
-    """The name and logical type of each, which the contract declares."""
+    """The name and type of each."""
+    column: str = ""
 
     @property
-    def added(self) -> tuple[str, ...]:
-        """The column of the envelope that puts changes in order, unless `columns` do."""
-        return () if self.columns else SEQUENCE if self.members else ("ts_ms",)
+    def names(self) -> tuple[str, ...]:
+        """The columns that put changes in order."""
+        return (*(name for name, _ in self.columns), *([self.column] if self.column else []))
+
+    @property
+    def doubt(self) -> str:
+        """What is lost where two changes have the same place in the order."""
+        return "; of two in one millisecond the second is taken for a copy" if self.column == "ts_ms" else ""
+
+    def identity(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Return what tells a change from all others, in the order of the contract's columns."""
+        return (*(name for name, _ in self.columns), *keys, *([self.column] if self.column else []), "op")
+
+    def is_of(self, change: Record) -> bool:
+        """Whether a change has all of the fields."""
+        return all(value_at(change, member_path(pointer)) is not None for pointer in self.pointers)
 
 
+BY_TIME = Order((), column="ts_ms")
 ORDERS = (
-    Order(("lsn",)),
-    Order(("file", "pos"), (("binlog_file", "string"), ("binlog_position", "integer"))),
+    Order(("/source/lsn",), column="sequence"),
+    Order(("/source/file", "/source/pos"), (("binlog_file", "string"), ("binlog_position", BIGINT))),
+    Order(("/source/change_lsn", "/source/event_serial_no"), (("change_lsn", "string"), ("event_number", BIGINT))),
+    Order(("/ts_ns",), (("changed_ns", BIGINT),)),
+    BY_TIME,
 )
-"""PostgreSQL's log, MySQL's."""
-BY_TIME = Order(())
+"""PostgreSQL's log, MySQL's, SQL Server's; the time of the change, in nanoseconds where it has them."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +92,20 @@ class InferredChanges(InferredDataset):
 
     @property
     def pointed(self) -> tuple[tuple[str, str, str], ...]:
-        places = (f"/source/{member}" for member in self.order.members)
-        return tuple((*column, place) for column, place in zip(self.order.columns, places, strict=False))
+        return tuple((*column, place) for column, place in zip(self.order.columns, self.order.pointers, strict=False))
 
     @property
     def sequence(self) -> tuple[str, ...]:
         """The columns that put changes in order, when they are not the envelope's."""
-        names = tuple(name for name, _ in self.order.columns) or self.order.added
-        return () if names == SEQUENCE else names
+        return () if self.order.column == "sequence" else self.order.names
 
 
 def is_change(record: Record) -> bool:
     """Whether a record is Debezium's, with or without a schema next to it."""
     change = _change(record)
-    return (
-        isinstance(change.get("op"), str) and "source" in change and not change.keys().isdisjoint(("after", "before"))
-    )
+    rows = [change.get("after"), change.get("before")]
+    is_row = any(isinstance(row, dict) for row in rows) and all(isinstance(row, dict | None) for row in rows)
+    return isinstance(change.get("op"), str) and "source" in change and is_row
 
 
 def inferred_changes(name: str, topic: str, sample: RecordSample, now: datetime) -> InferredChanges:
@@ -90,21 +113,23 @@ def inferred_changes(name: str, topic: str, sample: RecordSample, now: datetime)
     changes = [_change(record) for record in sample.fields]
     rows = [row for change in changes if (row := _row(change))]
     fields, left_out = inferred_fields(rows, now)
+    fields = [_beside_envelope(field) for field in fields]
     keys = _keys(name, changes, fields)
     if not keys:
         raise SampleUnusable(sample.origin, "no field of the rows may be their key, which each row has")
-    order = next((each for each in ORDERS if all(map(_has(each), changes))), BY_TIME)
-    columns = tuple(replace(field, required=field.name in keys, values=(), seen=field.values) for field in fields)
+    if not any(change.get("after") for change in changes):
+        raise SampleUnusable(sample.origin, "no record has a row as it is after a change")
+    order = next(each for each in ORDERS if all(map(each.is_of, changes)))
     return InferredChanges(
         name=name,
         topic=topic,
         origin=sample.origin,
         records=sample.records,
-        fields=columns,
+        fields=tuple(replace(field, required=field.name in keys, values=(), seen=field.values) for field in fields),
         left_out=left_out,
         unusual=sample.unusual,
-        identity=(*(each for each, _ in order.columns), *keys, *order.added, "op"),
-        identity_reason="the key of a row, and its change",
+        identity=order.identity(keys),
+        identity_reason="the key of a row, and its change" + order.doubt,
         time=TIME,
         event_time="changed_at",
         group=None,
@@ -115,6 +140,11 @@ def inferred_changes(name: str, topic: str, sample: RecordSample, now: datetime)
     )
 
 
+def _beside_envelope(field: InferredField) -> InferredField:
+    """Return a field under another name than those of the envelope's columns."""
+    return replace(field, name=f"row_{field.name}") if field.name in ADDED else field
+
+
 def _change(record: Record) -> Record:
     payload = record.get("payload")
     return payload if "schema" in record and isinstance(payload, dict) else record
@@ -122,10 +152,6 @@ def _change(record: Record) -> Record:
 
 def _row(change: Record) -> Record:
     return change.get("after") or change.get("before") or {}
-
-
-def _has(order: Order) -> Any:
-    return lambda change: all(value_at(change, ("source", member)) is not None for member in order.members)
 
 
 def _keys(name: str, changes: Sequence[Record], fields: Sequence[InferredField]) -> tuple[str, ...]:

@@ -393,7 +393,8 @@ def write_folder(settings: Settings, dataset: InferredDataset, sample: RecordSam
 def case_texts(dataset: InferredDataset, sample: RecordSample) -> tuple[bytes, str]:
     """Return a case's records and what is expected: the first of the sample, one of them twice, one without its key."""
     first = sample.objects[:CASE_RECORDS]
-    keyless = json.loads(first[0])
+    keyed = (json.loads(each) for each in sample.objects)
+    keyless = next(each for each in keyed if all(value_at(each, path) is not None for path in dataset.key_paths))
     for *around, member in dataset.key_paths:
         value_at(keyless, around)[member] = None
     records = [*first, first[0], json.dumps(keyless).encode()]

@@ -147,3 +147,10 @@ def test_without_new_fields_nothing_is_drafted(tmp_path: Path) -> None:
     write_sales(settings)
     assert draft_release(settings, "sales", None, NOW, replaces=False) is None
     assert not draft_path(settings, "sales").exists()
+
+
+def test_fields_of_an_envelope_s_row_are_declared_in_the_row() -> None:
+    outer = InferredField("", ("after",), "object", False, 0)
+    ((field,), _) = inferred_fields([{"gift": True}], NOW, outer)
+    found = with_fields(CONTRACT, [(field, UnknownField(field.path, 3, RecordPosition(8, 0, 17)))], ("after",))
+    assert "      - {name: gift, logicalType: boolean}\n" in found
