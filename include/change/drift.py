@@ -236,8 +236,7 @@ def _unknown_fields(database: Any, contract: Contract) -> Iterator[UnknownField]
     parts = ", ".join(f"json_extract(text, {sql_literal(json_path(path))})" for path in paths)
     known = ", ".join(f"[{', '.join(map(sql_literal, sorted(objects[path])))}]" for path in paths)
     for number, field, rows, place in database.execute(UNKNOWN_FIELDS.format(parts=parts, known=known)).fetchall():
-        if is_of_row(path := (*paths[number - 1], field), contract):
-            yield UnknownField(path, rows, RecordPosition(*_numbers(place)))
+        yield UnknownField((*paths[number - 1], field), rows, RecordPosition(*_numbers(place)))
 
 
 UNKNOWN_FIELDS = """
