@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from include.declare.children import BAD_CHILDREN, Children, Elements
 from include.declare.contract import Contract
+from spark_jobs.contract.avro_texts import JSON_OPTIONS
 
 BROKEN = "_broken"
 """The reasons of values that break a rule; `_faults` has those of values that have no type."""
@@ -36,7 +37,7 @@ def is_distinct(children: Children) -> tuple[Column, Column]:
 
 def _identity(children: Children, element: Column) -> Column:
     values = [element[name] for name in children.identity]
-    return values[0] if len(values) == 1 else F.to_json(F.struct(*values))
+    return values[0] if len(values) == 1 else F.to_json(F.struct(*values), JSON_OPTIONS)
 
 
 def with_reasons_split(lenient: Sequence[Elements], rows: DataFrame) -> DataFrame:

@@ -29,6 +29,7 @@ from workloads.shop_oracle import expected_shop_tables
 
 from include.audit.children import ChildBalance, child_balance
 from include.audit.origin import row_origin
+from include.declare.children import Children
 from include.declare.dataset import load_dataset, snapshot_dataset
 from include.declare.gold import full_name
 from include.declare.history_slice import BRONZE, Slice, Span
@@ -37,6 +38,7 @@ from include.read.memory_database import memory_database
 from include.read.published_sql import run_query
 from include.read.published_tables import pinned
 from include.state.release_files import PatchDirection
+from spark_jobs.contract.child_reasons import is_distinct
 from spark_jobs.contract.validator import compiled_validator
 from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.tables.failpoints import Step
@@ -268,6 +270,16 @@ def test_bad_item_rejects_its_record_unless_declared_otherwise(spark: SparkSessi
 def test_children_of_both_backends_are_the_same(filled: SmallRelease, spark: SparkSession, tmp_path: Path) -> None:
     by_spark = fill(opened(spark, tmp_path, "spark"))
     assert_same_rows(head_rows(by_spark), head_rows(filled))
+
+
+def test_identities_differ_by_a_microsecond(spark: SparkSession) -> None:
+    children = Children("pings", "pings", ("host", "at"))
+    times = [f"timestamp '2026-03-02 08:00:00.000{micros}Z'" for micros in ("001", "002", "001")]
+    items = ", ".join(f"named_struct('host', 'a', 'at', {time})" for time in times)
+    holds, reasons = is_distinct(children)
+    row = spark.sql(f"select array({items}) as pings").select(holds, reasons.alias("reasons")).collect()[0]
+    assert [reason.column for reason in row.reasons] == ["pings[2]"]
+    assert not row[0]
 
 
 def test_bad_items_of_records_in_every_form(spark: SparkSession) -> None:
