@@ -1,6 +1,6 @@
 """The gold tables of a dataset as declared: what names a row, which rows of silver count, and when rows appear.
 
-There are four kinds, one class each (that of changes: `changes.py`). All that other modules ask of a table is a
+There are five kinds, one class each (that of changes: `changes.py`). All that other modules ask of a table is a
 property of `Gold`, so that nobody has to ask for its kind: a table has no window, no measures or no query where its
 kind has none. How Spark and DuckDB compute and merge a kind: `spark_jobs/layers/gold_rows.py`; how the audit does:
 `include/audit/gold.py`.

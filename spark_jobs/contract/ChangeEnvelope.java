@@ -7,7 +7,7 @@ import java.util.Arrays;
 import org.apache.spark.sql.api.java.UDF1;
 
 /**
- * A function from Debezium's JSON to the change alone, with the row under `after` whatever happened to it (envelope.py).
+ * A function from Debezium's JSON to the change alone, with the row under `after` whatever happened to it (envelopes.py).
  * Bytes that are no such record are returned as they are: whoever reads them finds out what they are.
  * Compiled by Janino: no generics in interfaces, no lambdas.
  */

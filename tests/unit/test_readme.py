@@ -53,3 +53,8 @@ def test_each_page_is_executed_or_named_as_not() -> None:
         assert not [name for name in names if "```sh" in (DOCS / kind / f"{name}.md").read_text("utf-8")]
     assert all("```sh" in page.read_text("utf-8") for page in pages())
     assert len(pages()) >= 11
+
+
+def test_pages_with_a_star_are_those_that_are_executed() -> None:
+    starred = re.findall(r"\(([\w-]+)\.md\) ?\*", (DOCS / "how-to" / "README.md").read_text("utf-8"))
+    assert sorted(starred) == [page.stem for page in pages() if page.parent.name == "how-to"]
