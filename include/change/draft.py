@@ -7,7 +7,7 @@ contract keeps its comments: the new properties are lines of text behind the las
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -119,8 +119,9 @@ def _written(root: Path, declared: Dataset, inferred: Sequence[tuple[InferredFie
     """Copy a dataset's folder into the draft's, with the fields in its contract; return the copy."""
     shutil.rmtree(root, ignore_errors=True)
     folder, row = root / "datasets" / declared.name, row_path(declared.contract)
+    names = {column.name for column in declared.contract.columns}
     shutil.copytree(declared.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    _rewrite(folder / "contract.yaml", lambda text: with_fields(text, inferred, row))
+    _rewrite(folder / "contract.yaml", lambda text: with_fields(text, inferred, row, names))
     return folder
 
 
@@ -128,10 +129,15 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     path.write_text(change(path.read_text("utf-8")), "utf-8")
 
 
-def with_fields(contract: str, fields: Sequence[tuple[InferredField, UnknownField]], row: Sequence[str] = ()) -> str:
+def with_fields(
+    contract: str,
+    fields: Sequence[tuple[InferredField, UnknownField]],
+    row: Sequence[str] = (),
+    taken: Collection[str] = (),
+) -> str:
     """Return the text of a contract, which describes what is at `row` in a record, with a property for each field.
 
-    It is in the innermost object that has the field. Raises Refused.
+    It is in the innermost object that has the field, and has none of the names that are `taken`. Raises Refused.
     """
     properties = _value(_value(_root(contract), "schema").value[0], "properties")
     lines, added = contract.splitlines(), dict[int, list[str]]()
@@ -141,7 +147,9 @@ def with_fields(contract: str, fields: Sequence[tuple[InferredField, UnknownFiel
             what = f"the properties around {joined_path(field.path)} are written on one line; nothing was drafted"
             raise Refused(what, "write them in contract.yaml one below the other", code="draft-impossible")
         indent = " " * lines[home.value[-1].start_mark.line].index("-")
-        own = replace(field, name=_free_name(home, path), around=len(field.path) - len(path))
+        own = replace(
+            field, name=_free_name(home, path, taken if home is properties else ()), around=len(field.path) - len(path)
+        )
         seen = f"{indent}# in {found.rows:,} records, the first is batch/partition/offset {found.first}"
         added.setdefault(_last_line(home.value[-1]), []).extend([seen, property_text(own, indent)])
     return "\n".join(_with_lines(lines, added)) + "\n"
@@ -176,8 +184,8 @@ def _home(properties: Any, path: Sequence[str]) -> tuple[Any, Sequence[str]]:
     return properties, path
 
 
-def _free_name(properties: Any, path: Sequence[str]) -> str:
-    taken = {_value(item, "name").value for item in properties.value}
+def _free_name(properties: Any, path: Sequence[str], others: Collection[str]) -> str:
+    taken = {_value(item, "name").value for item in properties.value} | {*others}
     names = [column_name(path[-1]), "_".join(map(column_name, path))[:63]]
     numbered = (f"{names[0][:60]}_{number}" for number in range(2, 100))
     return next(name for name in (*names, *numbered) if name not in taken)

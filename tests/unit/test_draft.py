@@ -152,5 +152,7 @@ def test_without_new_fields_nothing_is_drafted(tmp_path: Path) -> None:
 def test_fields_of_an_envelope_s_row_are_declared_in_the_row() -> None:
     outer = InferredField("", ("after",), "object", False, 0)
     ((field,), _) = inferred_fields([{"gift": True}], NOW, outer)
-    found = with_fields(CONTRACT, [(field, UnknownField(field.path, 3, RecordPosition(8, 0, 17)))], ("after",))
-    assert "      - {name: gift, logicalType: boolean}\n" in found
+    found = with_fields(
+        CONTRACT, [(field, UnknownField(field.path, 3, RecordPosition(8, 0, 17)))], ("after",), ["gift"]
+    )
+    assert "      - {name: gift_2, logicalType: boolean, physicalName: gift}\n" in found
