@@ -7,7 +7,7 @@ contract keeps its comments: the new properties are lines of text behind the las
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -77,7 +77,7 @@ def draft_release(
     base = released_dataset(settings, dataset, publication.release).contract
     fresh = declared_dataset(settings.model_copy(update={"datasets": folder.parent}), dataset).contract
     version = required_version(base, contract_changes(base, fresh)) or fresh.version
-    _rewrite(folder / "contract.yaml", lambda text: with_version(text, version))
+    (folder / "contract.yaml").write_text(with_version((folder / "contract.yaml").read_text("utf-8"), version), "utf-8")
     drafted = {joined_path(field.path): found for field, found in inferred}
     return Draft(dataset, folder, root / "sample.jsonl", since, drafted, left_out, version)
 
@@ -117,16 +117,14 @@ def _lenient(field: InferredField) -> InferredField:
 
 def _written(root: Path, declared: Dataset, inferred: Sequence[tuple[InferredField, UnknownField]]) -> Path:
     """Copy a dataset's folder into the draft's, with the fields in its contract; return the copy."""
-    shutil.rmtree(root, ignore_errors=True)
     folder, row = root / "datasets" / declared.name, row_path(declared.contract)
     names = {column.name for column in declared.contract.columns}
+    # Before anything is removed: it may be refused.
+    contract = with_fields((declared.folder / "contract.yaml").read_text("utf-8"), inferred, row, names)
+    shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(declared.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    _rewrite(folder / "contract.yaml", lambda text: with_fields(text, inferred, row, names))
+    (folder / "contract.yaml").write_text(contract, "utf-8")
     return folder
-
-
-def _rewrite(path: Path, change: Callable[[str], str]) -> None:
-    path.write_text(change(path.read_text("utf-8")), "utf-8")
 
 
 def with_fields(

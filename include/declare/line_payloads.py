@@ -51,7 +51,7 @@ def line_of(value: bytes) -> str | None:
 
 @dataclass(frozen=True)
 class CsvFormat(PayloadFormat):
-    """A line of RFC 4180: fields in the contract's order, or in that of `fields`, of which the contract may lack some.
+    """A line of RFC 4180. Its fields have the contract's order, or that of `fields`, which may name more of them.
 
     A field without quotes that is `null_text` is null. Numbers, `true` and `false` are written as in JSON.
     """

@@ -142,6 +142,18 @@ def test_a_draft_that_is_there_is_replaced_on_request_alone(sold: Settings) -> N
     assert not (draft.folder / "silver.py").exists()
 
 
+def test_a_draft_stays_when_the_next_one_is_refused(sold: Settings) -> None:
+    draft = draft_release(sold, "sales", None, NOW, replaces=False)
+    assert draft is not None
+    contract = sold.datasets / "sales" / "contract.yaml"
+    head, _, properties = contract.read_text().partition("    properties:\n")
+    one_line = ", ".join(line.strip().removeprefix("- ") for line in properties.splitlines())
+    contract.write_text(f"{head}    properties: [{one_line}]\n")
+    with raises(Refused, "draft-impossible", match="one line"):
+        draft_release(sold, "sales", None, NOW, replaces=True)
+    assert (draft.folder / "contract.yaml").exists()
+
+
 def test_without_new_fields_nothing_is_drafted(tmp_path: Path) -> None:
     settings = sales_settings(tmp_path)
     write_sales(settings)
