@@ -23,7 +23,7 @@ from include.change.plan_parameters import BackfillParameters, Parameters, Relea
 from include.change.recompute import BackfillPlan, ReplayPlan, recomputes_everything
 from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
 from include.change.release import ReleasePlan
-from include.cli.folder import show_tried, tried_samples
+from include.cli.folder import Tried, run_samples, show_tried
 from include.cli.main import FAILED
 from include.cli.plan import (
     YES,
@@ -140,16 +140,17 @@ def draft(
         console.print(f"{dataset}: no record has a field that the contract lacks; nothing was drafted")
         return
     own = settings.model_copy(update={"datasets": made.datasets})
-    (tried,) = tried_samples(own, dataset, [made.sample])
+    found = list[Tried]()
+    run_samples(own, dataset, [made.sample], lambda _, tried: found.append(tried))
     if as_json:
-        print_json({**asdict(made), "tried": tried})
+        print_json({**asdict(made), "tried": found[0]})
         return
     console.print(f"{made.folder}: version {made.version}, fields since batch {made.since_batch}")
     for path, field in made.fields.items():
         console.print(f"  {path}: in {field.rows:,} records, the first is batch/partition/offset {field.first}")
     for path, why in made.left_out.items():
         console.print(f"  left out: {path} {why}")
-    show_tried(wide_console(), dataset, made.sample, tried)
+    show_tried(wide_console(), dataset, made.sample, found[0])
     folder = settings.datasets / dataset
     console.print(f"next: diff -ru {folder} {made.folder}   (what the draft changes)")
     console.print(f"      cp -r {made.folder}/. {folder}/ && headrace release run --dataset {dataset}")

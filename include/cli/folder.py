@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,13 +130,18 @@ def try_sample(
     accept: Annotated[
         bool, typer.Option("--accept", help="Store the results of the cases as their expected results.")
     ] = False,
+    watching: Annotated[
+        bool, typer.Option("--watch", help="Again after each edit of the folder or the sample, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Run a folder's contract, silver.py and gold over sample records: accepted, rejected with reasons, gold rows.
 
     It needs no broker and changes no table. Without SAMPLE it runs the folder's cases (cases/*.jsonl) and exits 1 when
-    a result differs from its .expected.json.
+    a result differs from its .expected.json. With --watch, Spark stays open: an edit is tried within seconds.
     """
 
+    if watching and accept:
+        raise Refused("--accept stores results once, and --watch goes on", f"headrace try {dataset} --accept")
     settings = load_settings()
     folder = checked_dataset(settings, dataset).folder
     files = [sample] if sample is not None else case_files(folder)
@@ -143,31 +149,56 @@ def try_sample(
         what = f"{dataset}: there is no case in {folder / 'cases'}"
         raise Refused(what, f"headrace try {dataset} SAMPLE.jsonl", code="nothing-to-try")
     console, failed = wide_console(), False
-    for file, tried in zip(files, tried_samples(settings, dataset, files), strict=True):
+
+    def show(file: Path, tried: Tried) -> None:
+        nonlocal failed
         if as_json:
             print_json({"sample": str(file), **tried}, indent=None)
         else:
             show_tried(console, dataset, file, tried)
         if sample is None:
             failed |= not _is_expected(console, file, tried, accept=accept, quiet=as_json)
+
+    run_samples(
+        settings, dataset, files, show, partial(_show_round, Console(stderr=True), folder) if watching else None
+    )
     if failed:
         raise typer.Exit(1)
 
 
-def tried_samples(settings: Settings, dataset: str, files: Sequence[Path]) -> list[Tried]:
-    """Return what the folder makes of each sample. Raises JobFailed."""
-    name, found = f"try-{dataset}", list[Tried]()
-    refuse_running(settings, name)
+def run_samples(
+    settings: Settings,
+    dataset: str,
+    files: Sequence[Path],
+    show: Callable[[Path, Tried], object],
+    end_round: Callable[[str, str], None] | None = None,
+) -> None:
+    """Show what the folder makes of each sample. Raises JobFailed.
+
+    With `end_round`, which gets why a round failed, else "", and the remedy: again after each edit, until a signal.
+    """
 
     def report(facts: Mapping[str, Any]) -> None:
         if "tried" in facts:
-            found.append(facts["tried"])
+            show(Path(facts["sample"]), facts["tried"])
+        elif "watched" in facts and end_round is not None:
+            end_round(facts["watched"], facts["remedy"])
 
-    job = ("spark_jobs.jobs.sample_job", dataset, *(str(file.resolve()) for file in files))
+    name = f"try-{dataset}"
+    refuse_running(settings, name)
+    how = "once" if end_round is None else "watch"
+    job = ("spark_jobs.jobs.sample_job", dataset, how, *(str(file.resolve()) for file in files))
     last = run_job(settings, name, dataset, job, report, f"headrace try {dataset}")
     if "failed" in last:
         raise JobFailed(name, str(last["failed"]), str(last.get("remedy", "")))
-    return found
+
+
+def _show_round(console: Console, folder: Path, why: str, remedy: str) -> None:
+    for line in filter(None, (why, remedy and f"→ {remedy}")):
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"watching {_relative(folder)}: save a file to try it again, Ctrl-C ends this", style="dim", highlight=False
+    )
 
 
 def _is_expected(console: Console, case: Path, tried: Tried, *, accept: bool, quiet: bool) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,5 +22,41 @@ def test_no_cluster_takes_part_in_a_sample(settings: Settings, monkeypatch: pyte
     monkeypatch.setattr(sample_job, "declared_dataset", lambda *_: None)
     monkeypatch.setattr(sample_job, "begin_session", lambda own, _: lambda: opened.append(own))
 
-    assert sample_job.main(["flights"]) == 0
+    assert sample_job.main(["flights", "once"]) == 0
     assert [(each.spark_master, each.backend) for each in opened] == [("", "local")]
+
+
+class Stopped(Exception):
+    """The watching process was ended."""
+
+
+def test_an_edit_is_tried_again_and_a_failed_round_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silver, sample = tmp_path / "orders/silver.py", tmp_path / "sample.jsonl"
+    silver.parent.mkdir()
+    silver.write_text("right", "utf-8")
+    sample.write_text("{}", "utf-8")
+    edited, rounds = iter((silver, silver, sample)), list[str]()
+    words = iter(("wrong", "right again", "[]"))
+
+    def act() -> None:
+        rounds.append(silver.read_text("utf-8") + sample.read_text("utf-8"))
+        if "wrong" in rounds[-1]:
+            raise ZeroDivisionError("division by zero")
+
+    def edit(_: float) -> None:
+        if (path := next(edited, None)) is None:
+            raise Stopped
+        path.write_text(next(words), "utf-8")
+
+    with pytest.raises(Stopped):
+        sample_job.watch([silver.parent, sample], act, edit)
+
+    assert rounds == ["right{}", "wrong{}", "right again{}", "right again[]"]
+    assert [json.loads(line)["watched"] for line in capsys.readouterr().out.splitlines()] == [
+        "",
+        "division by zero",
+        "",
+        "",
+    ]
