@@ -21,6 +21,7 @@ from include.audit.measures import Aggregates, is_wrong_sql
 from include.declare.changes import ChangesGold
 from include.declare.gold import AdditiveGold, ChildGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure, measure_expressions
+from include.declare.state_by_key import PLACE, LastGold
 from include.declare.windows import SESSION_NUMBER, windowed_sql
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
@@ -63,8 +64,14 @@ def newest_sql(gold: Gold, candidates: str) -> str:
     """Return the query of the newest row of each key."""
     keys = ", ".join(map(sql_identifier, gold.keys))
     order = ", ".join(f"{sql_identifier(by)} desc nulls last" for _, by in gold.deciding_columns)
-    newest = f"row_number() over (partition by {keys} order by {order}) = 1"
-    return f"select * from ({candidates}) qualify {newest}"
+    place = f"row_number() over (partition by {keys} order by {order})"
+    if PLACE not in gold.row_columns:
+        return f"select * from ({candidates}) qualify {place} = 1"
+    rows = Aggregates([name for name, _ in gold.columns], gold.measures)
+    newest = f"select *, {place} as {PLACE} from ({candidates}) qualify {PLACE} <= {gold.rows}"
+    measures = [f"{rows.of(each)} as {sql_identifier(each.name)}" for each in gold.measures]
+    of_keys = f"select {', '.join([keys, *measures])} from newest group by {keys}"
+    return f"with newest as ({newest}) select * from newest join ({of_keys}) using ({keys})"
 
 
 def _query(gold: Gold, silver: Sequence[str]) -> str:
@@ -117,6 +124,7 @@ def _children(gold: Gold, silver: Sequence[str]) -> str:
 RECOMPUTED: dict[type[Gold], Callable[[Gold, Sequence[str]], str]] = {
     AdditiveGold: _additive,
     LatestGold: _latest,
+    LastGold: _latest,
     QueryGold: _query,
     ChangesGold: _query,
     ChildGold: _children,
@@ -245,7 +253,7 @@ def _is_decided(database: Any, gold: Gold) -> bool:
     kept = [name for _, name in gold.deciding_columns]
     if not kept or not set(kept) <= set(columns_of(database, "published")):
         return False
-    same = same_sql(gold.keys, "p", "r")
+    same = same_sql(gold.row_columns, "p", "r")
     wrong = " or ".join(f"p.{sql_identifier(name)} is distinct from r.{sql_identifier(name)}" for name in kept)
     return not _number(database, f"select count(*) from published as p join recomputed as r on {same} where {wrong}")
 
@@ -289,7 +297,7 @@ def _written(gold: Gold) -> Iterator[tuple[str, str]]:
         return
     condition = [] if gold.counted == "true" else [gold.counted]
     yield GRAIN, "; ".join(condition)
-    for measure in gold.measures:
+    for measure in gold.silver_measures:
         yield measure.name, "; ".join([*(sql for _, sql in measure_expressions(measure)), *condition])
     for name, sql in gold.columns:
         yield name, "; ".join([sql, *condition])
@@ -307,8 +315,8 @@ def _failing_expression(database: Any, gold: Gold, silver: Sequence[str]) -> str
 
 def _expressions(gold: Gold, silver: Sequence[str]) -> Iterator[tuple[str, str]]:
     source, rows = source_columns(gold, silver), _source(gold, silver)
-    for measure in gold.measures:
-        yield measure.expression, f"select {Aggregates(source, gold.measures).of(measure)} from {rows}"
+    for measure in gold.silver_measures:
+        yield measure.expression, f"select {Aggregates(source, gold.silver_measures).of(measure)} from {rows}"
     for _, expression in gold.columns:
         yield expression, f"select {duckdb_expression(expression, source)} from {rows}"
     condition = duckdb_expression(gold.row_condition, grained_columns(gold, silver))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
@@ -159,7 +159,7 @@ class ChangesGold(Gold):
         listed = ", ".join(f"'{each}'" for each in values)
         return f"coalesce(cast({_column(self.operation.column)} as string) in ({listed}), false)"
 
-    def completed(self, event_time: str, changes: Changes | None) -> Self:
+    def completed(self, event_time: str, identity: Sequence[str], changes: Changes | None) -> Self:
         """Return the table with keys, sequence and operation of all changes, and its versions valid by event time."""
         own = replace(self, valid_by=self.valid_by or event_time)
         if changes is None:

@@ -352,7 +352,7 @@ def _computed(gold: Gold, silver: str) -> Iterator[tuple[str, Origins]]:
     if gold.session:
         of_time = (ColumnOrigin(silver, gold.session.column, "aggregation"),)
         yield from ((name, of_time) for name in (gold.session.start, gold.session.end))
-    for measure in gold.measures:
+    for measure in gold.silver_measures:
         parts = (*made.get(measure.of, ()), *made.get(measure.to, ()))
         made[measure.name] = unique(iter([*parts, *_measure(measure, silver)]))
     yield from made.items()

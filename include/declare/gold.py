@@ -1,16 +1,16 @@
 """The gold tables of a dataset as declared: what names a row, which rows of silver count, and when rows appear.
 
-There are five kinds, one class each (that of changes: `changes.py`). All that other modules ask of a table is a
-property of `Gold`, so that nobody has to ask for its kind: a table has no window, no measures or no query where its
-kind has none. How Spark and DuckDB compute and merge a kind: `spark_jobs/layers/gold_rows.py`; how the audit does:
-`include/audit/gold.py`.
+There is one class for each kind (`changes.py` and `state_by_key.py` have further ones). All that other modules ask of
+a table is a property of `Gold`, so that nobody has to ask for its kind: a table has no window, no measures or no query
+where its kind has none. How Spark and DuckDB compute and merge a kind: `spark_jobs/layers/gold_rows.py`; how the audit
+does: `include/audit/gold.py`.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from datetime import timedelta
@@ -110,6 +110,8 @@ class Gold(ABC):
     session: Session | None = None
     measures: tuple[Measure, ...] = ()
     order_by: tuple[str, ...] = ()
+    rows: int = 1
+    """How many of a key's newest rows a table of such rows has."""
     columns: tuple[tuple[str, str], ...] = ()
     query: str = ""
     refresh: Refresh = EVERY_RUN
@@ -216,7 +218,12 @@ class Gold(ABC):
         interval = self.refresh_interval
         return f"every {interval.total_seconds():g} s" if interval else str(self.refresh).replace("_", " ")
 
-    def completed(self, event_time: str, changes: Changes | None) -> Self:
+    @property
+    def silver_measures(self) -> tuple[Measure, ...]:
+        """The measures, with their expressions over rows of silver."""
+        return self.measures
+
+    def completed(self, event_time: str, identity: Sequence[str], changes: Changes | None) -> Self:
         """Return the table with what the pipeline says about all of them."""
         return self
 
@@ -227,7 +234,7 @@ class Gold(ABC):
     def expressions(self) -> Iterator[tuple[Key, str]]:
         """Yield the key and the SQL of each expression over silver's rows with their windows."""
         yield from ((("keys", n), name) for n, name in enumerate(self.keys))
-        for measure in self.measures:
+        for measure in self.silver_measures:
             yield from ((("measures", measure.name, *key), sql) for key, sql in measure_expressions(measure))
         yield from ((("order_by", n), name) for n, name in enumerate(self.order_by))
         yield from ((("columns", name), sql) for name, sql in self.columns)
@@ -256,8 +263,8 @@ class Gold(ABC):
 
     def _outputs(self) -> Iterator[tuple[str, str]]:
         """Yield the columns besides those that name a row, each with the key that declares it."""
-        yield from (("measures", measure.name) for measure in self.measures)
         yield from (("columns", name) for name, _ in self.columns)
+        yield from (("measures", measure.name) for measure in self.measures)
 
     def _column_findings(self) -> Iterator[Finding]:
         named, listed = self.row_columns, ", ".join(self.row_columns)
@@ -305,7 +312,7 @@ class AdditiveGold(Gold):
     def row_condition(self) -> str:
         return self.where
 
-    def completed(self, event_time: str, changes: Changes | None) -> Self:
+    def completed(self, event_time: str, identity: Sequence[str], changes: Changes | None) -> Self:
         """Return the table with measures `first` and `last` by event time."""
         return replace(self, measures=ordered_by_time(self.measures, event_time))
 

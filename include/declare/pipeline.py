@@ -32,6 +32,7 @@ from include.declare.gold import (
     listed_once,
     pairs,
 )
+from include.declare.state_by_key import LastGold
 from include.declare.time_zones import UTC_ZONE, TimeZone
 from include.declare.windows import Window
 from include.declare.yaml_declarations import (
@@ -70,7 +71,7 @@ def _parsed_idle(value: Any) -> Any:
     return found
 
 
-DeclaredGold = Annotated[AdditiveGold | LatestGold | QueryGold | ChangesGold, Field(discriminator="kind")]
+DeclaredGold = Annotated[AdditiveGold | LatestGold | LastGold | QueryGold | ChangesGold, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -212,7 +213,7 @@ def read_pipeline(document: Document) -> Pipeline | None:
         lateness=found.lateness,
         identity=identity.columns,
         horizon=identity.horizon,
-        gold=tuple(gold.completed(found.event_time, changes) for gold in found.gold),
+        gold=tuple(gold.completed(found.event_time, identity.columns, changes) for gold in found.gold),
         reference=found.reference,
         retention=found.retention,
         idle=found.idle,

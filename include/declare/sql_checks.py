@@ -271,7 +271,7 @@ def _summed(gold: Gold) -> Iterator[tuple[Key, Any]]:
     """Yield the expressions that a gold table adds up, with their keys below the table."""
     sums = [node for tree in _parsed_or_none(gold.query) for node in tree.find_all(exp.Sum, exp.Avg)]
     yield from ((("query",), node.this) for node in sums)
-    for each in gold.measures:
+    for each in gold.silver_measures:
         for text in each.added_up:
             yield from ((("measures", each.name, each.function), tree) for tree in _parsed_or_none(text))
 

@@ -7,6 +7,7 @@ There is one class for each kind of table:
   in SQL. Every value is independent of the batches and their order.
 - *latest*: the newest row per key. It has the greatest `order_by`, then the greatest (partition, offset); these values
   are stored in columns `_by_…` for the comparison with later batches.
+- *last*: the newest rows per key, found as the one of *latest* is, and then measures over the rows of each key.
 - *query*: affected grains recomputed from silver by the dataset's own SQL, and replaced. The query sees its rows as
   `silver`: all rows of the affected grains, with the window's column added. The view lives in a Spark session of its
   own, so that two tables never see each other's rows.
@@ -25,6 +26,7 @@ from pyspark.sql import functions as F
 
 from include.declare.changes import ChangesGold
 from include.declare.gold import AdditiveGold, ChildGold, Gold, LatestGold, QueryGold
+from include.declare.state_by_key import PLACE, LastGold
 from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_windows import NUMBER, numbered_sessions, windowed
@@ -176,19 +178,39 @@ class LatestGoldRows(GoldRows):
         )
 
     def _newest(self, rows: DataFrame) -> DataFrame:
-        """One sort for both: by a hash of the keys, which is compared faster than the keys, then by what decides."""
+        return self._placed(rows).where("_place = 1").select(*rows.columns)
+
+    def _placed(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with their places among those of their key.
+
+        One sort for both: by a hash of the keys, which is compared faster than the keys, then by what decides.
+        """
         marked = rows.withColumn("_mark", F.xxhash64(*self.gold.keys))
         key = RowWindow.partitionBy("_mark", *self.gold.keys)
         order = key.orderBy(*[F.col(name).desc_nulls_last() for _, name in self.gold.deciding_columns])
         whole = key.rowsBetween(RowWindow.unboundedPreceding, RowWindow.unboundedFollowing)
-        ranked = marked.select(
+        return marked.select(
             *[name for name in rows.columns if name not in PROVENANCE],
             F.min("_first_batch").over(whole).alias("_first_batch"),
             F.max("_last_batch").over(whole).alias("_last_batch"),
             (F.max("_revision").over(whole) + F.max(F.expr("int(_revision = 0)")).over(whole)).alias("_revision"),
             F.row_number().over(order).alias("_place"),
         )
-        return ranked.where("_place = 1").select(*rows.columns)
+
+
+class LastGoldRows(LatestGoldRows):
+    """The newest rows per key, with measures over them."""
+
+    def _newest(self, rows: DataFrame) -> DataFrame:
+        gold, measures = self.gold, gold_measures(self.gold.measures)
+        newest = self._placed(rows).where(F.col("_place") <= F.lit(gold.rows)).withColumnRenamed("_place", PLACE)
+        states = [name for each in measures for name in each.kept]
+        if measures:
+            of_keys = newest.groupBy(*gold.keys).agg(*(part for each in measures for part in each.state()))
+            values = [each.value().alias(each.name) for each in measures]
+            newest = newest.join(of_keys.select(*gold.keys, *values, *states), list(gold.keys))
+        deciding = [kept for _, kept in gold.deciding_columns]
+        return newest.select(*gold.declared_columns, *PROVENANCE, *deciding, *states)
 
 
 class QueryGoldRows(GoldRows):
@@ -246,6 +268,7 @@ class ChangesGoldRows(QueryGoldRows):
 KINDS: dict[type[Gold], type[GoldRows]] = {
     AdditiveGold: AdditiveGoldRows,
     LatestGold: LatestGoldRows,
+    LastGold: LastGoldRows,
     QueryGold: QueryGoldRows,
     ChildGold: ChildGoldRows,
     ChangesGold: ChangesGoldRows,

@@ -275,7 +275,7 @@ def _inexact_sums(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[P
 
 def _not_numbers(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
     """Yield the quantiles and histograms of what is not a number, and weights that are not integers."""
-    for each in gold_measures(gold.measures):
+    for each in gold_measures(gold.silver_measures):
         measure = each.measure
         key = ("gold", gold.name, "measures", measure.name, measure.function)
         if each.of_numbers:

@@ -7,7 +7,7 @@ for each row (`gold_inputs.py`); DuckDB evaluates none of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +23,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.declare.children import INDEX
-from include.declare.gold import EVERY_RUN, Gold
+from include.declare.gold import EVERY_RUN, AdditiveGold, Gold, LatestGold
+from include.declare.state_by_key import PLACE, LastGold
 from include.declare.windows import windowed_sql
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql, sql_identifier, sql_literal
@@ -91,7 +92,7 @@ def embedded_merge(
         return ChildMerge(target, EmbeddedPlan(""))
     if gold.session is not None or not _is_embedded(spark, gold, spec, source):
         return None
-    return (LatestMerge if gold.order_by else AdditiveMerge)(target, _registered(gold, inputs))
+    return MERGES[type(gold)](target, _registered(gold, inputs))
 
 
 def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, source: StructType) -> bool:
@@ -101,8 +102,8 @@ def _is_embedded(spark: SparkSession, gold: Gold, spec: TableSpec, source: Struc
     trial = GoldInputs(tuple(source.fieldNames()))
     plan, types = _registered(gold, trial), trial.merge_rows(no_rows(spark, source)).schema
     carried = all(isinstance(types[plan.values[name]].dataType, CARRIED) for name, _ in gold.columns)
-    ordered = all(isinstance(types[name].dataType, COMPARED) for name in gold.order_by)
-    measures = gold_measures(gold.measures)
+    ordered = all(isinstance(types[name].dataType, COMPARED) for name, _ in gold.deciding_columns)
+    measures = gold_measures(gold.silver_measures)
     measured = (each.is_embedded(types, plan.values[each.name], plan.orders[each.name]) for each in measures)
     return carried and ordered and all(measured)
 
@@ -124,10 +125,10 @@ def _registered(gold: Gold, inputs: GoldInputs) -> EmbeddedPlan:
     # DuckDB computes the month of each grain; Spark would for each row.
     by_month = gold.is_partitioned_by_month
     partition = "" if by_month else inputs.of(gold.partition_expression, where, window)
-    for name in gold.order_by:
+    for name, _ in gold.deciding_columns:
         inputs.column(name)
     values = {name: inputs.of(sql, where) for name, sql in gold.columns}
-    measures = gold_measures(gold.measures)
+    measures = gold_measures(gold.silver_measures)
     values |= {each.name: each.value_input(inputs, where) for each in measures}
     orders = {each.name: each.order_input(inputs, where) for each in measures}
     return EmbeddedPlan(counted, partition, values, orders)
@@ -313,11 +314,18 @@ class LatestMerge(EmbeddedMerge):
 
     def _merged(self) -> str:
         """Return the query of the newest row per key; each row of silver is of revision 0, as Spark has it."""
+        of_key = same_sql(self.target.grain_columns, "old", "new")
+        return f"select * from ({self._newest(of_key)}) union all by name select * from old anti join new on {of_key}"
+
+    def _newest(self, of_key: str) -> str:
+        return self._placed(of_key, "* exclude (_first_batch, _last_batch, _revision)", "= 1")
+
+    def _placed(self, of_key: str, columns: str, places: str) -> str:
+        """Return the query of the rows at some places of their key, with its history."""
         gold = self.gold
-        of_key, new = same_sql(self.target.grain_columns, "old", "new"), NEW.format(0)
-        both = f"select * from old semi join new on {of_key} union all by name select {new} from new"
+        both = f"select * from old semi join new on {of_key} union all by name select {NEW.format(0)} from new"
         chosen = (
-            "* exclude (_first_batch, _last_batch, _revision)",
+            columns,
             "min(_first_batch) over same as _first_batch",
             "max(_last_batch) over same as _last_batch",
             "max(_revision) over same + max(if(_revision = 0, 1, 0)) over same as _revision",
@@ -325,8 +333,30 @@ class LatestMerge(EmbeddedMerge):
         same = f"partition by {names_in_sql(gold.keys)}"
         by = _list(f"{sql_identifier(name)} desc nulls last" for _, name in gold.deciding_columns)
         place = f"row_number() over ({same} order by {by})"
-        newest = f"select {_list(chosen)} from ({both}) window same as ({same}) qualify {place} = 1"
-        return f"{newest} union all by name select * from old anti join new on {of_key}"
+        return f"select {_list(chosen)}, {place} as _at from ({both}) window same as ({same}) qualify _at {places}"
+
+
+class LastMerge(LatestMerge):
+    """The newest rows per key, and measures over them."""
+
+    @cached_property
+    def _measures(self) -> list[GoldMeasure]:
+        return gold_measures(self.gold.measures)
+
+    def _newest(self, of_key: str) -> str:
+        gold = self.gold
+        own = [*gold.keys, *(name for name, _ in gold.columns), *(kept for _, kept in gold.deciding_columns)]
+        kept = names_in_sql([*own, self.target.table.spec.partition])
+        newest = f"select *, _at as {PLACE} from ({self._placed(of_key, kept, f'<= {gold.rows}')})"
+        if not self._measures:
+            return newest
+        states = [part for each in self._measures for part in each.new_sql(each.measure.expression, "")]
+        of_keys = f"select {self.grain}, {_list(states)} from newest group by {self.grain}"
+        values = _values(each for each in self._measures if not each.is_state)
+        return (
+            f"with newest as materialized ({newest}), of_keys as ({of_keys}) "
+            f"select *{values} from newest join of_keys using ({self.grain})"
+        )
 
 
 class ChildMerge(EmbeddedMerge):
@@ -388,6 +418,13 @@ class QueryMerge(EmbeddedMerge):
         kept = f"select * from old anti join new on {same_sql(columns, 'old', 'new')}"
         joined = f"fresh left join ({before}) as before on {same_sql(columns, 'fresh', 'before')}"
         return f"{kept} union all by name select {named}, {history} from {joined}"
+
+
+MERGES: dict[type[Gold], Callable[[GoldTable, EmbeddedPlan], EmbeddedMerge]] = {
+    AdditiveGold: AdditiveMerge,
+    LatestGold: LatestMerge,
+    LastGold: LastMerge,
+}
 
 
 def _sql_types(schema: pa.Schema) -> dict[str, str]:

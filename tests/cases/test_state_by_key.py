@@ -1,0 +1,151 @@
+"""Gold of kinds `last` and `fold`: the rows that plain Python makes of each key's, whatever comes when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compactable_release import EARLY, assert_same_rows, head_rows
+from declared_gold import audited
+from machine_reports import MACHINES, ORACLES, Report, assert_right, published, reports
+from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
+from slice_patcher import SlicePatcher, copy_release
+from small_release import SmallRelease, small_release
+from test_recomputed_history import differing, recomputed, rewrite
+
+from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.settings import Settings
+from include.state.release_files import PatchDirection
+from spark_jobs.stream.compaction import compact_tables
+from spark_jobs.tables.failpoints import Step
+
+ALL = reports(1, 120)
+ORDERS = 10
+DEATHS = (Step.SILVER_COMMITTED, Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED)
+WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
+
+
+def opened(spark: SparkSession, folder: Path, backend: str = "local") -> SmallRelease:
+    return small_release(spark, Settings(state=folder, backend=backend), "machines", MACHINES)
+
+
+def lower_watts(folder: Path) -> None:
+    path = folder / "contract.yaml"
+    path.write_text(path.read_text("utf-8").replace("maximum: 1000", "maximum: 3"), "utf-8")
+
+
+def deal(found: Sequence[Report], seed: int, batches: int) -> list[list[Report]]:
+    """Return the reports in another order, in batches of different sizes."""
+    numbers = random.Random(seed)
+    order = numbers.sample(list(found), len(found))
+    cuts = sorted(numbers.randrange(len(order)) for _ in range(batches - 1))
+    return [order[low:high] for low, high in zip([0, *cuts], [*cuts, len(order)], strict=True)]
+
+
+def take(release: SmallRelease, found: Sequence[Report], seed: int = 0) -> None:
+    numbers = random.Random(seed)
+    release.take([each.sent(numbers.randrange(2)) for each in found])
+
+
+def refined_after_death(release: SmallRelease, found: Sequence[Report], step: Step) -> None:
+    """Refine a batch in a process that dies at a step, and once more in the next one."""
+    number = release.ingest([each.sent() for each in found])
+    with pytest.raises(Died), dying_at(step):
+        release.refine(number, number)
+    release.restart()
+    release.refine(number, number)
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallRelease:
+    """Return a release that has taken all reports in four batches."""
+    release = opened(spark, tmp_path_factory.mktemp("machines"))
+    for first in range(0, len(ALL), 30):
+        take(release, ALL[first : first + 30])
+    return release
+
+
+@pytest.fixture
+def release(filled: SmallRelease, tmp_path: Path) -> SmallRelease:
+    return copy_release(filled, tmp_path / "production")
+
+
+def test_stream_gives_the_rows_that_plain_python_makes(filled: SmallRelease) -> None:
+    assert_right(filled, ALL)
+    for table in ORACLES:
+        assert audited(filled, table) == []
+
+
+def test_every_order_of_arrival_and_replay_gives_the_same_rows(
+    filled: SmallRelease, spark: SparkSession, tmp_path: Path
+) -> None:
+    for seed in range(ORDERS):
+        other = opened(spark, tmp_path / str(seed))
+        for batch in deal(ALL, seed, 1 + seed % 4):
+            take(other, batch, seed)
+        for table in ORACLES:
+            assert published(other, table) == published(filled, table), (seed, table)
+    take(other, ALL[:30])
+    assert other.rejected().height == 30
+    assert_right(other, ALL)
+
+
+def test_rows_after_each_batch_are_those_of_the_reports_so_far(spark: SparkSession, tmp_path: Path) -> None:
+    release, so_far = opened(spark, tmp_path), list[Report]()
+    for batch, step in zip(deal(ALL, 77, len(DEATHS)), DEATHS, strict=True):
+        refined_after_death(release, batch, step)
+        so_far += batch
+        assert_right(release, so_far)
+
+
+@pytest.mark.extended
+def test_spark_gives_the_same_rows(filled: SmallRelease, spark: SparkSession, tmp_path: Path) -> None:
+    by_spark = opened(spark, tmp_path / "spark", "spark")
+    for first in range(0, len(ALL), 30):
+        take(by_spark, ALL[first : first + 30])
+    assert_same_rows(head_rows(by_spark), head_rows(filled))
+
+
+@pytest.mark.extended
+def test_spark_gives_the_same_rows_in_other_orders_and_after_deaths(spark: SparkSession, tmp_path: Path) -> None:
+    for seed in range(2):
+        release, so_far = opened(spark, tmp_path / str(seed), "spark"), list[Report]()
+        for number, batch in enumerate(deal(ALL, seed, 3)):
+            take(release, batch, seed) if number else refined_after_death(release, batch, DEATHS[seed])
+            so_far += batch
+            assert_right(release, so_far)
+
+
+def test_a_slice_that_is_computed_again_is_equal_and_a_correction_is_applied_and_reverted(
+    release: SmallRelease, tmp_path: Path
+) -> None:
+    patcher = SlicePatcher(release, tmp_path)
+    for slice_ in (WHOLE_HISTORY, Slice([Span(0, 110, 130, BRONZE)])):
+        _, _, differing_rows = patcher.rebuild(slice_)
+        assert set(differing_rows.values()) == {0}
+
+    before = {table: published(release, table) for table in ORACLES}
+    patch, _, _ = patcher.rebuild(WHOLE_HISTORY, lower_watts)
+    patcher.apply(patch)
+    assert_right(release, [each for each in ALL if each.watts <= 3])
+    patcher.apply(replace(patch, direction=PatchDirection.REVERT))
+    assert {table: published(release, table) for table in ORACLES} == before
+
+
+def test_compaction_moves_no_row(release: SmallRelease) -> None:
+    before = head_rows(release)
+    compact_tables(release.settings, [release.release], 600, EARLY)
+    assert_same_rows(head_rows(release), before)
+
+
+def test_both_audits_find_a_wrong_row_in_each_table(release: SmallRelease) -> None:
+    assert differing(release) == {}
+    for target in release.release.gold:
+        rewrite(release, target.table, "select * replace (upper(machine) as machine) from rows")
+    assert {each.table for each in recomputed(release).differences if each.counts} == {f"gold.{t}" for t in ORACLES}
+    for table in ORACLES:
+        assert audited(release, table) != []
