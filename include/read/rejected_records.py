@@ -350,13 +350,20 @@ def rejected_coordinates(
 def reason_counts(reading: PinnedTables, dataset: str) -> pl.DataFrame:
     """Return how many records each rule rejected: columns disposition, rule, column, records, most first.
 
-    A record that breaks several rules counts under each of them.
+    A record that breaks several rules counts under each of them. Elements that were rejected alone have the
+    disposition `child`; places in an array count together, as `items[].price`.
     """
     import polars as pl
 
-    reasons = reading.read(f"rejected.{dataset}", columns=["disposition", "reasons"]).explode("reasons")
+    table = f"rejected.{dataset}"
+    records = reading.read(table, columns=["disposition", "reasons"])
+    own = {name for name, each in reading.tables.items() if each.dataset == dataset and name.startswith("rejected.")}
+    children = sorted(own - {table})
+    elements = (reading.read(name, columns=["reasons"]).with_columns(disposition=pl.lit("child")) for name in children)
+    reasons = pl.concat([records, *elements], how="diagonal").explode("reasons")
     named = reasons.select("disposition", pl.col("reasons").struct.field("rule", "column"))
-    counted = named.group_by("disposition", "rule", "column").agg(records=pl.len())
+    placed = named.with_columns(pl.col("column").str.replace_all(r"\[\d+\]", "[]"))
+    counted = placed.group_by("disposition", "rule", "column").agg(records=pl.len())
     return counted.sort(["records", "rule", "column"], descending=[True, False, False]).collect()
 
 

@@ -6,6 +6,7 @@ The oracle is plain Python over the records (`tests/workloads/shop_oracle.py`).
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from include.ground.settings import Settings
 from include.read.memory_database import memory_database
 from include.read.published_sql import run_query
 from include.read.published_tables import pinned
+from include.read.rejected_records import reason_counts
 from include.state.release_files import PatchDirection
 from spark_jobs.contract.child_reasons import is_distinct
 from spark_jobs.contract.validator import compiled_validator
@@ -123,6 +125,15 @@ def test_bad_items_have_their_paths(filled: SmallRelease) -> None:
     found = [(row["_index"], reason) for row in filled.read(BAD).to_dicts() for reason in row["reasons"]]
     assert {reason["rule"] for _, reason in found} == {"range", "type", "required", "duplicate_child"}
     assert all(reason["column"].startswith(f"items[{index}]") for index, reason in found)
+
+
+def test_the_summary_counts_bad_items_by_reason_wherever_they_stand(filled: SmallRelease) -> None:
+    reasons = [reason for row in filled.read(BAD).to_dicts() for reason in row["reasons"]]
+    expected = Counter((each["rule"], re.sub(r"[0-9]+", "", each["column"])) for each in reasons)
+    counts = reason_counts(pinned(filled.settings), NAME)
+    children = counts.filter(pl.col("disposition") == "child").drop("disposition")
+    assert {(rule, column): count for rule, column, count in children.rows()} == expected
+    assert set(counts["disposition"]) > {"child", "invalid"}
 
 
 def test_audit_recomputes_children_and_gold_over_them(filled: SmallRelease) -> None:
