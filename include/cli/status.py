@@ -38,7 +38,7 @@ from include.state.lease_table import LeaseRow
 from include.state.process_states import ProcessState, ProcessStatus, stream_name
 
 POLL_SECONDS = 1.0
-COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim"}
+COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim", "asleep": "dim"}
 UNKNOWN = "?"
 
 

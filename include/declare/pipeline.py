@@ -118,6 +118,7 @@ class _PipelineFile:
     partitions: StrictInt = 2
     retention: Retention = Retention()
     idle: Annotated[timedelta | None, BeforeValidator(_parsed_idle)] = IDLE_AFTER
+    sleep_after: Annotated[timedelta | None, BeforeValidator(_parsed_idle)] = None
     changes: Changes | None = None
     children: Annotated[tuple[Children, ...], BeforeValidator(named_items)] = ()
     envelope: Annotated[str, BeforeValidator(known_envelope)] = ""
@@ -138,6 +139,8 @@ class Pipeline:
     retention: Retention = Retention()
     idle: timedelta | None = IDLE_AFTER
     """A partition without records for so long does not hold the watermark back; None: it does."""
+    sleep_after: timedelta | None = None
+    """A driver whose topic brings nothing for so long ends, until records come; None: it runs on."""
     children: tuple[Children, ...] = ()
     changes: Changes | None = None
     envelope: str = ""
@@ -217,6 +220,7 @@ def read_pipeline(document: Document) -> Pipeline | None:
         reference=found.reference,
         retention=found.retention,
         idle=found.idle,
+        sleep_after=found.sleep_after,
         children=found.children,
         changes=changes,
         envelope=found.envelope,
@@ -240,6 +244,9 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
         yield ("retention", "versions"), "must be at least 1 hour: readers keep the version that they began with"
     if not COLUMN.fullmatch(pipeline.event_time):
         yield ("event_time",), f"must be the name of a column, is {shown(pipeline.event_time)}"
+    if pipeline.sleep_after is not None and pipeline.idle is not None and pipeline.sleep_after <= pipeline.idle:
+        why = "must be longer than `idle`: before that, windows that wait for a quiet partition are not closed"
+        yield ("sleep_after",), f"{why}, is {pipeline.sleep_after}, and idle is {pipeline.idle}"
     yield from listed_once(("identity", "columns"), pipeline.identity)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:

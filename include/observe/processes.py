@@ -143,7 +143,11 @@ def _supervised(
     if record.given_up and record.desired_since == desired_since:
         times = f" ({record.failures} times in a row)" if record.failures > 1 else ""
         return replace(status, state=ProcessState.FAILED, detail=record.last_error + times)
+    is_asleep = alone.state is ProcessState.ASLEEP
     if runner.pid is None or runner.state in (ProcessState.UNKNOWN, ProcessState.DRAINING):
+        sleepless = replace(status, state=ProcessState.STOPPED, detail="it slept, and no runner wakes it")
+        return sleepless if is_asleep else status
+    if is_asleep and record.desired_since == desired_since:
         return status
     again = "" if record.next_try is None else f"; tried again at {record.next_try:%H:%M:%S} UTC"
     detail = record.last_error + again
@@ -232,7 +236,7 @@ def stalled_seconds(run: RunFile, reported: DriverStatus | None, now: datetime) 
 
 def exited_status(run: RunFile, reported: DriverStatus | None) -> ProcessStatus:
     """Return the status of a process that is gone: its last report, else crashed."""
-    if reported is not None and reported.process_state.terminal:
+    if reported is not None and (reported.process_state.terminal or reported.process_state is ProcessState.ASLEEP):
         return ProcessStatus(run.name, None, reported.process_state, reported.reason or "")
     return _gone_status(run)
 

@@ -39,7 +39,8 @@ class Observation:
 
     `recorded`: it has a run file. `error`: why it exited. `terminal`: the error is final. `refused`: what prevents a
     start. `ready`: what it needs is available. `batch`: the last published batch. `stalled`: for how long it has made
-    no progress, when that is longer than the settings allow.
+    no progress, when that is longer than the settings allow. `asleep`: whether a driver that ended because nothing came
+    still has nothing to do; None for any other end.
     """
 
     status: ProcessStatus
@@ -51,6 +52,7 @@ class Observation:
     ready: bool = True
     batch: int | None = None
     stalled: str = ""
+    asleep: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,9 @@ def _reconcile_gone(observed: Observation, tries: Attempts, policy: Policy, now:
         return done, ClearRunFile("it is not requested") if observed.recorded else Nothing("it is not requested")
     if tries.drain_requested is not None:
         return _due(observed, _reset_for_next_start(tries), now)
+    if observed.asleep is not None:
+        rested = replace(_reset_for_next_start(tries), failures=0, error="", next_try=None)
+        return (rested, Nothing(observed.status.state.meaning)) if observed.asleep else _due(observed, rested, now)
     if tries.started is not None:
         return _ended(observed, _reset_for_next_start(tries), tries.killed or observed.error, policy, now)
     return _due(observed, tries, now)
@@ -218,6 +223,6 @@ def _due(observed: Observation, tries: Attempts, now: float) -> tuple[Attempts, 
         return replace(tries, error=observed.refused, given_up=True), GiveUp(observed.refused)
     if not observed.ready:
         return tries, Nothing("it waits for the broker, or for another process to release its lease")
-    again = tries.next_try is not None
-    reason = f"again: {tries.error}" if again else "it is requested"
+    again, is_woken = tries.next_try is not None, observed.asleep is False
+    reason = f"again: {tries.error}" if again else "there is something to do" if is_woken else "it is requested"
     return replace(tries, started=now, next_try=None, restarts=tries.restarts + again), Start(reason)

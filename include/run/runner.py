@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from include.ground.errors import MASK, HeadraceError, Terminal, mask_secrets
 from include.ground.paths import console_path, lease_path, metrics_path, run_path
@@ -50,6 +51,7 @@ from include.run.reconcile import (
     reconcile,
 )
 from include.run.runner_lease import sole_runner, stand_by, take_over
+from include.run.sleeping_streams import SleepingStreams, topic_ends
 from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.lease import LeaseServerUnavailable, is_lease_free
 from include.state.migrate_state import migrate_state
@@ -174,6 +176,10 @@ class Runner:
     unstarted: dict[str, HeadraceError | OSError] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     log_from: dict[str, int] = field(default_factory=dict)
+    sleeping: SleepingStreams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sleeping = SleepingStreams(partial(topic_ends, self.settings))
 
     def step(self, now: float) -> bool:
         """Act once at `now` (monotonic seconds); return whether every process is in its desired state."""
@@ -248,7 +254,15 @@ class Runner:
             ready=ready,
             batch=reported.refined_batch if reported and reported.refined_batch >= 0 else None,
             stalled=self._stalled(status, run, reported),
+            asleep=None if failed else self._asleep(status, reported, desired_since),
         )
+
+    def _asleep(
+        self, status: ProcessStatus, reported: DriverStatus | None, desired_since: datetime | None
+    ) -> bool | None:
+        if status.state is not ProcessState.ASLEEP or reported is None:
+            return None
+        return self.sleeping.is_asleep(reported, desired_since, datetime.now(UTC))
 
     def _stalled(self, status: ProcessStatus, run: RunFile | None, reported: DriverStatus | None) -> str:
         """Return how long a driver has made no progress, "" while that is allowed."""
@@ -293,7 +307,7 @@ class Runner:
         self._act(name, action)
         if observed.desired_since is None:
             return observed.status.pid is None and not observed.recorded
-        return observed.status.state in WORKING_STATES or self.tries[name].given_up
+        return observed.status.state in WORKING_STATES or bool(observed.asleep) or self.tries[name].given_up
 
     def _policy(self, name: str) -> Policy:
         return replace(self.policy, drain_within=BROKER_STOP_WITHIN) if name == BROKER else self.policy

@@ -39,6 +39,7 @@ TONES = {
     ProcessState.WAITING: WARNING,
     ProcessState.DRAINING: WARNING,
     ProcessState.PENDING: WARNING,
+    ProcessState.ASLEEP: IDLE,
     ProcessState.STOPPED: IDLE,
 }
 AnyProgress = DatasetProgress | DerivedProgress

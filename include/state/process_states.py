@@ -42,6 +42,7 @@ class ProcessState(Enum):
     HALTED = ("halted", "ingest continues, refine failed and is retried", False)
     DRAINING = ("draining", "finishing its batch, then it stops", False)
     PENDING = ("pending", "desired but not running, the runner starts it", False)
+    ASLEEP = ("asleep", "nothing comes; the runner wakes it when its topic has records", False)
     STOPPED = ("stopped", "not running, not desired", True)
     FAILED = ("failed", "gave up and reported a reason", True)
     CRASHED = ("crashed", "exited without a final status", True)

@@ -134,6 +134,9 @@ class DriverStatus:
     """What this driver changed at its start, for people to know."""
     identity: str = ""
     """Boot and start of the process, as in its run file."""
+    topic: str = ""
+    rests_at: dict[int, int] = field(default_factory=dict)
+    """Of a driver that is asleep: where each partition of its topic ended when it decided so."""
 
     @property
     def process_state(self) -> ProcessState:

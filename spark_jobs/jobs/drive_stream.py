@@ -32,10 +32,10 @@ def drive(settings: Settings, name: str, lease: Lease, stop: threading.Event, op
     `opened` returns the session, which is being opened meanwhile.
     """
     reporter = StatusReporter(status_path(settings, stream_name(name)), lease.is_held)
-    run: Callable[[], None] | None = None
+    run: Callable[[], str] | None = None
     try:
         run = prepare(settings, name, lease, reporter, stop, opened)
-        run()
+        end = run()
     except HeadraceError as error:
         log_line(str(error))
         reporter.finish("failed", error.what, terminal=isinstance(error, Terminal))
@@ -44,19 +44,19 @@ def drive(settings: Settings, name: str, lease: Lease, stop: threading.Event, op
         log_line(f"{name}: the driver failed: {error_reason(error)}. Next: headrace status", error)
         reporter.finish("failed", error_reason(error))
         return FAILED
-    reporter.finish("stopped")
+    reporter.finish(end)
     return DONE
 
 
 def prepare(
     settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event, opened: Opened
-) -> Callable[[], None]:
-    """Return the loop of the driver, ready to run."""
+) -> Callable[[], str]:
+    """Return the loop of the driver, ready to run, which returns its final state."""
     reporter.status.epoch = lease.epoch
     reporter.start()
     step_listeners.append(lambda step: None if step in INGEST_STEPS else reporter.note_progress())
     if not await_store(settings, name, lease, reporter, stop):
-        return lambda: None
+        return lambda: "stopped"
     fence_earlier_owner(settings, name, lease.epoch)
     if name in derived_names(settings):
         release = open_derived(settings, name, opened(), lease)

@@ -7,6 +7,7 @@ their rows from is a `Source`: Kafka (`kafka_source.py`) or published tables of 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -50,6 +51,10 @@ class Source:
         """Do a step of upkeep; return whether there is more."""
         return False
 
+    def rests_at(self) -> Mapping[int, int]:
+        """Return where each partition of the topic ends if the driver may sleep until it goes on; else nothing."""
+        return {}
+
     def note_commits(self) -> None:
         """Take note that tables have new commits."""
 
@@ -73,12 +78,17 @@ class DriverLoop:
     compaction: AutomaticCompaction = field(init=False)
     deletion: AutomaticDeletion = field(default_factory=AutomaticDeletion)
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
+    rests_at: Mapping[int, int] = field(default_factory=dict)
+    """Where each partition of the topic ends, once the driver sleeps."""
 
     def __post_init__(self) -> None:
         self.compaction = declared_compaction(self.owned.settings)
 
-    def run(self) -> None:
-        """Run until `stop` is set, then drain. Raises LeaseLost, IngestFailed and what NOT_RETRIED names."""
+    def run(self) -> str:
+        """Run until `stop` is set, or the driver may sleep, then drain; return the final state of the driver.
+
+        Raises LeaseLost, IngestFailed and what NOT_RETRIED names.
+        """
         try:
             self._run()
         except BaseException:
@@ -87,10 +97,11 @@ class DriverLoop:
                 self.source.close()
             raise
         self.source.close()
+        return "asleep" if self.rests_at else "stopped"
 
     def _run(self) -> None:
         self.reporter.report("running")
-        while not self.stop.is_set():
+        while not self.stop.is_set() and not self.rests_at:
             self.reporter.note_progress()
             if not self.lease.is_held():
                 raise LeaseLost(self.owned.dataset, self.lease.location)
@@ -100,6 +111,7 @@ class DriverLoop:
             if worked:
                 self.compaction.note_run()
             if not self.keep_up() and not worked:
+                self._may_sleep()
                 self.stop.wait(self.source.poll_seconds)
         self.reporter.report("draining")
         self.source.drain()
@@ -141,6 +153,15 @@ class DriverLoop:
             or self.removal.step(owned.settings, owned.dataset)
             or self.source.keep_up()
         )
+
+    def _may_sleep(self) -> None:
+        """End the loop if nothing is left to do until something comes to the source."""
+        if self.back_off.is_pausing or self.owned.is_patching:
+            return
+        self.rests_at = self.source.rests_at()
+        if self.rests_at:
+            log_line(f"{self.owned.dataset}: nothing came, the driver sleeps; the runner wakes it")
+            self.reporter.status.rests_at = dict(self.rests_at)
 
     def _execute_request(self) -> None:
         """Execute the pending request, unless a patch must be finished first."""

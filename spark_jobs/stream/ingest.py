@@ -74,6 +74,7 @@ class QuietPartitions:
     lagging: frozenset[int] = frozenset()
     """Partitions that Kafka had more of, as last looked at: records to come, or those of an open transaction."""
     _looked: float | None = None
+    _ends: Mapping[int, int] = field(default_factory=dict)
 
     def look(self, ingested: Mapping[int, int], log_ends: Mapping[int, int]) -> None:
         """Note the next offset of each partition in bronze, and in Kafka: with open transactions, which may follow."""
@@ -84,7 +85,7 @@ class QuietPartitions:
             else:
                 self._since.pop(partition, None)
         self.lagging = frozenset(log_ends) - self._since.keys()
-        self._looked = now
+        self._looked, self._ends = now, dict(log_ends)
 
     def forget(self) -> None:
         """Note that Kafka does not answer: what it has got meanwhile is not known."""
@@ -97,11 +98,19 @@ class QuietPartitions:
 
     def quiet(self) -> frozenset[int]:
         """Return the partitions that have been quiet for long enough."""
+        return frozenset() if self.idle_after is None else self._quiet_for(self.idle_after)
+
+    def resting(self, least: timedelta) -> Mapping[int, int]:
+        """Return where each partition ends if all have been quiet for so long, else nothing."""
+        ends = self._ends
+        return ends if ends and self._quiet_for(least) >= ends.keys() else {}
+
+    def _quiet_for(self, least: timedelta) -> frozenset[int]:
         now = self.clock()
-        if self.idle_after is None or self._looked is None or now - self._looked > LOOK_IS_OLD:
+        if self._looked is None or now - self._looked > LOOK_IS_OLD:
             return frozenset()
-        least = self.idle_after.total_seconds()
-        return frozenset(partition for partition, since in list(self._since.items()) if now - since >= least)
+        seconds = least.total_seconds()
+        return frozenset(partition for partition, since in list(self._since.items()) if now - since >= seconds)
 
 
 DRAINED = "drained at the batch boundary"

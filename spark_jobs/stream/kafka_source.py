@@ -24,10 +24,10 @@ from include.ground.paths import checkpoint_path
 from include.ground.settings import Settings
 from include.observe.ledger_schema import LedgerMismatch
 from include.observe.ledger_writer import LedgerWriter, open_writer, project_dataset, rebuild
-from include.read.publication import find_publication
+from include.read.publication import batches_behind, find_publication
 from include.state.lease import Lease
 from include.state.run_files import bootstrap_servers
-from spark_jobs.backends.release import BronzeEnd, claim_tables, open_bronze
+from spark_jobs.backends.release import BronzeEnd, claim_tables, open_bronze, refined_batch
 from spark_jobs.backends.session_start import Opened
 from spark_jobs.stream.active_releases import ActiveReleases, open_active_releases
 from spark_jobs.stream.back_off import BackOff
@@ -38,7 +38,7 @@ from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_changed_
 from spark_jobs.stream.progress import StatusReporter, refresh_progress
 from spark_jobs.stream.recovery import last_active_release, republish, roll_back_tables, usable_generation
 from spark_jobs.stream.refine import RunReport
-from spark_jobs.stream.upkeep import AutomaticExpiry, AutomaticHistory, QuietCommits
+from spark_jobs.stream.upkeep import AutomaticExpiry, AutomaticHistory, QuietCommits, is_awaited
 from spark_jobs.tables.checkpoint import Generation, ensure_generation
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -267,6 +267,18 @@ class KafkaSource(Source):
         settings, releases = self.active.settings, self.active.opened()
         return self.expiry.step(settings, releases) or self.history.step(settings, releases)
 
+    def rests_at(self) -> Mapping[int, int]:
+        """Return where the topic ends once it has been quiet for `sleep_after` and no table waits for anything."""
+        ingest, releases = self.supervisor.ingest, self.active.opened()
+        after = releases[0].dataset.pipeline.sleep_after
+        ends = {} if after is None or self.supervisor.has_ended else ingest.quiet.resting(after)
+        if not ends or any(refined_batch(each) != ingest.last_batch for each in releases):
+            return {}
+        publication = find_publication(self.active.settings, self.active.dataset)
+        waits = publication is not None and batches_behind(publication)
+        idle = ingest.quiet.quiet() | ingest.idle.partitions
+        return {} if waits or any(is_awaited(each, idle, ingest.ingested) for each in releases) else ends
+
     def note_commits(self) -> None:
         self.projection.begin()
 
@@ -288,7 +300,7 @@ def open_kafka_source(
     dataset = current_dataset(settings, name)
     status.release = dataset.release
     bootstrap = bootstrap_servers(settings)
-    topic = dataset.pipeline.topic
+    topic = status.topic = dataset.pipeline.topic
     ensure_topic(bootstrap, topic, dataset.pipeline.partitions, may_create=settings.kafka_create_topics)
     for concern in topic_concerns(bootstrap, topic) if settings.kafka_bootstrap else ():
         log_line(f"topic {topic}: {concern}")

@@ -20,6 +20,7 @@ from recovery_site import Driver, Site, wait_until
 from include.change.grains import published_watermarks
 from include.ground.kafka_address import client_options
 from include.ground.paths import warehouse
+from include.state.streams import stream_status
 
 LATENESS, IDLE_SECONDS = timedelta(hours=1), 3
 TABLE = """
@@ -32,10 +33,10 @@ TABLE = """
 """
 
 
-def declare_idle(site: Site) -> None:
+def declare_idle(site: Site, more: str = "") -> None:
     """Let partitions be idle after seconds, and add a table that waits for the watermark."""
     path = site.settings.datasets / site.dataset / "pipeline.yaml"
-    text = path.read_text().replace("lateness: 2 days", f"lateness: 1 hour\nidle: {IDLE_SECONDS} seconds")
+    text = path.read_text().replace("lateness: 2 days", f"lateness: 1 hour\nidle: {IDLE_SECONDS} seconds{more}")
     path.write_text(text.rstrip("\n") + "\n" + TABLE.format(site.dataset))
 
 
@@ -200,6 +201,31 @@ def is_said_who_holds_it(site: Site) -> None:
     assert found["held_by"] == 0
     assert {each["state"] for each in found["partitions"].values()} == {"idle"}
     assert list(found["waiting"]) == [f"gold.{site.dataset}_closed"]
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_a_driver_sleeps_when_all_is_published_and_closed_and_the_next_one_goes_on(broker_settings: object) -> None:
+    site = Site(broker_settings, "sleepy")  # type: ignore[arg-type]
+    site.prepare(partitions=2)
+    declare_idle(site, f"\nsleep_after: {IDLE_SECONDS + 2} seconds")
+    try:
+        with producer(site) as plain:
+            send(site, plain, 0, 0.5)
+            send(site, plain, 1, 5)
+            for latest, following in ((5, 20), (20, 40)):
+                driver = site.start_driver()
+                assert driver.wait(180) == 0
+                left = stream_status(site.settings, site.dataset)
+                assert (left.state, left.topic, left.rests_at) == ("asleep", site.dataset, left.log_end)
+                # The windows that wait for a quiet partition are closed before.
+                assert watermark(site) == (until := BEGUN + timedelta(hours=latest) - LATENESS)
+                assert closed(site) == expected(site, until)
+                send(site, plain, 0, following)
+            site.wait_published(site.start_driver())
+        site.assert_nothing_lost()
+    finally:
+        site.kill_all()
 
 
 def another_release_is_the_same(site: Site) -> None:

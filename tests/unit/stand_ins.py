@@ -43,6 +43,8 @@ if how == "refused":
     report("failed", "the checkpoint is damaged", terminal=True); sys.exit(2)
 if how == "fails":
     report("failed", "no space left"); sys.exit(1)
+if how == "sleeps":
+    report("asleep", topic="flights", rests_at={"0": 5}); sys.exit(0)
 if how == "dies":
     sys.exit("no such thing\\n  at line 1")
 if how == "leaves a child":

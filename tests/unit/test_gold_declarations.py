@@ -147,6 +147,32 @@ def test_wrong_idle_is_refused_with_line_and_key(settings: Settings, flights: Pa
     assert "never" in problem.why
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("sleep_after: never", None),
+        ("sleep_after: 10 minutes", timedelta(minutes=10)),
+        ("idle: never\nsleep_after: 1 second", timedelta(seconds=1)),
+    ],
+)
+def test_driver_sleeps_after_a_duration_or_never(
+    settings: Settings, flights: Path, text: str, expected: timedelta | None
+) -> None:
+    path = flights / "pipeline.yaml"
+    path.write_text(f"{path.read_text()}\n{text}\n")
+    assert dataset_problems(settings, "flights") == []
+    assert declared_dataset(settings, "flights").pipeline.sleep_after == expected
+
+
+def test_driver_must_not_sleep_before_a_quiet_partition_is_idle(settings: Settings, flights: Path) -> None:
+    path = flights / "pipeline.yaml"
+    path.write_text(f"{path.read_text().rstrip()}\nsleep_after: 5 minutes\n")
+    (problem,) = dataset_problems(settings, "flights")
+    assert problem.key == "sleep_after"
+    assert "must be longer than `idle`" in problem.why
+
+
 def test_table_of_keys_alone_never_closes(settings: Settings, flights: Path) -> None:
     path, keys = flights / "pipeline.yaml", "    keys: [flight_id]\n"
     path.write_text(path.read_text().replace(keys, f"{keys}    {CLOSING}\n"))

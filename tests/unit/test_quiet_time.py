@@ -46,6 +46,25 @@ def test_never_is_never() -> None:
     assert quiet.quiet() == frozenset()
 
 
+def test_a_topic_rests_where_it_ends_when_all_partitions_have_been_quiet_for_so_long() -> None:
+    quiet, clock = observed({0: 5, 1: 0}, after=None)
+    look_after(quiet, clock, 29.9, {0: 5}, {0: 5, 1: 0})
+    assert quiet.resting(AFTER) == {}
+    look_after(quiet, clock, 0.1, {0: 5}, {0: 5, 1: 0})
+    assert quiet.resting(AFTER) == {0: 5, 1: 0}
+    clock.now += LOOK_IS_OLD + 0.1
+    assert quiet.resting(AFTER) == {}, "what has come since the last look is not known"
+
+
+def test_a_topic_does_not_rest_while_one_partition_lags_or_is_new() -> None:
+    quiet, clock = observed({0: 5, 1: 5})
+    look_after(quiet, clock, 100, {0: 5, 1: 5}, {0: 6, 1: 5})
+    assert quiet.resting(AFTER) == {}
+    look_after(quiet, clock, 100, {0: 6, 1: 5}, {0: 6, 1: 5, 2: 0})
+    look_after(quiet, clock, 20, {0: 6, 1: 5}, {0: 6, 1: 5, 2: 0})
+    assert quiet.resting(AFTER) == {}
+
+
 def test_a_record_begins_the_time_anew() -> None:
     quiet, clock = observed({0: 5, 1: 5})
     clock.now += 20

@@ -32,8 +32,8 @@ NAME = "stream:flights"
 REQUESTED = datetime(2026, 1, 2, tzinfo=UTC)
 REQUESTED_AGAIN = REQUESTED + timedelta(hours=1)
 POLICY = Policy(first_pause=1.0, longest_pause=6.0, tries=5, healthy_after=60.0, drain_within=30.0, silent_within=120.0)
-PRESENT = [state for state in ProcessState if not state.terminal and state is not ProcessState.PENDING]
-ENDED = [ProcessState.STOPPED, ProcessState.FAILED, ProcessState.CRASHED]
+ENDED = [ProcessState.ASLEEP, ProcessState.STOPPED, ProcessState.FAILED, ProcessState.CRASHED]
+PRESENT = [state for state in ProcessState if state not in ENDED and state is not ProcessState.PENDING]
 
 
 def observation(state: ProcessState, desired_since: datetime | None = REQUESTED, **more: object) -> Observation:
@@ -296,6 +296,30 @@ def test_given_up_process_is_forgotten_once_released() -> None:
     timeline.fail_once("x", terminal=True)
     assert isinstance(timeline.observe(observation(ProcessState.FAILED, None)), ClearRunFile)
     assert not timeline.tries.given_up
+
+
+def test_sleeping_driver_is_no_failure_and_starts_at_once_when_it_is_woken() -> None:
+    timeline = Timeline()
+    timeline.fail_once()
+    timeline.await_start()
+    timeline.observe(observation(ProcessState.RUNNING), 1)
+    asleep = observation(ProcessState.ASLEEP, asleep=True)
+    assert all(isinstance(timeline.observe(asleep, 3600), Nothing) for _ in range(3))
+    assert timeline.tries.failures == 0
+    assert isinstance(timeline.observe(observation(ProcessState.ASLEEP, asleep=False), 0.2), Start)
+
+
+def test_driver_that_cannot_be_started_after_its_sleep_is_tried_again_after_a_pause() -> None:
+    timeline = Timeline()
+    assert isinstance(timeline.observe(observation(ProcessState.ASLEEP, asleep=False)), Start)
+    failed = observation(ProcessState.ASLEEP, error="it could not be started: no space left on device")
+    assert isinstance(timeline.observe(failed, 0.2), Nothing)
+    assert timeline.tries.failures == 1
+    assert isinstance(timeline.observe(failed, POLICY.pause(1)), Start)
+
+
+def test_sleeping_driver_that_is_released_is_cleared() -> None:
+    assert isinstance(Timeline().observe(observation(ProcessState.ASLEEP, None, asleep=True)), ClearRunFile)
 
 
 MOMENTS = st.tuples(

@@ -18,7 +18,13 @@ from stand_ins import StandIns, report_progress
 from include.ground.paths import desired_path, run_path, runner_lock_path, status_path
 from include.ground.ports import PortInUse
 from include.ground.settings import CLONE, Settings
-from include.observe.processes import observe_process, observe_processes, observe_stream
+from include.observe.processes import (
+    is_expected,
+    observe_process,
+    observe_processes,
+    observe_stream,
+    unsupervised_status,
+)
 from include.run import child_process as driver_process
 from include.run import runner
 from include.run.child_process import start_blocker
@@ -74,6 +80,42 @@ def test_turns_change_nothing_when_all_processes_are_healthy(settings: Settings,
     before, lines = run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.lines)
     assert all(stand_ins.step() for _ in range(5))
     assert (run_path(settings, FLIGHTS).read_bytes(), len(stand_ins.lines)) == (before, lines)
+
+
+def test_driver_that_sleeps_is_left_alone_until_its_topic_has_records(
+    settings: Settings, stand_ins: StandIns, runner_run_file: None
+) -> None:
+    ends = {0: 5}
+    stand_ins.how["flights"] = "sleeps"
+    stand_ins.runner.sleeping.ends_of = lambda topic: ends
+    request_stream(settings, "flights", "a test")
+    stand_ins.until(lambda: observe_stream(settings, "flights").pid is None and FLIGHTS in stand_ins.runner.log_from)
+    assert observe_stream(settings, "flights").state is ProcessState.ASLEEP
+    before = run_of(settings, FLIGHTS).pid
+    assert all(stand_ins.step() for _ in range(5)), "it is in its desired state"
+    assert (run_of(settings, FLIGHTS).pid, read_process_records(settings)[FLIGHTS].failures) == (before, 0)
+    assert not is_expected(observe_stream(settings, "flights")), "an owner's request starts a job"
+    ends, stand_ins.how["flights"] = {0: 6}, "well"
+    stand_ins.until(lambda: observe_stream(settings, "flights").state in WORKING_STATES)
+    assert stand_ins.lines[-1] == f"{FLIGHTS}: started, there is something to do"
+
+
+def test_request_wakes_a_driver_that_sleeps(settings: Settings, stand_ins: StandIns, runner_run_file: None) -> None:
+    stand_ins.how["flights"] = "sleeps"
+    stand_ins.runner.sleeping.ends_of = lambda topic: {0: 5}
+    request_stream(settings, "flights", "a test")
+    stand_ins.until(lambda: observe_stream(settings, "flights").state is ProcessState.ASLEEP)
+    stand_ins.how["flights"] = "well"
+    stand_ins.started("flights")
+
+
+def test_nobody_wakes_a_stream_without_a_runner(settings: Settings, stand_ins: StandIns) -> None:
+    stand_ins.how["flights"] = "sleeps"
+    request_stream(settings, "flights", "a test")
+    stand_ins.until(
+        lambda: unsupervised_status(settings, FLIGHTS).pid is None and bool(read_run_file(settings, FLIGHTS))
+    )
+    assert observe_stream(settings, "flights").state is ProcessState.STOPPED
 
 
 def test_only_the_killed_process_is_restarted(settings: Settings, stand_ins: StandIns) -> None:
