@@ -114,6 +114,7 @@ class KeptSales:
     commits: int = 0
     behind: int = -1
     watermark: datetime | None = None
+    gold: dict[str, Gold] = field(init=False)
 
     def __post_init__(self) -> None:
         self.settings = sales_settings(self.folder)
@@ -127,6 +128,7 @@ class KeptSales:
         release = snapshot_dataset(self.settings, "sales").release
         self.tables, self.kafka = SmallWarehouse(self.settings, release=release), SmallKafka({}, {0: 0})
         self.tables.write("rejected", [])
+        self.gold = {gold.name: gold for gold in released_dataset(self.settings, "sales", release).pipeline.gold}
 
     def copied(self, folder: Path) -> KeptSales:
         """Return the same with a copy of its files, which have the same times."""
@@ -138,11 +140,6 @@ class KeptSales:
         other.tables.settings = other.settings
         other.tables.names = {name: folder / path.relative_to(self.folder) for name, path in self.tables.names.items()}
         return other
-
-    @property
-    def gold(self) -> dict[str, Gold]:
-        declared = released_dataset(self.settings, "sales", self.tables.release).pipeline.gold
-        return {gold.name: gold for gold in declared}
 
     def add(self, *events: dict[str, Any], gold: bool = True, duplicate_of: tuple[int, int] | None = None) -> None:
         """Publish a batch of events: changed columns of `silver_row`, without `gold` only in the layers before.
@@ -181,21 +178,25 @@ class KeptSales:
 
     def keep_gold(self, names: Sequence[str] = ()) -> None:
         """Bring gold tables up to date as a run does."""
-        for name in names or self.gold:
-            self.replace(name, self.right_rows(name))
+        wanted = [*(names or self.gold)]
+        for name, rows in zip(wanted, self.right_rows(*wanted), strict=True):
+            self.replace(name, rows)
 
-    def right_rows(self, name: str) -> pl.DataFrame:
-        gold = self.gold[name]
+    def right_rows(self, *names: str) -> list[pl.DataFrame]:
+        """Return the right rows of each of these gold tables."""
         silver = pl.DataFrame(pl.from_arrow(DeltaTable(self.tables.names["silver.sales"]).to_pyarrow_table()))
-        if gold.refresh_interval is not None:
-            silver = silver.filter(pl.col("_batch_id") <= self.behind)
         with duckdb.connect() as database:
             database.execute("set TimeZone = 'UTC';" + DIALECT)
-            database.register("silver", silver.to_arrow().cast(SILVER))
-            timed, part = gold.timed_by, _part(gold)
-            closed = timed.closing(self.watermark).sql if timed and gold.closes else "true"
-            sql = f"select *, {PROVENANCE}, {part} as _part from ({recompute_sql(gold, SILVER.names)}) where {closed}"
-            return database.sql(sql).pl()
+            return [self._right_rows(database, silver, self.gold[name]) for name in names]
+
+    def _right_rows(self, database: duckdb.DuckDBPyConnection, silver: pl.DataFrame, gold: Gold) -> pl.DataFrame:
+        if gold.refresh_interval is not None:
+            silver = silver.filter(pl.col("_batch_id") <= self.behind)
+        database.register("silver", silver.to_arrow().cast(SILVER))
+        timed, part = gold.timed_by, _part(gold)
+        closed = timed.closing(self.watermark).sql if timed and gold.closes else "true"
+        sql = f"select *, {PROVENANCE}, {part} as _part from ({recompute_sql(gold, SILVER.names)}) where {closed}"
+        return database.sql(sql).pl()
 
     def replace(self, name: str, rows: pl.DataFrame) -> None:
         """Replace the files of the parts whose rows differ, in one commit for each; a new version in any case."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from hashlib import sha256
 
+import polars as pl
 import pytest
-from workloads.ad_events import BETWEEN, ad_frame, ads
-from workloads.auction_events import AUCTION, BID, FIRST_ID, PERSON, auction_event, auction_frame
+from workloads.ad_events import BETWEEN, ads
+from workloads.auction_events import AUCTION, BID, FIRST_ID, PERSON, auction_event
 from workloads.feeds import GENERATED
-from workloads.search_events import FREQUENT, injected, search_frame, usual_rate
+from workloads.search_events import FREQUENT, injected, usual_rate
 
 from include.producers.command import FEEDS
 from include.producers.faults import Shares
@@ -25,10 +28,16 @@ YSB = re.compile(
 )
 
 
+@cache
+def events_of(name: str) -> pl.DataFrame:
+    """Return the events of a feed, generated once: those of a feed take up to two seconds."""
+    return GENERATED[name].frame(timedelta(0))
+
+
 @pytest.mark.parametrize("name", GENERATED)
 def test_generated_events_are_the_same_at_each_call(name: str) -> None:
     feed = GENERATED[name]
-    first, again = feed.frame(timedelta(0)), feed.frame(timedelta(0))
+    first, again = events_of(name), feed.frame(timedelta(0))
     assert first.columns == ["key", "value", "occurred_at", "event_id"]
     assert sha256(b"".join(first["value"])).digest() == sha256(b"".join(again["value"])).digest()
     assert first["event_id"].n_unique() == first.height
@@ -39,7 +48,7 @@ def test_generated_events_are_the_same_at_each_call(name: str) -> None:
 
 
 def test_ad_events_have_the_format_of_the_benchmark() -> None:
-    frame = ad_frame()
+    frame = events_of("ad_events")
     assert all(YSB.fullmatch(value.decode()) for value in frame["value"].head(500))
     assert set(frame["occurred_at"].diff().drop_nulls()) == {BETWEEN}
     kinds = Counter(json.loads(value)["event_type"] for value in frame["value"])
@@ -48,7 +57,7 @@ def test_ad_events_have_the_format_of_the_benchmark() -> None:
 
 
 def test_auction_events_are_persons_auctions_and_bids_in_the_shares_of_nexmark() -> None:
-    events = [json.loads(value) for value in auction_frame()["value"]]
+    events = [json.loads(value) for value in events_of("auction")["value"]]
     kinds = Counter(event["event_type"] for event in events)
     assert [kinds[kind] for kind in (PERSON, AUCTION, BID)] == [400, 1200, 18_400]
     assert [e["auction"] for e in events if e["event_type"] == AUCTION] == list(range(FIRST_ID, FIRST_ID + 1200))
@@ -59,7 +68,7 @@ def test_auction_events_are_persons_auctions_and_bids_in_the_shares_of_nexmark()
 
 
 def test_searches_follow_the_usual_rate_but_in_injected_hours() -> None:
-    rows = [json.loads(value) for value in search_frame()["value"]]
+    rows = [json.loads(value) for value in events_of("searches")["value"]]
     hours = Counter((row["term"], row["searched_at"][:13]) for row in rows)
     for anomaly in injected():
         of_week = anomaly.hour.weekday() * 24 + anomaly.hour.hour
@@ -76,7 +85,8 @@ def test_corrupt_ad_events_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["searches", "posts", "auction"])
 def test_corrupt_records_of_other_workloads_have_a_reason(name: str) -> None:
-    rows = deliveries(Run(GENERATED[name], shares=Shares(corrupt=0.01)), datetime.now(UTC))
+    feed = replace(GENERATED[name], frame=lambda _: events_of(name))
+    rows = deliveries(Run(feed, shares=Shares(corrupt=0.01)), datetime.now(UTC))
     corrupt = rows.filter(rows["fault"] == "corrupt")
     assert corrupt.height > 100
     assert corrupt["reason"].null_count() == 0

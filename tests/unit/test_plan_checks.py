@@ -16,9 +16,11 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from include.change import quality
 from include.change import recompute as backfill_plan
 from include.change import stages as plan_stages
 from include.change.quality import PlanHeld
+from include.change.quality_job import validate_plan
 from include.declare.dataset import Dataset, load_dataset
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.paths import patch_path, snapshot_path
@@ -77,6 +79,16 @@ def dataset(settings: Settings, tmp_path: Path) -> Dataset:
     place = snapshot_path(settings, "flights", made.release)
     shutil.copytree(made.folder, place)
     return load_dataset("flights", place)
+
+
+@pytest.fixture
+def checks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluate the rules in this process: one of their own loads Great Expectations, five seconds each time."""
+
+    def run_here(settings: Settings, plan: str, *_: object) -> dict[str, Any]:
+        return {"checks": quality.RESULTS.dump_python(validate_plan(settings, plan), mode="json")}
+
+    monkeypatch.setattr(quality, "run_job", run_here)
 
 
 def route_days(scheduled: list[int]) -> pl.DataFrame:
@@ -142,6 +154,7 @@ def test_release_that_breaks_a_hold_rule_is_not_approved(settings: Settings, dat
     assert record.stage is Stage.COMPARED
 
 
+@pytest.mark.usefixtures("checks_here")
 def test_release_that_keeps_its_rules_is_approved(settings: Settings, dataset: Dataset) -> None:
     record, found = plan_stages.compare_built(
         settings, built_release(settings, dataset, [5, 1, 7]), "ann", lambda _: None
@@ -150,6 +163,7 @@ def test_release_that_keeps_its_rules_is_approved(settings: Settings, dataset: D
     assert plan_stages.approve(settings, record, "ann").stage is Stage.APPROVED
 
 
+@pytest.mark.usefixtures("checks_here")
 def test_slice_is_validated_by_its_rows_and_by_the_resulting_table(settings: Settings, dataset: Dataset) -> None:
     record = built_slice(settings, dataset, [5, -1, 7], others=2)
     record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
@@ -159,6 +173,7 @@ def test_slice_is_validated_by_its_rows_and_by_the_resulting_table(settings: Set
         plan_stages.approve(settings, record, "ann")
 
 
+@pytest.mark.usefixtures("checks_here")
 @pytest.mark.parametrize(("others", "verdict"), [(0, HELD), (1, WITHIN_POLICY)])
 def test_slice_is_not_held_for_a_rule_that_fails_without_it(
     settings: Settings, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, others: int, verdict: str
