@@ -29,7 +29,7 @@ CHANGES = history(1, 120)
 OVERLAPPING = snapshot(CHANGES, 600)
 ALL = [*CHANGES, *OVERLAPPING]
 TABLES = ("account_now", "account_versions")
-ORDERS = 10
+ORDERS = (pytest.param(range(1, 4), id="some"), pytest.param(range(4, 11), id="more", marks=pytest.mark.extended))
 DEATHS = (Step.SILVER_COMMITTED, Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED)
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 
@@ -87,10 +87,11 @@ def test_stream_gives_the_rows_of_the_table_and_a_snapshot_doubles_nothing(fille
         assert audited(filled, table) == []
 
 
+@pytest.mark.parametrize("orders", ORDERS)
 def test_every_order_of_arrival_and_replay_gives_the_same_rows(
-    filled: SmallRelease, spark: SparkSession, tmp_path: Path
+    filled: SmallRelease, spark: SparkSession, tmp_path: Path, orders: range
 ) -> None:
-    for seed in range(ORDERS):
+    for seed in orders:
         other = opened(spark, tmp_path / str(seed))
         for batch in deal(ALL, seed, 1 + seed % 4):
             take(other, batch, seed)

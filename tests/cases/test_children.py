@@ -243,6 +243,7 @@ def test_a_patch_replaces_the_children_of_its_records(release: SmallRelease, tmp
     assert not any(found.values())
 
 
+@pytest.mark.extended
 def test_death_at_each_step_of_a_patch_leaves_each_child_once(release: SmallRelease, tmp_path: Path) -> None:
     patcher, steps = SlicePatcher(release, tmp_path), [step for step in Step if step.value.startswith("patch.")]
     patch, _, _ = patcher.rebuild(WHOLE_HISTORY, cheaper)
@@ -278,6 +279,7 @@ def test_bad_item_rejects_its_record_unless_declared_otherwise(spark: SparkSessi
     assert any(each["rule"] == "duplicate_child" and each["column"] == "items[1]" for each in reasons)
 
 
+@pytest.mark.extended
 def test_children_of_both_backends_are_the_same(filled: SmallRelease, spark: SparkSession, tmp_path: Path) -> None:
     by_spark = fill(opened(spark, tmp_path, "spark"))
     assert_same_rows(head_rows(by_spark), head_rows(filled))

@@ -187,7 +187,8 @@ def test_patch_is_refused_when_a_session_that_later_rows_joined_has_expired_reco
         refuse_expired_grains(target, writer.silver, patch.folder, release.refined(), complete=1)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(1, 6))])
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", range(6))
 def test_patches_of_random_slices_give_the_sessions_of_plain_python_despite_later_rows_and_a_crash(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
