@@ -1,7 +1,7 @@
 """Both backends act alike: gold of each kind and refresh, failing code, patches, expiry, compaction.
 
 They have the same rows and the same facts in their logs; Spark's commits are fenced. Compaction uses most verbs of a
-backend, and runs in `make test`; the others are extended.
+backend, and runs in `make test` with a batch by the other backend after it; the others are extended.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_patches(spark: SparkSession, tmp_path: Path) -> None:
     on_both(patched(spark, tmp_path, correct_and_revert, correct, correct_too_late))
 
 
-def test_compaction(spark: SparkSession, tmp_path: Path) -> None:
+def test_compaction_after_which_the_other_backend_continues(spark: SparkSession, tmp_path: Path) -> None:
     def act(backend: str) -> SmallRelease:
         release = small_release(spark, Settings(state=tmp_path / backend, backend=backend), "meter", METER)
         for batch in range(3):
@@ -140,11 +140,15 @@ def test_compaction(spark: SparkSession, tmp_path: Path) -> None:
         for name in ("silver.meter", "rejected.meter", "bronze.meter"):
             (table,) = [each for each in own(release) if each.spec.name == name]
             assert table.file_count < files[name], name
-        release.restart()
-        release.take([reading(20, 1), reading(0, 1)])
         return release
 
-    on_both(act)
+    releases = on_both(act)
+    for release, other in zip(releases, reversed(BACKENDS), strict=True):
+        release.settings = release.settings.model_copy(update={"backend": other})
+        release.restart()
+        release.take([reading(20, 1), reading(0, 1)])
+    assert_same_rows(*map(rows_of, releases))
+    assert facts(releases[0]) == facts(releases[1])
 
 
 @pytest.mark.extended

@@ -98,13 +98,8 @@ def test_spark_gives_the_rows_and_the_metadata_of_the_drivers_process(
         assert [each.version for each in log if each.owner is None] == [], "a commit of rows is not fenced"
 
 
-@pytest.mark.parametrize(
-    "backends",
-    [
-        ("spark", "local", "local", "spark"),
-        pytest.param(("local", "spark", "local", "spark"), marks=pytest.mark.extended),
-    ],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("backends", [("spark", "local", "local", "spark"), ("local", "spark", "local", "spark")])
 @pytest.mark.parametrize("local", ["flights"], indirect=True)
 def test_release_that_one_backend_began_is_continued_by_the_other(
     local: SmallRelease, spark: SparkSession, tmp_path: Path, backends: Sequence[str]
