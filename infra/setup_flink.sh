@@ -17,4 +17,4 @@ if [ ! -e "$stamp" ]; then
     --python .cache/flink/bin/python -r requirements/flink.lock
   touch "$stamp"
 fi
-.venv/bin/python -m infra.jars.fetch --all
+.venv/bin/python -m infra.jars.fetch --also flink

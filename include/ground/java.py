@@ -84,9 +84,9 @@ def major_version(version: str) -> int:
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
 
-FOLDERS = ("spark", "broker", "flink")
-OPTIONAL = ("flink",)
-"""Folders that set-up leaves out: their jars are for a benchmark only."""
+FOLDERS = ("spark", "broker", "flink", "connect")
+OPTIONAL = ("flink", "connect")
+"""Folders that set-up leaves out: their jars are for a benchmark or a demo only."""
 # Without the settings: an image fetches the jars in a layer that only their lock and these modules change.
 LOCK = Path(__file__).resolve().parents[2] / "infra" / "jars" / "jars.lock"
 
@@ -135,9 +135,13 @@ def read_jar_list(path: Path, *, hashed: bool) -> list[Jar]:
     return jars
 
 
-def installed_jars() -> list[Jar]:
-    """Return the locked jars that set-up installs. Raises Terminal (`jar-lock-unreadable`)."""
-    return [jar for jar in read_jar_list(LOCK, hashed=True) if jar.folder not in OPTIONAL]
+def installed_jars(also: str | None = None) -> list[Jar]:
+    """Return the locked jars that set-up installs, and those of a folder that it leaves out.
+
+    Raises Terminal (`jar-lock-unreadable`).
+    """
+    left_out = {*OPTIONAL} - {also}
+    return [jar for jar in read_jar_list(LOCK, hashed=True) if jar.folder not in left_out]
 
 
 def is_jar_line(words: Sequence[str], hashed: bool) -> bool:

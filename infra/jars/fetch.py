@@ -22,6 +22,7 @@ from include.ground.errors import HeadraceError
 from include.ground.java import (
     FOLDERS,
     LOCK,
+    OPTIONAL,
     Jar,
     JarMismatch,
     find_java,
@@ -184,14 +185,14 @@ def main() -> None:
     """Entry point of `python -m infra.jars.fetch`."""
     parser = argparse.ArgumentParser(description="Fetch and verify the jars of Spark and of the broker.")
     parser.add_argument("--lock", action="store_true", help="regenerate jars.lock from jars.in")
-    parser.add_argument("--all", action="store_true", help="also the jars that only a benchmark needs")
+    parser.add_argument("--also", choices=OPTIONAL, help="also the jars that only a benchmark or a demo needs")
     parser.add_argument("--into", type=Path, help="folder of the jars [default: HEADRACE_JARS]")
     chosen = parser.parse_args()
     try:
         cache = cache_folder(os.environ)
         if chosen.lock:
             relock(cache)
-        locked = read_jar_list(LOCK, hashed=True) if chosen.all else installed_jars()
+        locked = installed_jars(also=chosen.also)
         fetch(locked, chosen.into or folder_of_settings(), cache)
     except HeadraceError as error:
         sys.exit(f"headrace: {error}")

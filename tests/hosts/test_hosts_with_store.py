@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from namespaced_hosts import Host, namespaced_network
-from postgres_server import postgres_server
 from recovery_site import wait_until
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 from test_object_store import StoredSite, has_unpublished_gold
 from two_hosts import DATASET, outage, shared_site, two_hosts
+
+from infra.postgres.server import postgres_server
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 

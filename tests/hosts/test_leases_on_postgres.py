@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from postgres_server import PostgresServer, postgres_server
 
 from include.ground import processes as process_place
 from include.ground.app_ids import require_ownership
@@ -21,6 +20,7 @@ from include.state import lease_table
 from include.state.lease import LeaseHeld, LeaseLost, LeaseRole, LeaseServerUnavailable, is_lease_free
 from include.state.lease_table import DatabaseLease, held_leases, revoke_streams_elsewhere
 from include.state.lease_table import take_database_lease as take
+from infra.postgres.server import PostgresServer, postgres_server
 
 pytestmark = pytest.mark.extended
 SECONDS = 5.0

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from namespaced_hosts import Host, Network, namespaced_network
-from postgres_server import PostgresServer, postgres_server
 from recovery_site import Site, wait_until
 from two_hosts import (
     DATASET,
@@ -24,6 +23,7 @@ from two_hosts import (
 )
 
 from include.state.lease_table import held_leases
+from infra.postgres.server import PostgresServer, postgres_server
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from namespaced_hosts import Host, Network
-from postgres_server import PostgresServer
 from recovery_site import Site, wait_until
 
 from include.ground.paths import log_path, status_path
@@ -18,6 +17,7 @@ from include.ground.settings import Settings
 from include.state.lease_table import held_leases
 from include.state.process_states import stream_name
 from infra.kafka.broker_cluster import start_broker_cluster
+from infra.postgres.server import PostgresServer
 
 DATASET = "meter"
 SECONDS = 6.0

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of the test's own: a fresh cluster on a free port, as an ordinary user, ended by its pid."""
+"""A real PostgreSQL server of one's own: a fresh cluster on a free port, as an ordinary user, ended by its pid."""
 
 from __future__ import annotations
 
@@ -8,22 +8,35 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from include.ground.ports import free_ports
+from include.ground.errors import Terminal
+from include.ground.ports import LOOPBACK, free_ports
 
 USER = "postgres"
 READY_WITHIN = 60.0
+LOGICAL = ("-c", "wal_level=logical")
+"""What a server needs whose changes are read from its log."""
+
+
+class PostgresMissing(Terminal):
+    """A program of PostgreSQL's server is not installed."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(
+            f"PostgreSQL's {program} is not installed; no server was started", "apt-get install postgresql (Debian)"
+        )
 
 
 def binary(name: str) -> str:
-    """Return the path of one of the server's programs; Debian keeps them outside PATH."""
+    """Return the path of one of the server's programs, which Debian keeps outside PATH. Raises PostgresMissing."""
     found = [*sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True), shutil.which(name)]
-    assert found[0], f"{name} is not installed; Debian: apt-get install postgresql"
+    if not found[0]:
+        raise PostgresMissing(name)
     return str(found[0])
 
 
@@ -39,6 +52,7 @@ class PostgresServer:
     folder: Path
     address: str
     port: int
+    options: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,12 +65,14 @@ class PostgresServer:
         command = (binary("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), "-h", self.address)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                as_user(*command, "-k", str(self.folder)), stdout=log, stderr=log, cwd=self.folder
+                as_user(*command, "-k", str(self.folder), *self.options), stdout=log, stderr=log, cwd=self.folder
             )
         end = time.monotonic() + READY_WITHIN
         probe = [binary("pg_isready"), "-q", "-h", self.address, "-p", str(self.port)]
         while subprocess.run(probe, check=False).returncode:
-            assert time.monotonic() < end, (self.folder / "log").read_text()
+            if self.process.poll() is not None or time.monotonic() > end:
+                end_of_log = (self.folder / "log").read_text("utf-8", "replace")[-2000:]
+                raise Terminal(f"PostgreSQL did not start in {self.folder}\n{end_of_log}", code="postgres-not-started")
             time.sleep(0.1)
 
     def stop(self) -> None:
@@ -68,7 +84,9 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(address: str = "127.0.0.1", trusted: str = "127.0.0.1/32") -> Iterator[PostgresServer]:
+def postgres_server(
+    address: str = LOOPBACK, trusted: str = f"{LOOPBACK}/32", options: Sequence[str] = ()
+) -> Iterator[PostgresServer]:
     """Yield a running server; end it afterwards, and remove its files.
 
     They are not in pytest's folders: each session of pytest closes these to other users, such as a running server's.
@@ -76,7 +94,7 @@ def postgres_server(address: str = "127.0.0.1", trusted: str = "127.0.0.1/32") -
     with TemporaryDirectory(prefix="headrace-postgres-") as place:
         folder = Path(place)
         create_cluster(folder, trusted)
-        server = PostgresServer(folder, address, free_ports(1)[0])
+        server = PostgresServer(folder, address, free_ports(1)[0], options)
         try:
             server.start()
             yield server
