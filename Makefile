@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads test test-all test-kills test-tables test-stack test-containers test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-tables test-stack test-containers test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -37,6 +37,10 @@ demo-change: setup-runtime ## after make demo: ship a wrong rule, compare, promo
 demo-workloads: setup-runtime ## known workloads of stream processors from Kafka to gold, each compared with an oracle
 	@HEADRACE_STATE="$${HEADRACE_STATE:-.headrace-workloads}" HEADRACE_DATASETS=tests/workloads/datasets \
 		.venv/bin/headrace demo-workloads $(ARGS)
+
+demo-cdc: setup-runtime ## a PostgreSQL database mirrored by Debezium: 200,000 changes, kills, audited against it; needs Debian's postgresql
+	@.venv/bin/python -m infra.jars.fetch --also connect >/dev/null
+	@PYTHONPATH=tests .venv/bin/python -m cdc.demo $(ARGS)
 
 # The groups of tests, what each needs and how it runs: infra/test_groups.py.
 TESTS := .venv/bin/python -m infra.test_groups

@@ -24,6 +24,7 @@ from include.audit.findings import Finding, FindingKind, merge_findings
 from include.audit.gold import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka import Topic
 from include.audit.kafka_comparison import KafkaCounts, is_compared, kafka_findings, payload_view
+from include.audit.mirror import MirrorCheck, MirrorResult
 from include.audit.silver import (
     ALL_SILVER,
     define_exact_number,
@@ -160,6 +161,8 @@ class DatasetAudit:
     scope: AuditScope = EVERYTHING
     """What was compared; `partitions` also count the records that were verified before."""
     children: tuple[ChildBalance, ...] = ()
+    mirrors: tuple[MirrorCheck, ...] = ()
+    """Of `audit --source`: gold tables compared with the tables of a database."""
     standing: str = ""
     """Why nothing more will be published: the stream has failed or is halted; "" while it continues."""
 
@@ -174,6 +177,12 @@ def with_deep_audit(audit: DatasetAudit, deep: DeepAudit) -> DatasetAudit:
     unchecked = [skipped for skipped in audit.unchecked if not (skipped.expression and skipped.table in deep.rows)]
     findings = tuple(merge_findings([*audit.findings, *deep.findings]))
     return replace(audit, findings=findings, unchecked=(*unchecked, *deep.unchecked), deep=deep)
+
+
+def with_mirrors(audit: DatasetAudit, found: MirrorResult) -> DatasetAudit:
+    """Add the comparison of gold tables with a database."""
+    findings = tuple(merge_findings([*audit.findings, *found.findings]))
+    return replace(audit, findings=findings, mirrors=tuple(found.checks))
 
 
 def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:

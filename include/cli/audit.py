@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,10 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from include.audit.balance import EVERYTHING, DatasetAudit, Progress, deep_audit, with_deep_audit
+from include.audit.balance import EVERYTHING, DatasetAudit, Progress, deep_audit, with_deep_audit, with_mirrors
 from include.audit.gold import GoldCheck, UncheckedTable, unchecked_error
 from include.audit.kafka import AuditUnavailable, open_topic
+from include.audit.mirror import MirrorCheck, mirror_audits
 from include.audit.run import record_outcomes, requested_audits
+from include.audit.source import SourceDatabase
 from include.audit.verified_history import REQUESTED
 from include.change.jobs import JobFailed, recompute_derived, run_job
 from include.cli.main import FAILED
@@ -46,6 +49,18 @@ def audit(
             "--full", help="Compare all records, also those that the last balanced audit verified. --deep implies it."
         ),
     ] = False,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--source",
+            metavar="URL",
+            help="Also compare gold of kind changes with the tables of this PostgreSQL database, at one moment of it: "
+            "postgresql://user@host:port/database.",
+        ),
+    ] = "",
+    slot: Annotated[
+        str, typer.Option("--slot", help="With --source: the connector's replication slot. (default: the only one)")
+    ] = "",
 ) -> None:
     """Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.
 
@@ -66,6 +81,8 @@ def audit(
         )
         if deep:
             audits = [_deep(settings, each, shown.update) for each in audits]
+        if source:
+            audits = _with_source(settings, audits, source, slot, shown.update)
     record_outcomes(settings, audits, datetime.now(UTC))
     if as_json:
         print_json({"balanced": all(each.balanced for each in audits), "datasets": [*map(_dataset_values, audits)]})
@@ -103,6 +120,17 @@ def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> Datase
     return with_deep_audit(audit, deep_audit(audit.dataset, output["recomputed"]))
 
 
+def _with_source(
+    settings: Settings, audits: list[DatasetAudit], url: str, slot: str, progress: Progress
+) -> list[DatasetAudit]:
+    """Add the comparison with a database to the datasets that mirror tables of it."""
+    with closing(SourceDatabase(url, slot)) as database:
+        names = [each.dataset for each in audits]
+        opener = partial(open_topic, _bootstrap(settings), jars=settings.jars)
+        found = mirror_audits(settings, database, names, opener, progress)
+    return [with_mirrors(each, found[each.dataset]) if each.dataset in found else each for each in audits]
+
+
 def _bootstrap(settings: Settings) -> str:
     if settings.kafka_bootstrap:
         return bootstrap_servers(settings)
@@ -133,6 +161,8 @@ def _detail_lines(audit: DatasetAudit) -> Iterator[Text]:
     """Yield what was compared besides the records: gold, expired batches, files, a deep audit; and what was not."""
     for check in audit.gold:
         yield _gold_line(audit, check)
+    for mirror in audit.mirrors:
+        yield from _mirror_lines(audit, mirror)
     for each in audit.children:
         what = f"{each.elements:,} elements in silver, {each.accepted:,} rows and {each.rejected:,} rejected"
         yield Text(f"{each.table}: {what}")
@@ -166,6 +196,18 @@ def _gold_line(audit: DatasetAudit, check: GoldCheck) -> Text:
     if check.batch is not None:
         line.append(f", up to batch {check.batch} by its refresh")
     return line.append(f"; {check.expired:,} rows of expired records not compared") if check.expired else line
+
+
+def _mirror_lines(audit: DatasetAudit, mirror: MirrorCheck) -> Iterator[Text]:
+    """Yield how a table compares with the one that it mirrors, and what was not compared."""
+    is_wrong = any(finding.table == mirror.table for finding in audit.findings)
+    line = Text(f"{mirror.table}: ").append("differs from" if is_wrong else "equal to", "red" * is_wrong)
+    line.append(f" {mirror.source} at LSN {mirror.position}, {mirror.rows:,} rows in {mirror.ranges:,} ranges of keys")
+    if mirror.since:
+        line.append(f"; {mirror.since:,} rows have changed since, and were compared as they were")
+    yield line
+    if mirror.left_out:
+        yield Text(f"{mirror.table}: not compared: {', '.join(mirror.left_out)}", "yellow")
 
 
 def _file_line(audit: DatasetAudit) -> Text:

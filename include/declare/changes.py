@@ -117,6 +117,10 @@ class ChangesGold(Gold):
         return () if self.everywhere else self.keys
 
     @property
+    def current_rows(self) -> str:
+        return "is_current" if self.scd == 2 else "true"  # noqa: PLR2004
+
+    @property
     def written_query(self) -> str:
         return "; ".join(sql for _, sql in self.columns)
 

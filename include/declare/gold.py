@@ -141,6 +141,11 @@ class Gold(ABC):
         return ""
 
     @property
+    def current_rows(self) -> str:
+        """The SQL condition of the rows that the table of a database has now; "" for a table that keeps none."""
+        return ""
+
+    @property
     def written_query(self) -> str:
         """What the declaration itself says in SQL of how `query` computes rows."""
         return self.query

@@ -1,0 +1,334 @@
+"""A database's tables as of one moment, for the comparison with their mirror: a transaction on PostgreSQL.
+
+A row is one text, the same in PostgreSQL and in DuckDB, of which both compute the hash. Why the moment is a snapshot
+and how it is found in the stream: adr-0004.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql as pg
+
+from include.ground.errors import Terminal
+from include.ground.sql_quoting import sql_identifier
+
+TRANSACTION_IDS = 2**32
+"""A record has a transaction's id without its epoch."""
+FETCHED = 20_000
+"""Rows that are read from the database at once."""
+CONNECT_SECONDS = 10
+
+
+class SourceUnusable(Terminal):
+    """The database cannot be compared with its mirror."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; nothing was compared with the source", remedy)
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """How a value of a type of gold is one text in DuckDB and in PostgreSQL, for the types of columns that it may have
+    there. `{}` stands for the column.
+    """
+
+    mirror: str
+    source: str
+    types: frozenset[str]
+    key: str = "{}"
+    """The column of the source as what a range of keys begins with."""
+
+
+def _types(names: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in names.split(","))
+
+
+WHOLE = "smallint, integer, bigint"
+MOMENT = "case when isfinite({0}) then (extract(epoch from {0}) * 1000000)::bigint::text else {0}::text end"
+NUMBER = TextForm("cast({} as varchar)", "{}::text", _types(WHOLE))
+# Zeros at the end say nothing: gold has the scale of the contract, numeric may have none.
+EXACT = TextForm(
+    r"regexp_replace(regexp_replace(cast({} as varchar), '(\.\d*?)0+$', '\1'), '\.$', '')",
+    "trim_scale({}::numeric)::text",
+    _types(f"{WHOLE}, numeric"),
+)
+# Fifteen digits; what is no number is in no JSON, and so in no mirror.
+BINARY = TextForm(
+    "printf('%.14e', {})",
+    "trim(to_char({}::text::float8, '9.99999999999999EEEE'))",
+    _types("real, double precision"),
+    "",
+)
+# `format` keeps the blanks at the end of a char(n), as the log has them.
+TEXT = TextForm(
+    "{}",
+    "case when {0} is not null then format('%%s', {0}) end",
+    _types('text, character varying, character, "char", name, uuid, json, jsonb, citext, enum'),
+    "format('%%s', {}) collate \"C\"",
+)
+FORMS: Mapping[str, TextForm] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"), NUMBER),
+    "DECIMAL": EXACT,
+    **dict.fromkeys(("FLOAT", "DOUBLE"), BINARY),
+    "BOOLEAN": TextForm("cast({} as varchar)", "{}::text", _types("boolean"), ""),
+    "VARCHAR": TEXT,
+    "DATE": TextForm("cast({} as varchar)", "to_char({}, 'YYYY-MM-DD')", _types("date")),
+    **dict.fromkeys(
+        ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE"),
+        TextForm(
+            "cast(epoch_us({}) as varchar)",
+            MOMENT,
+            _types("timestamp without time zone, timestamp with time zone"),
+        ),
+    ),
+}
+"""By DuckDB's type, without its precision. A timestamp without a zone is taken for UTC, as Debezium does."""
+
+
+@dataclass(frozen=True)
+class MirroredColumn:
+    """A column of gold with that of the source, and how their values are texts."""
+
+    name: str
+    source: str
+    form: TextForm
+    type: str
+    """The source's type."""
+
+    @property
+    def mirror_text(self) -> str:
+        return self.form.mirror.format(sql_identifier(self.name))
+
+    @property
+    def source_text(self) -> str:
+        return self.form.source.format(self.source_name)
+
+    @property
+    def source_name(self) -> str:
+        # psycopg reads a percent sign as the beginning of a parameter.
+        return sql_identifier(self.source).replace("%", "%%")
+
+
+def row_hash(texts: Sequence[str], digest: str) -> str:
+    """Return the SQL of a row's hash: the texts, each behind its length, so that no two rows give the same."""
+    parts = ", ".join(f"coalesce(length({text}) || ':' || {text}, '-')" for text in texts)
+    return digest.format(f"concat_ws(',', {parts})")
+
+
+SOURCE_DIGEST, MIRROR_DIGEST = "md5(convert_to({}, 'UTF8'))", "md5({})"
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table of the database: `key` are the columns of its mirror's key, `columns` the others that are compared.
+
+    `left_out` says of the others why they are not.
+    """
+
+    schema: str
+    name: str
+    key: tuple[MirroredColumn, ...]
+    columns: tuple[MirroredColumn, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def quoted(self) -> str:
+        return f"{sql_identifier(self.schema)}.{sql_identifier(self.name)}".replace("%", "%%")
+
+    @property
+    def compared(self) -> tuple[MirroredColumn, ...]:
+        return (*self.key, *self.columns)
+
+    @property
+    def hashed(self) -> str:
+        """The SQL of a row's hash."""
+        return row_hash([each.source_text for each in self.compared], SOURCE_DIGEST)
+
+    def within(self, bounds: Sequence[Any]) -> str:
+        """Return the SQL of the number of a row's range; the first one is before all bounds."""
+        key = self.key[0]
+        if not bounds:
+            return "0"
+        kind = "text" if key.form is TEXT else key.type
+        return f"width_bucket({key.form.key.format(key.source_name)}, %(bounds)s::{kind}[])"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of the database: `lsn` is not before any change that is visible. `open`: transactions between `oldest`
+    and `next` that had not ended. What lies before `settled` in the log belongs to transactions that had ended.
+    """
+
+    lsn: int
+    oldest: int
+    next: int
+    open: tuple[int, ...]
+    settled: int
+
+    @property
+    def position(self) -> str:
+        """The LSN as PostgreSQL writes it."""
+        return f"{self.lsn >> 32:X}/{self.lsn & 0xFFFFFFFF:X}"
+
+    def later_sql(self, transaction: str) -> str:
+        """Return DuckDB's condition of a transaction whose changes are not visible, given its id without the epoch."""
+        # The distance from the oldest open one, forward or back, whichever is shorter.
+        ids, half = TRANSACTION_IDS, TRANSACTION_IDS // 2
+        distance = f"(({transaction} - {self.oldest % ids} + {half + ids}) % {ids} - {half})"
+        still_open = ", ".join(str(each - self.oldest) for each in self.open) or "-1"
+        return f"({distance} >= {self.next - self.oldest} or {distance} in ({still_open}))"
+
+
+class SourceDatabase:
+    """A database whose log a slot sends. Reads: tables in one snapshot. Writes: a message into the log, of no table."""
+
+    def __init__(self, url: str, slot: str = "") -> None:
+        self._snapshot, self._now = _connected(url), _connected(url)
+        self._now.autocommit = True
+        self._snapshot.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        self._snapshot.read_only = True
+        self.slot = slot or self._only_slot()
+        self.name = str(self._ask("select current_database()")[0][0])
+
+    def close(self) -> None:
+        self._snapshot.close()
+        self._now.close()
+
+    def columns_of(self, schema: str, name: str) -> dict[str, str]:
+        """Return the columns of a table with their types; an enumeration's is `enum`. Raises SourceUnusable."""
+        found = self._ask(
+            "select attname, case when typtype = 'e' then 'enum' else format_type(atttypid, null) end "
+            "from pg_attribute join pg_type on pg_type.oid = atttypid "
+            "where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped order by attnum",
+            (f"{sql_identifier(schema)}.{sql_identifier(name)}",),
+        )
+        if not found:
+            raise SourceUnusable(f"the source {self.name} has no table {schema}.{name}", "the URL of its database")
+        return dict(found)
+
+    def moment(self, tables: Sequence[SourceTable]) -> Moment:
+        """Begin the transaction that sees one moment, and return the moment.
+
+        The tables are locked against what no snapshot survives: a truncation, another type of a column.
+        """
+        settled = self._position("restart_lsn")
+        with _readable(self.name):
+            for table in tables:
+                self._snapshot.execute(
+                    pg.SQL("lock table {} in access share mode").format(pg.Identifier(table.schema, table.name))
+                )
+            snapshot, lsn = self._snapshot.execute(
+                "select pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint"
+            ).fetchall()[0]
+        oldest, following, still_open = snapshot.split(":")
+        return Moment(
+            lsn, int(oldest), int(following), tuple(int(each) for each in still_open.split(",") if each), settled
+        )
+
+    def mark(self) -> int:
+        """Write a message behind all that has happened, and return its LSN: the slot passes it also in quiet."""
+        return int(self._ask("select (pg_logical_emit_message(false, 'headrace', 'audit') - '0/0')::bigint")[0][0])
+
+    def confirmed(self) -> int:
+        """Return up to which LSN the connector has sent everything, and Kafka has it."""
+        return self._position("confirmed_flush_lsn")
+
+    def is_read(self) -> bool:
+        """Whether a connector reads the slot."""
+        found = self._ask("select active from pg_replication_slots where slot_name = %s", (self.slot,))
+        return bool(found and found[0][0])
+
+    def ranges(self, table: SourceTable, bounds: Sequence[Any]) -> list[tuple[int, int, int]]:
+        """Return of each range of keys its number, its rows and the sum of their hashes."""
+        number = f"coalesce({table.within(bounds)}, 0)"
+        hashed = f"sum(('x' || substr({table.hashed}, 1, 15))::bit(60)::bigint)"
+        text = f"select {number}, count(*), {hashed} from {table.quoted} group by 1"
+        with _readable(self.name):
+            found = self._snapshot.execute(text.encode(), {"bounds": list(bounds)}).fetchall()
+        return [(each, rows, int(total)) for each, rows, total in found]
+
+    def rows(self, table: SourceTable, bounds: Sequence[Any], ranges: Sequence[int]) -> Iterator[list[tuple[str, ...]]]:
+        """Yield the keys, as texts, and hashes of the rows in some ranges."""
+        chosen = [*(key.source_text for key in table.key), table.hashed]
+        number = f"coalesce({table.within(bounds)}, 0)"
+        yield from self._selected(
+            table, chosen, f"{number} = any(%(ranges)s)", {"bounds": list(bounds), "ranges": list(ranges)}
+        )
+
+    def values(self, table: SourceTable, keys: Sequence[Sequence[str]]) -> Mapping[tuple[str, ...], tuple[str, ...]]:
+        """Return by key the texts of the compared columns of some rows."""
+        named = f"({', '.join(key.source_text for key in table.key)})"
+        wanted = {f"k{n}": [key[n] for key in keys] for n in range(len(table.key))}
+        listed = ", ".join(f"%({name})s::text[]" for name in wanted)
+        chosen, width = [each.source_text for each in table.compared], len(table.key)
+        found = self._selected(table, chosen, f"{named} in (select * from unnest({listed}))", wanted)
+        return {row[:width]: row for rows in found for row in rows}
+
+    def _selected(
+        self, table: SourceTable, columns: Sequence[str], condition: str, given: Mapping[str, Any]
+    ) -> Iterator[list[tuple[str, ...]]]:
+        text = f"select {', '.join(columns)} from {table.quoted} where {condition}"
+        with _readable(self.name), self._snapshot.cursor("headrace_audit") as cursor:
+            cursor.execute(text.encode(), given)
+            while rows := cursor.fetchmany(FETCHED):
+                yield rows
+
+    def _only_slot(self) -> str:
+        """Return the slot of the database. Raises SourceUnusable without one, and when there are several."""
+        found = self._ask(
+            "select slot_name from pg_replication_slots where slot_type = 'logical' and database = current_database()"
+        )
+        if len(found) == 1:
+            return str(found[0][0])
+        if not found:
+            raise SourceUnusable(
+                "the source has no logical replication slot: no connector reads it", "start the connector"
+            )
+        names = ", ".join(sorted(name for (name,) in found))
+        raise SourceUnusable(
+            f"the source has several replication slots: {names}", "headrace audit --source URL --slot NAME"
+        )
+
+    def _position(self, column: str) -> int:
+        text = f"select ({column} - '0/0')::bigint from pg_replication_slots where slot_name = %s"
+        found = self._ask(text, (self.slot,))
+        if not found:
+            raise SourceUnusable(f"the source has no replication slot {self.slot!r}", "--slot names the connector's")
+        return int(found[0][0] or 0)
+
+    def _ask(self, text: str, given: Sequence[Any] = ()) -> list[Any]:
+        with _readable("the source"):
+            return self._now.execute(text.encode(), given or None).fetchall()
+
+
+def _connected(url: str) -> psycopg.Connection[Any]:
+    if not re.match(r"postgres(ql)?(\+psycopg)?://", url):
+        raise SourceUnusable(
+            "the source is no URL of a PostgreSQL database", "--source postgresql://user@host:port/database"
+        )
+    with _readable("the source"):
+        return psycopg.connect(
+            url.replace("+psycopg", "", 1), connect_timeout=CONNECT_SECONDS, application_name="headrace audit"
+        )
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Raise what a database answers instead of rows as SourceUnusable, without the password of its URL."""
+    try:
+        yield
+    except psycopg.Error as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise SourceUnusable(
+            f"{name} did not answer: {said[0]}", "check the URL, and the rights of its user"
+        ) from error
