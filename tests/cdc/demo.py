@@ -64,9 +64,11 @@ class Story:
             disturb()
             if load.wait():
                 raise Terminal("pgbench failed; the mirror was not compared", code="load-failed")
-        self.say("PostgreSQL: killed, and started again")
+        self.say("PostgreSQL: killed, and started again; connector: started again")
         self.bank.server.stop()
         self.bank.server.start()
+        # Debezium 3.6 stands still after the loss of its database.
+        self._restart_connector()
 
     def _disturbances(self) -> Iterator[tuple[str, Callable[[], None]]]:
         execute = self.bank.execute
