@@ -11,6 +11,7 @@ from include.producers.command import FEEDS as REAL_FEEDS
 from include.producers.feed import Feed
 from workloads.ad_events_oracle import expected_ad_tables
 from workloads.auction_oracle import expected_auction_prices, expected_auction_tables
+from workloads.bank_oracle import expected_bank, expected_bank_accounts, expected_bank_history, expected_bank_tellers
 from workloads.feeds import GENERATED as GENERATED_FEEDS
 from workloads.oracle_rows import Expected
 from workloads.orders_oracle import (
@@ -36,6 +37,9 @@ ORACLES: dict[str, Oracle] = {
     "orders": expected_order_tables,
     "lineitem": expected_line_tables,
     "shop_orders": expected_shop_tables,
+    "bank_accounts": expected_bank_accounts,
+    "bank_tellers": expected_bank_tellers,
+    "bank_history": expected_bank_history,
 }
 TRAVEL_ORACLES: dict[str, Oracle] = {"flights": expected_flight_tables, "weather": expected_weather_tables}
 """Of some of their tables: the parity tests compare all of them."""
@@ -72,6 +76,9 @@ DERIVED = {
     "customer_revenue": DerivedWorkload(("order_revenue",), TPC_H, expected_customer_revenue),
     "weather_delays": DerivedWorkload(
         ("flights", "weather"), (FEEDS["flights"], FEEDS["weather"]), expected_weather_delays
+    ),
+    "bank": DerivedWorkload(
+        ("bank_accounts", "bank_tellers"), (FEEDS["bank_accounts"], FEEDS["bank_tellers"]), expected_bank
     ),
 }
 """In an order in which the sources of each come before it."""
