@@ -9,7 +9,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-tables test-stack test-containers test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-tables test-stack test-containers test-cdc test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-rules bench-run bench-identities bench-gold-keys bench-start golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -39,7 +39,6 @@ demo-workloads: setup-runtime ## known workloads of stream processors from Kafka
 		.venv/bin/headrace demo-workloads $(ARGS)
 
 demo-cdc: setup-runtime ## a PostgreSQL database mirrored by Debezium: 200,000 changes, kills, audited against it; needs Debian's postgresql
-	@.venv/bin/python -m infra.jars.fetch --also connect >/dev/null
 	@PYTHONPATH=tests .venv/bin/python -m cdc.demo $(ARGS)
 
 # The groups of tests, what each needs and how it runs: infra/test_groups.py.
@@ -68,6 +67,9 @@ test-observability: setup-dev ## alert rules, a scrape, an alert and the dashboa
 
 test-containers: setup-dev ## docker compose up in a fresh clone; the ledger on a real PostgreSQL server; needs a Docker engine
 	@$(TESTS) containers $(ARGS)
+
+test-cdc: setup-dev ## a PostgreSQL database and its mirror by Debezium, audited against it; needs Debian's postgresql
+	@$(TESTS) cdc $(ARGS)
 
 test-hosts: setup-dev ## two runner hosts, one stopped, cut off, killed; a shared volume; NFS; needs root, iproute2, PostgreSQL, User-Mode Linux
 	@$(TESTS) hosts $(ARGS)

@@ -125,6 +125,7 @@ GROUPS = (
         ),
     ),
     Group("containers", ("-v",), ("tests/containers",), (DOCKER,), "tests/unit"),
+    Group("cdc", ("-v", "-s"), ("tests/cdc",), (POSTGRESQL,), "tests"),
     Group(
         "hosts",
         ("-v", "-s"),

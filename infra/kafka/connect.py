@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.ground.errors import Transient
-from include.ground.java import LOCK, find_java, read_jar_list, require_jars
+from include.ground.java import LOCK, find_java, read_jar_list
 from include.ground.ports import LOOPBACK, free_ports
 from include.ground.settings import Settings
+from infra.jars.fetch import cache_folder, fetch
 from infra.kafka.broker_process import JVM
 
 HERE = Path(__file__).parent
@@ -37,6 +38,12 @@ class ConnectorNotRunning(Transient):
     def __init__(self, log: Path, why: str) -> None:
         end = log.read_text("utf-8", "replace")[-2000:] if log.exists() else ""
         super().__init__(f"Kafka Connect: {why}\n{end}", f"look into {log}")
+
+
+def fetch_connect(settings: Settings) -> None:
+    """Fetch the jars of Connect and the connector, which set-up leaves out, or verify those that are there."""
+    locked = [jar for jar in read_jar_list(LOCK, hashed=True) if jar.folder == "connect"]
+    fetch(locked, settings.jars, cache_folder(os.environ))
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,6 @@ class ConnectWorker:
 
     def start(self) -> None:
         """Start the worker, also again from the positions in its folder."""
-        require_jars(self.settings.jars, "connect", read_jar_list(LOCK, hashed=True))
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.port,) = free_ports(1)
         worker = string.Template((HERE / "connect.properties").read_text("utf-8"))

@@ -119,7 +119,10 @@ OUTSIDE = {
     ),
     "py4j": (("spark_jobs", "include.audit"), "a JVM is Spark's, or the audit's consumer (include/audit/adr-0002)"),
     "obstore": (("include.ground",), "use include.ground.object_store"),
-    "psycopg": (("include.audit.source", "tests.cdc"), "use SQLAlchemy; a mirrored database is read as psycopg reads it"),
+    "psycopg": (
+        ("include.audit.source", "tests.cdc"),
+        "use SQLAlchemy; a mirrored database is read as psycopg reads it",
+    ),
     "sqlalchemy": (("include.observe", "include.state.lease_table"), "databases are the ledger's and the leases'"),
     "openlineage": (("include.observe", "include.cli"), "events are made and sent in one place"),
     "prometheus_client": (("include.observe", "include.cli"), "figures are collected in one place"),

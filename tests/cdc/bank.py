@@ -20,7 +20,7 @@ from include.ground.kafka import ensure_topic
 from include.ground.settings import Settings
 from include.run.start_stop import down, up
 from include.state.run_files import bootstrap_servers
-from infra.kafka.connect import Capture, ConnectWorker
+from infra.kafka.connect import Capture, ConnectWorker, fetch_connect
 from infra.postgres.server import LOGICAL, USER, PostgresServer, binary, postgres_server
 
 HERE = Path(__file__).parent
@@ -81,6 +81,7 @@ def changed_rows(capture_of: PostgresServer) -> Capture:
 def open_bank(settings: Settings, report: Any = print) -> Iterator[Bank]:
     """Yield a bank of 100,000 accounts whose streams work and whose connector has been started."""
     binary("postgres")
+    fetch_connect(settings)
     with ExitStack() as opened:
         shutil.rmtree(settings.state, ignore_errors=True)
         server = opened.enter_context(postgres_server(options=OPTIONS))
