@@ -22,10 +22,10 @@ from include.audit.kafka import Topic
 from include.audit.source import (
     FORMS,
     MIRROR_DIGEST,
+    DatabaseTable,
     MirroredColumn,
     Moment,
     SourceDatabase,
-    SourceTable,
     SourceUnusable,
     row_hash,
 )
@@ -70,7 +70,7 @@ class Mirror:
 
     dataset: Dataset
     gold: Gold
-    source: SourceTable
+    source: DatabaseTable
     bounds: tuple[str, ...]
     bound_type: str
 
@@ -110,7 +110,7 @@ def mirror_audits(
         for mirror in (each for each in mirrors if each.dataset.name == name):
             progress(f"{name}: {mirror.gold.table} against {mirror.source.full_name}")
             with closing(memory_database(MEMORY)) as memory:
-                compared = _Comparison(database, memory, tables, mirror, moment)
+                compared = _MirrorComparison(database, memory, tables, mirror, moment)
                 result.findings += compared.findings(counted[mirror.gold.table])
                 result.checks.append(compared.check(counted[mirror.gold.table]))
     return found
@@ -157,7 +157,7 @@ PLAIN = re.compile(r"`?(\w+)`?")
 
 def _source_table(
     memory: Any, dataset: Dataset, gold: Gold, place: tuple[str, str], columns: Mapping[str, str]
-) -> SourceTable:
+) -> DatabaseTable:
     """Return the table that gold mirrors. Raises SourceUnusable when a column of its key cannot be compared."""
     types = {name: kind for name, kind, *_ in memory.execute("describe mirror").fetchall()}
     members = {column.name: column.path for column in dataset.contract.columns}
@@ -186,10 +186,10 @@ def _source_table(
     left_out += tuple(
         f"{each} (not in {gold.table})" for each in columns if each not in used and gold.current_rows == "true"
     )
-    return SourceTable(*place, tuple(each for each in keys if not isinstance(each, str)), tuple(known), left_out)
+    return DatabaseTable(*place, tuple(each for each in keys if not isinstance(each, str)), tuple(known), left_out)
 
 
-def _bounds(memory: Any, source: SourceTable) -> tuple[tuple[str, ...], str]:
+def _bounds(memory: Any, source: DatabaseTable) -> tuple[tuple[str, ...], str]:
     """Return where ranges of about RANGE_ROWS rows begin, by the first column of the key, and its type."""
     key = sql_identifier(source.key[0].name)
     ((kind, rows),) = memory.execute(f"select any_value(typeof({key})), count(*) from mirror").fetchall()
@@ -241,7 +241,7 @@ LATER_ONLY = "semi join later using (_partition, _offset)"
 WITHOUT_LATER = "anti join later using (_partition, _offset)"
 
 
-class _Comparison:
+class _MirrorComparison:
     """One mirror against its source, in a DuckDB database of its own."""
 
     def __init__(

@@ -125,7 +125,7 @@ SOURCE_DIGEST, MIRROR_DIGEST = "md5(convert_to({}, 'UTF8'))", "md5({})"
 
 
 @dataclass(frozen=True)
-class SourceTable:
+class DatabaseTable:
     """A table of the database: `key` are the columns of its mirror's key, `columns` the others that are compared.
 
     `left_out` says of the others why they are not.
@@ -216,7 +216,7 @@ class SourceDatabase:
             raise SourceUnusable(f"the source {self.name} has no table {schema}.{name}", "the URL of its database")
         return dict(found)
 
-    def moment(self, tables: Sequence[SourceTable]) -> Moment:
+    def moment(self, tables: Sequence[DatabaseTable]) -> Moment:
         """Begin the transaction that sees one moment, and return the moment.
 
         The tables are locked against what no snapshot survives: a truncation, another type of a column.
@@ -248,7 +248,7 @@ class SourceDatabase:
         found = self._ask("select active from pg_replication_slots where slot_name = %s", (self.slot,))
         return bool(found and found[0][0])
 
-    def ranges(self, table: SourceTable, bounds: Sequence[Any]) -> list[tuple[int, int, int]]:
+    def ranges(self, table: DatabaseTable, bounds: Sequence[Any]) -> list[tuple[int, int, int]]:
         """Return of each range of keys its number, its rows and the sum of their hashes."""
         number = f"coalesce({table.within(bounds)}, 0)"
         hashed = f"sum(('x' || substr({table.hashed}, 1, 15))::bit(60)::bigint)"
@@ -257,7 +257,9 @@ class SourceDatabase:
             found = self._snapshot.execute(text.encode(), {"bounds": list(bounds)}).fetchall()
         return [(each, rows, int(total)) for each, rows, total in found]
 
-    def rows(self, table: SourceTable, bounds: Sequence[Any], ranges: Sequence[int]) -> Iterator[list[tuple[str, ...]]]:
+    def rows(
+        self, table: DatabaseTable, bounds: Sequence[Any], ranges: Sequence[int]
+    ) -> Iterator[list[tuple[str, ...]]]:
         """Yield the keys, as texts, and hashes of the rows in some ranges."""
         chosen = [*(key.source_text for key in table.key), table.hashed]
         number = f"coalesce({table.within(bounds)}, 0)"
@@ -265,7 +267,7 @@ class SourceDatabase:
             table, chosen, f"{number} = any(%(ranges)s)", {"bounds": list(bounds), "ranges": list(ranges)}
         )
 
-    def values(self, table: SourceTable, keys: Sequence[Sequence[str]]) -> Mapping[tuple[str, ...], tuple[str, ...]]:
+    def values(self, table: DatabaseTable, keys: Sequence[Sequence[str]]) -> Mapping[tuple[str, ...], tuple[str, ...]]:
         """Return by key the texts of the compared columns of some rows."""
         named = f"({', '.join(key.source_text for key in table.key)})"
         wanted = {f"k{n}": [key[n] for key in keys] for n in range(len(table.key))}
@@ -275,7 +277,7 @@ class SourceDatabase:
         return {row[:width]: row for rows in found for row in rows}
 
     def _selected(
-        self, table: SourceTable, columns: Sequence[str], condition: str, given: Mapping[str, Any]
+        self, table: DatabaseTable, columns: Sequence[str], condition: str, given: Mapping[str, Any]
     ) -> Iterator[list[tuple[str, ...]]]:
         text = f"select {', '.join(columns)} from {table.quoted} where {condition}"
         with _readable(self.name), self._snapshot.cursor("headrace_audit") as cursor:

@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from include.audit.source import FORMS, MIRROR_DIGEST, MirroredColumn, Moment, SourceTable, row_hash
+from include.audit.source import FORMS, MIRROR_DIGEST, DatabaseTable, MirroredColumn, Moment, row_hash
 from include.read.memory_database import memory_database
 from infra.postgres.server import PostgresServer, postgres_server
 
@@ -49,7 +49,7 @@ def test_value_has_one_text_in_both_databases(server: PostgresServer, theirs: st
         form = FORMS[ours.partition("(")[0]]
         assert kind[0] in form.types
         column = MirroredColumn("v", "v", form, kind[0])
-        table = SourceTable("public", "t", (column,), ())
+        table = DatabaseTable("public", "t", (column,), ())
         theirs_found, ours_found = list[str](), list[str]()
         for value in VALUES[theirs, ours]:
             text = f"select {table.hashed} from (select %(v)s::{theirs} as v) as t"
