@@ -122,8 +122,8 @@ def bank_changes(shift: timedelta) -> tuple[Made, ...]:
     for number in range(TRANSACTIONS):
         bank.transaction += 1
         kinds = bank.payment() if number % 6 else bank.customer()
-        found += bank.truncated(TELLER if number % 2 else PAYMENT) if number % 400 == 233 else kinds  # noqa: PLR2004
-        if number % 1000 == 500:  # noqa: PLR2004
+        found += bank.truncated(TELLER) if number % 400 == 233 else kinds  # noqa: PLR2004
+        if number % 1000 == 400:  # noqa: PLR2004
             found += bank.truncated(PAYMENT)
     return tuple(found)
 
