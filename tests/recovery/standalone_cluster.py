@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pyspark
-from recovery_site import wait_until
+from recovery_site import FAST_START_JVM, wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 MASTER_CLASS = "org.apache.spark.deploy.master.Master"
@@ -103,6 +103,7 @@ class Cluster:
         own = {
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": f"-XX:+UseSerialGC {FAST_START_JVM}",
             "SPARK_LOCAL_DIRS": str(log.parent / "local"),
             "TZ": ZONE,
         }

@@ -76,6 +76,15 @@ def flights(tmp_path: Path, cluster: Cluster) -> Iterator[ClusterSite]:
         close_broker(settings)
 
 
+@pytest.fixture
+def without_the_secret(broker_settings: Settings) -> Iterator[Site]:
+    """Another stream of the same broker."""
+    place = Site(broker_settings, "without_the_secret")
+    place.prepare()
+    yield place
+    place.kill_all()
+
+
 def send(site: Site, day: str, until: str) -> None:
     sent = site.command("produce", "flights", "--from", day, "--to", until, *MOST, "--quiet")
     assert sent.returncode == 0, sent.stderr
@@ -145,11 +154,15 @@ def test_python_function_of_silver_runs_on_executors_with_our_code_in_utc(cluste
     assert ".zip/include/" in module, "the driver's own code, not what is installed on the worker"
 
 
-def test_cluster_with_authentication_runs_a_stream_and_refuses_who_lacks_the_secret(tmp_path: Path, site: Site) -> None:
+def test_cluster_with_authentication_runs_a_stream_and_refuses_who_lacks_the_secret(
+    tmp_path: Path, site: Site, without_the_secret: Site
+) -> None:
     (tmp_path / "cluster").mkdir()
     with standalone_cluster(tmp_path / "cluster", SECRET) as cluster:
         cluster.add_worker()
         driver = site.start_driver(**cluster.settings(cores=1))
+        # Spark asks the master three times in a minute before it gives up.
+        refused = without_the_secret.start_driver(**cluster.settings(cores=1, with_secret=False))
         site.wait_state("running", driver, WITHIN)
         site.send(300)
         site.wait_published(driver, WITHIN)
@@ -159,9 +172,8 @@ def test_cluster_with_authentication_runs_a_stream_and_refuses_who_lacks_the_sec
         assert driver.wait() == 0
         assert SECRET not in driver.log_text()
 
-        without = cluster.settings(cores=1, with_secret=False)
-        refused = site.start_driver(**without)
         assert refused.wait() != 0
+        assert "All masters are unresponsive" in refused.log_text()
         assert (cluster.folder / "master.log").read_text("utf-8", "replace").count("Registering app") == 1
 
 
