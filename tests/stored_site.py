@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest.mock import patch
 
 import boto3
 from botocore.config import Config
 
+from include.ground.object_store import ObjectStore
 from include.ground.ports import free_ports
 from include.ground.settings import Settings
+from include.read import publish_to_store
 
 SERVER = Path(__file__).with_name("serial_store.py")
 KEY_ID, SECRET = "headrace", "a secret of the store"
@@ -44,6 +47,20 @@ def endpoint_of(process: subprocess.Popen[bytes]) -> str:
     """Return the server's address."""
     assert isinstance(process.args, list)
     return f"http://{process.args[-3]}:{process.args[-1]}"
+
+
+@contextmanager
+def proven_once() -> Iterator[None]:
+    """Let publications prove one store at the first of them: a proof takes a second, and each test has a bucket."""
+    prove, proven = publish_to_store.require_conditional_puts, list[str]()
+
+    def prove_once(store: ObjectStore) -> None:
+        if not proven:
+            prove(store)
+            proven.append(store.url)
+
+    with patch.object(publish_to_store, "require_conditional_puts", prove_once):
+        yield
 
 
 def _wait_until_it_answers(endpoint: str) -> None:

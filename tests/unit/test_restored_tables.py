@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from error_codes import raises
 from small_warehouse import SmallWarehouse
-from stored_site import create_bucket, endpoint_of, running_store, stored_settings
+from stored_site import create_bucket, endpoint_of, proven_once, running_store, stored_settings
 from test_stored_publications import in_store, store_of, stored, write_batch
 
 from include.ground.errors import Refused, Transient
@@ -45,7 +45,7 @@ def test_restore_without_a_store_is_refused_before_the_question(
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    with running_store() as process:
+    with running_store() as process, proven_once():
         yield endpoint_of(process)
 
 

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from error_codes import raises
 from small_warehouse import NOON, SmallWarehouse, bronze_metadata, bronze_row, rejected_row, silver_row
-from stored_site import create_bucket, endpoint_of, running_store, stored_settings
+from stored_site import create_bucket, endpoint_of, proven_once, running_store, stored_settings
 
 from include.ground.object_store import ObjectStore, StoreUnavailable, find_store
 from include.ground.paths import decision_log_path, publication_path, silver_path, store_owner_path, warehouse
@@ -29,7 +29,7 @@ from include.read.stored_publication import StoreConflict, read_stored
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    with running_store() as process:
+    with running_store() as process, proven_once():
         yield endpoint_of(process)
 
 
