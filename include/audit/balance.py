@@ -39,7 +39,7 @@ from include.audit.verified_history import AuditScope, VerifiedGold
 from include.declare.children import Children, child_table
 from include.declare.column_lineage import unchanged_fields
 from include.declare.dataset import Dataset
-from include.declare.envelopes import text_of_row
+from include.declare.envelopes import columns_read, text_of_row
 from include.declare.gold import EVERY_RUN, Gold
 from include.declare.writer_schemas import WriterSchemas
 from include.read.memory_database import memory_database, view_table
@@ -253,7 +253,7 @@ def _check_records(
     layers = bronze, silver, rejected = [given.table(layer) for layer in RECORD_LAYERS]
     register_fixes(database, given.fixes)
     contract = dataset.contract
-    contract.payload.define_texts(database, given.schemas, contract.columns, text_of_row(contract))
+    contract.payload.define_texts(database, given.schemas, columns_read(contract), text_of_row(contract))
     define_exact_number(database)
     progress(f"{name}: bronze against Kafka and its commits")
     audited.check(

@@ -9,7 +9,7 @@ from typing import Any
 
 from include.declare.column_type import Profile
 from include.declare.contract import Column, Contract, joined_path
-from include.declare.envelopes import is_of_row, text_of_row
+from include.declare.envelopes import columns_read, is_of_row, text_of_row
 from include.declare.writer_schemas import WriterSchemas
 from include.ground.errors import Refused
 from include.ground.sql_quoting import json_path, sql_identifier, sql_literal, sql_path
@@ -98,7 +98,7 @@ def newest_payloads(
 def _database(reading: PinnedTables, contract: Contract, since_batch: int, schemas: WriterSchemas) -> Any:
     """Return a database with the view `payloads`: those from a batch on, as texts."""
     database = memory_database()
-    contract.payload.define_texts(database, schemas, contract.columns, text_of_row(contract))
+    contract.payload.define_texts(database, schemas, columns_read(contract), text_of_row(contract))
     database.register("bronze", reading.arrow(f"bronze.{contract.dataset}"))
     database.execute(
         'create view payloads as select _batch_id, partition as _partition, "offset" as _offset, '

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import cached_property, lru_cache, partial
@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from include.declare.avro_record import AvroField, SchemaUnusable, avro_record
+from include.declare.avro_record import AvroType, SchemaUnusable, avro_record
 from include.declare.column_type import AvroKind
-from include.declare.payload_format import FramedFormat, refused_schema
+from include.declare.contract import joined_path
+from include.declare.envelopes import columns_read
+from include.declare.payload_format import FramedFormat, paths_read, refused_schema
 from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, framed, schema_id
-from include.declare.yaml_declarations import Finding
 from include.ground.errors import Refused
 from include.ground.schema_registry import AVRO, RegisteredSchema, SchemaRegistry
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from include.declare.payload_format import Encode
 
 
-def _json(value: bytes, schema: RegisteredSchema, texts: Collection[str] = ()) -> str | None:
+def _json(value: bytes, schema: RegisteredSchema, columns: Collection[Column] = ()) -> str | None:
     """Return a record in the wire format as JSON; None when its schema does not describe it."""
     import fastavro
 
@@ -36,8 +37,8 @@ def _json(value: bytes, schema: RegisteredSchema, texts: Collection[str] = ()) -
     payload.seek(HEADER_BYTES)
     try:
         record = fastavro.schemaless_reader(payload, _parsed(schema.text), None)
-        if isinstance(record, dict):
-            record |= {name: found.decode() for name in texts if isinstance(found := record.get(name), bytes)}
+        for path in paths_read(columns, of_text=True):
+            record = _as_text(record, path)
     except (ValueError, KeyError, IndexError, EOFError, TypeError, OverflowError, AssertionError, StopIteration):
         return None
     if payload.read(1):
@@ -45,11 +46,43 @@ def _json(value: bytes, schema: RegisteredSchema, texts: Collection[str] = ()) -
     return json.dumps(record, default=_plain, ensure_ascii=False, separators=(",", ":"))
 
 
+def _as_text(value: Any, path: Sequence[str | None]) -> Any:
+    """Return a value in which the bytes at a path are the text that they encode."""
+    if not path:
+        return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, list) and path[0] is None:
+        return [_as_text(each, path[1:]) for each in value]
+    if isinstance(value, dict):
+        return {name: _as_text(each, path[1:]) if path[0] in (None, name) else each for name, each in value.items()}
+    return value
+
+
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> Any:
     import fastavro
 
+    _ = avro_record(text)
+    _read_as_the_data_plane()
     return fastavro.parse_schema(json.loads(text))
+
+
+@lru_cache(maxsize=1)
+def _read_as_the_data_plane() -> None:
+    """Have numbers and texts that are none of their logical type's values read as what they are."""
+    from fastavro.read import LOGICAL_READERS
+
+    def lenient(read: Callable[..., Any]) -> Callable[..., Any]:
+        def found(value: Any, *schemas: Any) -> Any:
+            try:
+                return read(value, *schemas)
+            except (ValueError, OverflowError):
+                return value
+
+        return found
+
+    kinds = [name for name in LOGICAL_READERS if not name.endswith("-decimal")]
+    LOGICAL_READERS.update({name: lenient(LOGICAL_READERS[name]) for name in kinds})
+    LOGICAL_READERS["fixed-uuid"] = lambda value, *_: UUID(bytes=value)
 
 
 def _plain(value: Any) -> Any:
@@ -64,15 +97,35 @@ def _plain(value: Any) -> Any:
 
 def contract_schema(contract: Contract) -> str:
     """Return the Avro schema of a contract: optional columns are unions with null, whose default is null."""
-    fields = [_field(column) for column in contract.columns]
-    return json.dumps({"type": "record", "name": contract.dataset, "fields": fields})
+    return json.dumps(_record(contract.dataset, [(column.path, column) for column in columns_read(contract)]))
 
 
-def _field(column: Column) -> dict[str, Any]:
+def _record(name: str, placed: Sequence[tuple[Sequence[str], Column]]) -> dict[str, Any]:
+    """Return the schema of an object in which columns read at paths."""
+    by_member: dict[str, list[tuple[Sequence[str], Column]]] = {}
+    for path, column in placed:
+        by_member.setdefault(path[0], []).append((path[1:], column))
+    fields = []
+    for member, inside in by_member.items():
+        own = [column for path, column in inside if not path]
+        deeper = [(path, column) for path, column in inside if path]
+        deeper += [(each.path, each) for column in own if column.kind.has_members for each in column.fields]
+        kind = _record(f"{name}_{member}", deeper) if deeper else _avro_type(f"{name}_{member}", own[0])
+        is_required = any(column.required for _, column in inside)
+        null: dict[str, Any] = {} if is_required else {"default": None}
+        fields.append({"name": member, "type": kind if is_required else ["null", kind], **null})
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def _avro_type(name: str, column: Column) -> Any:
+    """Return the type of a column's value; `name`: that of a record in it."""
     kind = column.kind.avro_type(column)
-    if column.required:
-        return {"name": column.member, "type": kind}
-    return {"name": column.member, "type": ["null", kind], "default": None}
+    if not column.kind.element_key:
+        return kind
+    (element,) = column.fields
+    inner = _record(name, [(each.path, each) for each in element.fields]) if element.kind.has_members else None
+    items = inner or _avro_type(name, element)
+    return {**kind, **dict.fromkeys(kind.keys() - {"type"}, items if element.required else ["null", items])}
 
 
 @dataclass(frozen=True)
@@ -81,9 +134,8 @@ class AvroEncoding:
 
     schema: str
     id: int
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    base64: frozenset[str] = frozenset()
-    """The fields of bytes that JSON has as base64; of others it has the bytes as text."""
+    base64: frozenset[tuple[str | None, ...]] = frozenset()
+    """Paths to the bytes that JSON has as base64; of others it has the bytes as text."""
 
     def encoded(self, line: int, record: bytes) -> bytes:
         """Return a JSON object in the wire format. Raises Refused."""
@@ -94,9 +146,7 @@ class AvroEncoding:
             given = json.loads(record, parse_float=Decimal)
             if not isinstance(given, dict):
                 raise ValueError("it is not a JSON object")
-            if unknown := sorted(given.keys() - self.kinds.keys()):
-                raise ValueError(f"the schema has no field {unknown[0]}")
-            values = {name: self._value(name, value) for name, value in given.items()}
+            values = self._value(given, avro_record(self.schema), ())
             fastavro.schemaless_writer(out, self._parsed, values, strict_allow_default=True)
         except (ValueError, TypeError, ArithmeticError, AttributeError, OverflowError) as error:
             why = f"line {line} cannot be written by the schema: {error or type(error).__name__}; nothing was sent"
@@ -104,16 +154,24 @@ class AvroEncoding:
             raise Refused(why, remedy, code="record-not-encodable", line=line) from error
         return framed(self.id, out.getvalue())
 
-    def _value(self, name: str, value: Any) -> Any:
-        """Return a JSON value as a value of the schema's field. Raises ValueError that names the field."""
-        kind = self.kinds[name]
-        read = FROM_BASE64 if kind == AvroKind.bytes and name in self.base64 else FROM_JSON.get(kind)
+    def _value(self, value: Any, kind: AvroType, path: tuple[str | None, ...]) -> Any:
+        """Return a JSON value as a value of the schema's type. Raises ValueError that names the field."""
+        if isinstance(value, dict) and kind.fields:
+            if unknown := sorted(value.keys() - kind.fields.keys()):
+                raise ValueError(f"the schema has no field {joined_path((*map(_shown, path), unknown[0]))}")
+            return {name: self._value(each, kind.fields[name], (*path, name)) for name, each in value.items()}
+        if kind.element is not None and isinstance(value, dict):
+            return {name: self._value(each, kind.element, (*path, None)) for name, each in value.items()}
+        if kind.element is not None and isinstance(value, list):
+            return [self._value(each, kind.element, (*path, None)) for each in value]
+        read = FROM_BASE64 if kind.kind == AvroKind.bytes and path in self.base64 else FROM_JSON.get(kind.kind)
         if value is None or read is None:
             return value
         try:
             return read(value)
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise ValueError(f"{name} is {json.dumps(value, default=str)[:60]}, no {kind}") from error
+            name = joined_path(map(_shown, path))
+            raise ValueError(f"{name} is {json.dumps(value, default=str)[:60]}, no {kind.kind}") from error
 
     @cached_property
     def _parsed(self) -> Any:
@@ -122,10 +180,14 @@ class AvroEncoding:
         return fastavro.parse_schema(json.loads(self.schema))
 
 
+def _shown(part: str | None) -> str:
+    return "[]" if part is None else part
+
+
 def avro_encoding(contract: Contract, schema: str, number: int) -> AvroEncoding:
     """Return the encoding of a contract's records by a schema. Raises SchemaUnusable."""
-    base64 = frozenset(column.member for column in contract.columns if column.kind.is_base64)
-    return AvroEncoding(schema, number, {field.name: field.kind for field in avro_record(schema).fields}, base64)
+    _ = avro_record(schema)
+    return AvroEncoding(schema, number, frozenset(paths_read(columns_read(contract), of_text=False)))
 
 
 FROM_JSON: dict[str, Callable[[Any], Any]] = {
@@ -143,24 +205,20 @@ class AvroFormat(FramedFormat):
     """Avro, by default written by the contract's own schema."""
 
     name = "avro"
-    is_json = False
     is_decoded = True
     schema_type = AVRO
-
-    def findings(self, contract: Contract) -> Iterator[Finding]:
-        nested = [column.name for column in contract.columns if column.fields or len(column.path) > 1]
-        if nested:
-            why = f"a column of {self.name} is a field of the record itself, and {', '.join(nested)} lie inside"
-            yield ("schema", 0, "customProperties"), why
 
     def text(self, value: bytes, schemas: WriterSchemas, columns: Collection[Column] = ()) -> str | None:
         """Return a record as JSON. Bytes are base64 there, but for a column of text the text that they encode."""
         schema = schemas.get(schema_id(value) or -1)
         if schema is None or schema.type != AVRO:
             return super().text(value, schemas, columns)
-        return _json(value, schema, [column.member for column in columns if not column.kind.is_base64])
+        return _json(value, schema, columns)
 
     def _encoding(self, registry: SchemaRegistry, subject: str, dataset: Dataset, schema: Path | None) -> Encode:
+        kept = next((each.name for each in dataset.contract.all_columns if each.kind.avro_type(each) is None), None)
+        if schema is None and kept:
+            raise refused_schema(dataset, f"{kept} is any JSON, for which Avro has no type")
         text = contract_schema(dataset.contract) if schema is None else schema.read_text("utf-8")
         try:
             avro_record(text)
@@ -172,15 +230,24 @@ class AvroFormat(FramedFormat):
         if schema.type != AVRO:
             return [f"the schema is of type {schema.type}, the contract's format is {self.name}"]
         try:
-            fields = {field.name: field for field in avro_record(schema.text).fields}
+            record = avro_record(schema.text)
         except SchemaUnusable as error:
             return [f"the schema {error}"]
-        return [why for column in contract.columns for why in _unread(column, fields.get(column.member))]
+        return [why for column in contract.columns for why in _unread(column, record, column.name)]
 
 
-def _unread(column: Column, field: AvroField | None) -> Iterator[str]:
-    if field is None:
+def _unread(column: Column, around: AvroType, name: str) -> Iterator[str]:
+    """Yield why a column, or what is inside of it, cannot be read of a value; `name`: its own in silver."""
+    found: AvroType | None = around
+    for part in column.path:
+        found = found.fields.get(part, found.element if found.kind == AvroKind.map else None) if found else None
+    if not column.path:
+        found = around.element
+    if found is None:
         if column.required:
-            yield f"{column.name} is required, and the schema has no field {column.member}"
-    elif not field.is_readable or field.kind not in column.kind.avro_kinds:
-        yield f"{column.name} is of type {column.type_text}, and field {field.name} of the schema is {field.kind}"
+            yield f"{name} is required, and the schema has no field {column.member}"
+    elif column.kind.avro_kinds and not set(found.kinds) <= set(column.kind.avro_kinds):
+        yield f"{name} is of type {column.type_text}, and field {column.member or '[]'} of the schema is {found.kind}"
+    else:
+        for each in column.fields:
+            yield from _unread(each, found, f"{name}.{each.name}" if each.name else f"{name}[]")

@@ -1,14 +1,15 @@
-"""The fields of an Avro record, by the kind of value that the contract's columns take from them.
+"""Avro schemas of records: the kinds of values that columns take from their fields, also from inside.
 
-A record of the contract is flat, so a field that is itself a record, an array, a map, or a union of several types has
-no value for a column: its kind names what it is. Such fields that the contract does not have are skipped.
+`kind` of a single value is an AvroKind; that of others names what they are. Of a union with null it is that of the
+other branch, and so is what lies inside.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from include.declare.column_type import AvroKind
@@ -17,6 +18,11 @@ KINDS = {
     ("string", None): AvroKind.text,
     ("enum", None): AvroKind.text,
     ("bytes", None): AvroKind.bytes,
+    ("fixed", None): AvroKind.bytes,
+    ("record", None): AvroKind.record,
+    ("error", None): AvroKind.record,
+    ("array", None): AvroKind.array,
+    ("map", None): AvroKind.map,
     ("boolean", None): AvroKind.boolean,
     ("int", None): AvroKind.integer,
     ("long", None): AvroKind.integer,
@@ -24,15 +30,19 @@ KINDS = {
     ("double", None): AvroKind.float,
     ("bytes", "decimal"): AvroKind.decimal,
     ("fixed", "decimal"): AvroKind.decimal,
+    ("fixed", "uuid"): AvroKind.text,
     ("int", "date"): AvroKind.date,
     ("int", "time-millis"): AvroKind.time,
     ("long", "time-micros"): AvroKind.time,
     ("long", "timestamp-millis"): AvroKind.timestamp,
     ("long", "timestamp-micros"): AvroKind.timestamp,
+    ("long", "local-timestamp-millis"): "local timestamp",
+    ("long", "local-timestamp-micros"): "local timestamp",
 }
-"""By type and logical type; a string is text, whatever its logical type."""
+"""By type and logical type. One that is not here is the type's alone, as Avro has it."""
 PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
-MOST_DIGITS = 38
+NAMED = ("record", "error", "enum", "fixed")
+DEFINED = (*NAMED, "array", "map")
 
 
 class SchemaUnusable(ValueError):
@@ -40,136 +50,125 @@ class SchemaUnusable(ValueError):
 
 
 @dataclass(frozen=True)
-class AvroField:
-    """A field of a record. `type` is its Avro type with the named type in full, for a kind of KINDS."""
+class AvroType:
+    """A type: a type's name, or its definition in JSON. `known`: named types by full name, `space` the namespace."""
 
-    name: str
-    kind: str
-    type: Any = None
+    schema: Any
+    space: str = ""
+    known: dict[str, AvroType] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def branches(self) -> tuple[AvroType, ...]:
+        """What a union chooses from; of another type the type itself."""
+        return tuple(map(self._inner, self.schema)) if isinstance(self.schema, list) else (self,)
+
+    @cached_property
+    def value(self) -> AvroType:
+        """The type by its definition, of a union with null the other branch."""
+        if isinstance(self.schema, list):
+            values = [each.value for each in self.branches if each.value.schema != "null"]
+            return values[0] if len(values) == 1 else self
+        if isinstance(self.schema, str):
+            return self if self.schema in PRIMITIVE else self.known[_full(self.schema, self.space)]
+        named = self.schema["type"]
+        is_own = isinstance(named, str) and (named in PRIMITIVE or named in DEFINED)
+        return self if is_own else self._inner(named).value
+
+    @cached_property
+    def kind(self) -> str:
+        """What its values are."""
+        found = self.value.schema
+        if isinstance(found, list):
+            return f"union of {', '.join(self.kinds) or 'nothing'}"
+        name, logical = (found, None) if isinstance(found, str) else (found["type"], found.get("logicalType"))
+        return str(KINDS.get((name, logical)) or KINDS.get((name, None)) or name)
 
     @property
-    def is_readable(self) -> bool:
-        """Whether its values are single values."""
-        return self.type is not None
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its values but null; one unless it is a union of several types."""
+        return tuple(each.kind for each in self.value.branches if each.kind != "null")
+
+    @cached_property
+    def fields(self) -> Mapping[str, AvroType]:
+        """The fields of a record by name; none of another type."""
+        if self.value.kind != AvroKind.record:
+            return {}
+        space = _full(self.value.schema["name"], self._space).rpartition(".")[0]
+        return {each["name"]: AvroType(each["type"], space, self.known) for each in self.value.schema["fields"]}
+
+    @property
+    def _space(self) -> str:
+        return str(self.value.schema.get("namespace", self.value.space))
+
+    @cached_property
+    def element(self) -> AvroType | None:
+        """What each element of an array or map is; None of another type."""
+        found, keys = self.value, {str(AvroKind.array): "items", str(AvroKind.map): "values"}
+        return found._inner(found.schema[keys[found.kind]]) if found.kind in keys else None
+
+    def inner(self) -> Iterator[AvroType]:
+        """Yield the types directly inside."""
+        found = self.value
+        yield from found.branches if isinstance(found.schema, list) else found.fields.values()
+        if found.element is not None:
+            yield found.element
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its values have no bytes."""
+        found = self.value
+        if isinstance(self.schema, list):
+            return False
+        if found.kind == AvroKind.record:
+            return all(each.is_empty for each in found.fields.values())
+        return found.schema == "null" or (isinstance(found.schema, dict) and found.schema.get("size") == 0)
+
+    def _inner(self, schema: Any) -> AvroType:
+        return AvroType(schema, self.space, self.known)
 
 
-@dataclass(frozen=True)
-class AvroRecord:
-    """A record's full name, and its fields in order."""
-
-    name: str
-    fields: tuple[AvroField, ...]
-
-    def reader(self, members: Iterable[str], base64: Collection[str] = ()) -> dict[str, Any]:
-        """Return the schema of the same record with only the readable fields among `members`, in their order.
-
-        Bytes are read as text, but for the members `base64`; a time of day as its number.
-        """
-        by_name, defined, fields = {field.name: field for field in self.fields}, set[str](), []
-        for member in members:
-            field = by_name.get(member)
-            if field is not None and field.is_readable:
-                fields.append({"name": member, "type": _once(field.type, defined, member in base64)})
-        space, _, simple = self.name.rpartition(".")
-        return {"type": "record", "name": simple, "namespace": space, "fields": fields}
-
-
-def avro_record(text: str) -> AvroRecord:
+def avro_record(text: str) -> AvroType:
     """Return the record that a schema describes. Raises SchemaUnusable."""
     try:
-        schema = json.loads(text)
+        found = AvroType(json.loads(text))
     except ValueError as error:
         raise SchemaUnusable(f"is not JSON ({error})") from error
-    while isinstance(schema, dict) and isinstance(schema.get("type"), dict):
-        schema = schema["type"]
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise SchemaUnusable("describes no record")
-    known: dict[str, Any] = {}
-    name = _full_name(schema, "")
     try:
-        return AvroRecord(name, tuple(_fields(schema, name, known)))
-    except (KeyError, TypeError, RecursionError) as error:
+        _define(found.schema, "", found.known)
+        if isinstance(found.schema, list) or found.kind != AvroKind.record:
+            raise SchemaUnusable("describes no record")
+        _check(found, set())
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SchemaUnusable(f"is not an Avro schema ({type(error).__name__}: {error})") from error
+    return found.value
 
 
-def _fields(schema: Mapping[str, Any], name: str, known: dict[str, Any]) -> list[AvroField]:
-    known[name] = "record"
-    return [_field(each, name.rpartition(".")[0], known) for each in schema["fields"]]
-
-
-def _field(field: Mapping[str, Any], space: str, known: dict[str, Any]) -> AvroField:
-    """Return a field; named types inside it are noted in `known` by full name, a record as a word."""
-    branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
-    found = [_resolved(branch, space, known) for branch in branches]
-    values = [each for each in found if each != "null"]
-    if len(values) != 1:
-        return AvroField(field["name"], f"union of {', '.join(map(_type_name, values)) or 'nothing'}")
-    kind = _kind(values[0])
-    if kind is None:
-        return AvroField(field["name"], _type_name(values[0]))
-    return AvroField(field["name"], kind, ["null", values[0]] if len(found) > 1 else values[0])
-
-
-def _resolved(schema: Any, space: str, known: dict[str, Any]) -> Any:
-    """Return a type with the definition of a named one; a name of a record, array or map as a word."""
-    if isinstance(schema, str):
-        return schema if schema in PRIMITIVE else known[schema if "." in schema or not space else f"{space}.{schema}"]
+def _define(schema: Any, space: str, known: dict[str, AvroType]) -> None:
+    """Note the named types that are defined in a schema."""
     if isinstance(schema, list):
-        return "union"
-    kind = schema["type"]
-    if isinstance(kind, dict | list) or kind not in ("record", "error", "enum", "fixed", "array", "map"):
-        return _resolved(kind, space, known) if not isinstance(kind, str) or kind not in PRIMITIVE else dict(schema)
-    if kind in ("array", "map"):
-        inner = _resolved(schema["items" if kind == "array" else "values"], space, known)
-        _refuse_empty(inner)
-        return kind
-    name = _full_name(schema, space)
-    if kind in ("record", "error"):
-        _fields(schema, name, known)
-        return "record"
-    simple, defined = name.rpartition("."), {key: schema[key] for key in schema if key not in ("aliases", "doc")}
-    known[name] = {**defined, "name": simple[2], "namespace": simple[0]}
-    return known[name]
+        for each in schema:
+            _define(each, space, known)
+    elif isinstance(schema, dict):
+        if schema["type"] in NAMED:
+            name = _full(schema["name"], str(schema.get("namespace", space)))
+            known.setdefault(name, AvroType(schema, space, known))
+            space = name.rpartition(".")[0]
+            for each in schema.get("fields", ()):
+                _define(each["type"], space, known)
+        for key in ("type", "items", "values"):
+            _define(schema.get(key), space, known)
 
 
-def _refuse_empty(items: Any) -> None:
-    """Items of no bytes: a record of ten bytes could claim to have 2^62 of them."""
-    if items == "null" or (isinstance(items, dict) and items.get("type") == "fixed" and not items["size"]):
+def _full(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _check(found: AvroType, seen: set[int]) -> None:
+    """Raise SchemaUnusable for items of no bytes: a record of ten bytes could claim to have 2^62 of them."""
+    if id(found.value) in seen:
+        return
+    seen.add(id(found.value))
+    if found.element is not None and found.element.is_empty:
         raise SchemaUnusable("has an array or map of empty items")
-
-
-def _full_name(schema: Mapping[str, Any], space: str) -> str:
-    name, given = str(schema["name"]), schema.get("namespace", space)
-    return name if "." in name or not given else f"{given}.{name}"
-
-
-def _kind(schema: Any) -> AvroKind | None:
-    """Return the kind of a resolved type, None when a column can take no value of it."""
-    if isinstance(schema, str):
-        return KINDS.get((schema, None))
-    if schema["type"] == "string":
-        return AvroKind.text
-    kind = KINDS.get((schema["type"], schema.get("logicalType")))
-    if kind == AvroKind.decimal and not 0 < int(schema["precision"]) <= MOST_DIGITS:
-        return None
-    return kind
-
-
-def _type_name(schema: Any) -> str:
-    if isinstance(schema, str):
-        return schema
-    return str(schema.get("logicalType") or schema["type"])
-
-
-def _once(schema: Any, defined: set[str], is_bytes: bool) -> Any:
-    """Return a field's type as a reader's schema has it; a named type in full the first time only."""
-    if isinstance(schema, list):
-        return [_once(branch, defined, is_bytes) for branch in schema]
-    if isinstance(schema, dict) and "name" in schema:
-        name = _full_name(schema, "")
-        if name in defined:
-            return name
-        defined.add(name)
-    if _kind(schema) == AvroKind.time:
-        return schema["type"]
-    return "string" if _kind(schema) == AvroKind.bytes and not is_bytes else schema
+    for each in found.inner():
+        _check(each, seen)

@@ -74,6 +74,9 @@ class AvroKind(StrEnum):
     date = "date"
     time = "time"
     timestamp = "timestamp"
+    record = "record"
+    array = "array"
+    map = "map"
 
 
 class Profile(StrEnum):

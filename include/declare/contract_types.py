@@ -173,14 +173,22 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             example="a time in quotes without zeros at the end of its fraction, like '08:30:00' or '08:30:00.5'",
         ),
         BooleanType("boolean", "boolean", ("boolean", "bool"), "BOOLEAN", "boolean", (AvroKind.boolean,)),
-        ObjectType("object", "object", ("object", "struct"), "STRUCT", None, (), no_key=NESTED),
+        ObjectType(
+            "object",
+            "object",
+            ("object", "struct"),
+            "STRUCT",
+            None,
+            (AvroKind.record, AvroKind.map),
+            no_key=NESTED,
+        ),
         MapType(
             "map",
             "object",
             ("map",),
             "MAP",
-            None,
-            (),
+            {"type": "map", "values": None},
+            (AvroKind.map, AvroKind.record),
             options=("minProperties", "maxProperties"),
             no_key=NESTED,
         ),
@@ -194,7 +202,16 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             options=("maxLength",),
             no_key="two texts of one JSON value may differ; read what it has inside by a path",
         ),
-        ArrayType("array", "array", ("array",), "ARRAY", None, (), options=("minItems", "maxItems"), no_key=NESTED),
+        ArrayType(
+            "array",
+            "array",
+            ("array",),
+            "ARRAY",
+            {"type": "array", "items": None},
+            (AvroKind.array,),
+            options=("minItems", "maxItems"),
+            no_key=NESTED,
+        ),
     )
 }
 """By name. The first entry of a logical type that needs no `physicalType` is its default."""

@@ -24,7 +24,8 @@ TOMBSTONE = "tombstone"
 class Envelope:
     """`row`: the members that lead to the row. `columns`: those that it adds, unless the contract has columns of these
     names. `changes`: what it says about changes; its keys are the pipeline's. `rowless`: operations without a row,
-    `keyed`: those whose row may have its keys alone. `text`: a record's text → the text that is read.
+    `keyed`: those whose row may have its keys alone. `instead`: what leads to the row where `row` leads to none.
+    `text`: a record's text → the text that is read.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Envelope:
     changes: Changes | None = None
     keyed: tuple[str, ...] = ()
     rowless: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
     text: Callable[[str], str | None] | None = None
 
     def opened(self, contract: Contract, keys: Collection[str]) -> Contract:
@@ -135,6 +137,7 @@ ENVELOPES: Mapping[str, Envelope] = {
             Changes((), ("sequence",), OPERATIONS),
             keyed=("d",),
             rowless=("t",),
+            instead=("before",),
             text=change_text,
         ),
         Envelope(
@@ -169,6 +172,17 @@ def is_of_row(path: tuple[str, ...], contract: Contract) -> bool:
     """Return whether a path into the record leads into the row that the contract describes."""
     row = row_path(contract)
     return path[: len(row)] == row
+
+
+def columns_read(contract: Contract) -> tuple[Column, ...]:
+    """Return the columns as they are read before the row is found: those of the row also where it may lie instead."""
+    envelope = ENVELOPES.get(contract.envelope)
+    if envelope is None or not envelope.instead:
+        return contract.columns
+    inside = [column for column in contract.columns if is_of_row(column.path, contract)]
+    paths = [(*envelope.instead, *column.path[len(envelope.row) :]) for column in inside]
+    moved = [replace(column, physical_name=joined_path(path)) for column, path in zip(inside, paths, strict=True)]
+    return (*contract.columns, *moved)
 
 
 def text_of_row(contract: Contract) -> Callable[[str], str | None] | None:

@@ -27,7 +27,7 @@ class TextFormat(PayloadFormat):
 
     name = "text"
     is_translated = True
-    is_json = False
+    has_members = False
 
     def findings(self, contract: Contract) -> Iterator[Finding]:
         """Yield why the columns are not one text."""
@@ -63,7 +63,7 @@ class CsvFormat(PayloadFormat):
 
     name = "csv"
     is_translated = True
-    is_json = False
+    has_members = False
     options = {"delimiter": "delimiter", "quote": "quote", "nullText": "null_text", "fields": "fields"}
 
     def declared(self, options: Mapping[str, Any]) -> Self:

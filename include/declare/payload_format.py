@@ -47,8 +47,8 @@ class PayloadFormat:
     """Whether the data plane makes the JSON that the contract validates, and says why a payload has none."""
     is_framed: ClassVar[bool] = False
     """Whether a payload is in the wire format of a schema registry."""
-    is_json: ClassVar[bool] = True
-    """Whether it is JSON as it was sent, so that a row may lie in an envelope."""
+    has_members: ClassVar[bool] = True
+    """Whether a record has members, so that a row may lie in an envelope."""
     is_decoded: ClassVar[bool] = False
     """Whether it is read by the schema that it names, which is kept with the dataset."""
     schema_type: ClassVar[str] = ""
@@ -157,6 +157,18 @@ class JsonSchemaFormat(FramedFormat):
             raise refused_schema(dataset, "its records name a JSON Schema, which a contract is not")
         number = registry.register(subject, schema.read_text("utf-8"), JSON)
         return lambda _, line: framed(number, line)
+
+
+def paths_read(columns: Collection[Column], *, of_text: bool) -> Iterator[tuple[str | None, ...]]:
+    """Yield the paths to the values that columns read as they are; None in a path stands for each element.
+
+    `of_text`: to those of which bytes are text; else to those that are bytes, or base64.
+    """
+    for column in columns:
+        path = column.path or (None,)
+        if not column.fields and column.kind.is_base64 != of_text:
+            yield path
+        yield from ((*path, *inner) for inner in paths_read(column.fields, of_text=of_text))
 
 
 def decoded(value: bytes) -> str | None:

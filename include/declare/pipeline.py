@@ -270,9 +270,11 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
     """Yield where a pipeline contradicts the contract."""
     records = types = {column.name: column for column in contract.columns}
     known = f"is not a column of the contract; columns: {', '.join(types)}"
-    if pipeline.envelope and not contract.payload.is_json:
-        why = f"{pipeline.envelope} is read of JSON alone, and the contract's format is {contract.payload.name}"
-        yield ("envelope",), f"{why}: have the connector write JSON"
+    if pipeline.envelope and not contract.payload.has_members:
+        why = (
+            f"a record of {contract.payload.name} has no members, so no row lies in an envelope of {pipeline.envelope}"
+        )
+        yield ("envelope",), why
     for n, name in enumerate(pipeline.identity):
         if name not in types:
             yield ("identity", "columns", n), f"{name!r} {known}"

@@ -9,11 +9,15 @@ from pyspark.sql import functions as F
 
 from include.declare.children import BAD_CHILDREN, Children, Elements
 from include.declare.contract import Contract
-from spark_jobs.contract.avro_texts import JSON_OPTIONS
 
 BROKEN = "_broken"
 """The reasons of values that break a rule; `_faults` has those of values that have no type."""
 SHOWN = 64
+JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    "dateFormat": "yyyy-MM-dd",
+    "ignoreNullFields": "false",
+}
 
 
 def rejected_alone(contract: Contract) -> list[Elements]:

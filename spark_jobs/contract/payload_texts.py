@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
 from include.declare.avro_payloads import AvroFormat
+from include.declare.avro_record import SchemaUnusable, avro_record
 from include.declare.contract import Contract
-from include.declare.envelopes import text_of_row
+from include.declare.envelopes import columns_read, text_of_row
 from include.declare.line_payloads import CsvFormat, TextFormat, csv_kind
-from include.declare.payload_format import JsonSchemaFormat
-from include.ground.schema_registry import RegisteredSchema
-from spark_jobs.contract.avro_texts import avro_texts
+from include.declare.payload_format import JsonSchemaFormat, paths_read
+from include.ground.schema_registry import AVRO, RegisteredSchema
 from spark_jobs.contract.java_function import java_function, new_instance
 from spark_jobs.contract.unread import UNREAD, WireFrame, too_large, unread
 
 CSV_LINE = Path(__file__).with_name("CsvLine.java")
-CSV_READ = StructType().add("rule", "string").add("detail", "string").add("json", "binary")
+READ = StructType().add("rule", "string").add("detail", "string").add("json", "binary")
+AVRO_JSON = [Path(__file__).with_name(f"{name}.java") for name in ("AvroJson", "JsonBytes")]
 CHANGE_ENVELOPE = Path(__file__).with_name("ChangeEnvelope.java")
 
 
@@ -42,14 +44,42 @@ def _text(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataF
 
 
 def _csv(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
-    payload, spark = contract.payload, bronze.sparkSession
+    payload = contract.payload
     assert isinstance(payload, CsvFormat)
-    names, function = payload.names(contract.columns), new_instance(spark, CSV_LINE)
+    names, function = payload.names(contract.columns), new_instance(bronze.sparkSession, CSV_LINE)
     function.form(payload.delimiter, payload.quote, payload.null_text, len(names))
     for column in contract.columns:
         function.add(column.path[0], names.index(column.path[0]), csv_kind(column))
+    return _translated(contract, function, bronze)
+
+
+def _avro(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
+    function = new_instance(bronze.sparkSession, *AVRO_JSON)
+    function.limit(contract.limits.depth)
+    for is_text in (True, False):
+        for path in paths_read(columns_read(contract), of_text=is_text):
+            function.read(list(path), is_text)
+    for schema in schemas:
+        function.schema(schema.id, schema.text, _unusable(function, schema))
+    return _translated(contract, function, bronze)
+
+
+def _unusable(function: Any, schema: RegisteredSchema) -> str | None:
+    """Return why records of a schema cannot be read."""
+    if schema.type != AVRO:
+        return f"is of type {schema.type}"
+    try:
+        _ = avro_record(schema.text)
+    except SchemaUnusable as error:
+        return str(error)
+    refused = function.refused(schema.text)
+    return None if refused is None else f"is refused by Avro: {refused}"
+
+
+def _translated(contract: Contract, function: Any, bronze: DataFrame) -> DataFrame:
+    """Return the records with what a function of a value makes: why it has no JSON, or its JSON."""
     large = too_large(contract)
-    read = java_function(spark, function, CSV_READ, F.when(large.isNull(), F.col("value")))
+    read = java_function(bronze.sparkSession, function, READ, F.when(large.isNull(), F.col("value")))
     # A selection of its own: an expression that is used twice in one is computed twice.
     rows = bronze.withColumns({"_read": read, UNREAD: large})
     fault = F.when(F.col("_read.rule").isNotNull(), unread(F.col("_read.rule"), F.col("_read.detail")))
@@ -58,7 +88,7 @@ def _csv(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFr
 
 
 READERS: Mapping[str, Callable[[Contract, Sequence[RegisteredSchema], DataFrame], DataFrame]] = {
-    AvroFormat.name: avro_texts,
+    AvroFormat.name: _avro,
     JsonSchemaFormat.name: _framed_json,
     TextFormat.name: _text,
     CsvFormat.name: _csv,

@@ -20,7 +20,7 @@ from test_recomputed_history import differing
 
 from include.audit.silver import define_exact_number, number_findings, orphan_findings, register_fixes
 from include.declare.column_lineage import dataset_columns
-from include.declare.envelopes import change_text, text_of_row
+from include.declare.envelopes import change_text, columns_read, text_of_row
 from include.declare.payload_format import JsonFormat
 from include.ground.delta_log import commits
 from include.ground.settings import Settings
@@ -171,7 +171,7 @@ def test_audits_read_the_row_by_themselves(filled: SmallRelease) -> None:
     database.execute("create view all_silver as select * from silver")
     register_fixes(database, {})
     define_exact_number(database)
-    JsonFormat().define_texts(database, {}, contract.columns, text_of_row(contract))
+    JsonFormat().define_texts(database, {}, columns_read(contract), text_of_row(contract))
     members = {column.name: column.member for column in contract.columns}
     assert list(number_findings(database, "customers", members)) == []
     columns = {column.name: column for column in contract.columns}

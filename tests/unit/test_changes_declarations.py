@@ -100,8 +100,8 @@ ENVELOPES: dict[tuple[str, str, str], tuple[str, str]] = {
             "contract.yaml",
             "    properties:",
             f"    customProperties: [{{property: format, value: {name}}}]\n    properties:",
-        ): ("envelope", "is read of JSON alone")
-        for name in ("avro", "csv")
+        ): ("envelope", "no row lies in an envelope of debezium")
+        for name in ("text", "csv")
     },
     ("contract.yaml", EMAIL, f"      - {{name: OP, logicalType: string, physicalName: /op}}\n{EMAIL}"): (
         "schema[0].properties[3].name",
