@@ -52,7 +52,8 @@ Progress = Callable[[str], None]
 class MirrorCheck:
     """A gold table compared with its `source` at the LSN `position`: the source's rows, in so many ranges of keys.
 
-    `since`: rows that have changed since then; they were compared as they were. `left_out`: columns not compared.
+    `since`: rows that have changed since then; they were compared as they were. `findings`: how many are
+    about it. `left_out`: columns not compared.
     """
 
     table: str
@@ -61,6 +62,7 @@ class MirrorCheck:
     rows: int
     ranges: int
     since: int
+    findings: int
     left_out: tuple[str, ...] = ()
 
 
@@ -111,8 +113,9 @@ def mirror_audits(
             progress(f"{name}: {mirror.gold.table} against {mirror.source.full_name}")
             with closing(memory_database(MEMORY)) as memory:
                 compared = _MirrorComparison(database, memory, tables, mirror, moment)
-                result.findings += compared.findings(counted[mirror.gold.table])
-                result.checks.append(compared.check(counted[mirror.gold.table]))
+                differing = compared.findings(counted[mirror.gold.table])
+                result.findings += differing
+                result.checks.append(compared.check(counted[mirror.gold.table], len(differing)))
     return found
 
 
@@ -261,18 +264,17 @@ class _MirrorComparison:
         kind = mirror.bound_type if mirror.bounds else "varchar"
         memory.execute(f"create temp table bounds as select bound::{kind} as bound, number from given_bounds")
 
-    def check(self, counted: Sequence[tuple[int, int, int]]) -> MirrorCheck:
-        """Return the check, after the findings."""
-        table = self._mirror.source
-        rows = sum(rows for _, rows, _ in counted)
+    def check(self, counted: Sequence[tuple[int, int, int]], findings: int) -> MirrorCheck:
+        """Return the check that gave so many findings."""
         return MirrorCheck(
             self._mirror.gold.table,
-            table.full_name,
+            self._mirror.source.full_name,
             self._moment.position,
-            rows,
+            sum(rows for _, rows, _ in counted),
             len(counted),
             self._since,
-            table.left_out,
+            findings,
+            self._mirror.source.left_out,
         )
 
     def findings(self, counted: Sequence[tuple[int, int, int]]) -> list[Finding]:

@@ -16,12 +16,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import psycopg
 
 from cdc.bank import Bank, open_bank, settings_of
+from include.audit.source import SourceDatabase
 from include.ground.errors import HeadraceError, Terminal
+from include.ground.processes import Waiting
 from include.ground.settings import CLONE
 from include.read.published_tables import pinned
 from include.state.process_states import BROKER, stream_name
@@ -73,6 +76,11 @@ class Story:
     def _disturbances(self) -> Iterator[tuple[str, Callable[[], None]]]:
         execute = self.bank.execute
 
+        def snapshot_made() -> None:
+            # A snapshot that is interrupted begins again, and Debezium sends no deletion of what was deleted meanwhile.
+            self._await_capture()
+            self._restart_connector()
+
         def new_column() -> None:
             execute("alter table pgbench_accounts add column note text")
             execute("update pgbench_accounts set note = 'of age ' || aid % 90 where aid % 50 = 0")
@@ -88,9 +96,18 @@ class Story:
             )
             self._kill(BROKER)
 
-        yield "pgbench is at work; connector: killed, and started again", self._restart_connector
+        yield (
+            "pgbench is at work during the snapshot; connector: killed after it",
+            snapshot_made,
+        )
         yield "history and tellers truncated; broker: killed", truncated
         yield "a column added; driver of the accounts and connector: killed", new_column
+
+    def _await_capture(self) -> None:
+        """Wait until the connector has read the log up to now, so its snapshot is behind it."""
+        with closing(SourceDatabase(self.bank.server.url)) as database:
+            mark = database.mark()
+            Waiting("the connector", database.confirmed).holds(lambda: database.confirmed() >= mark, 0.5)
 
     def _restart_connector(self) -> None:
         self.bank.connector.kill()
