@@ -47,8 +47,10 @@ def arriving(events: pl.DataFrame, batches: int, seed: int) -> list[list[Record]
     return [records[first : first + size] for first in range(0, len(records), size)]
 
 
-def taken(spark: SparkSession, folder: Path, name: str, batches: Sequence[Sequence[Record]]) -> SmallRelease:
-    release = small_release(spark, Settings(state=folder, datasets=DATASETS), name)
+def taken(
+    spark: SparkSession, folder: Path, name: str, batches: Sequence[Sequence[Record]], backend: str = "local"
+) -> SmallRelease:
+    release = small_release(spark, Settings(state=folder, datasets=DATASETS, backend=backend), name)
     for records in batches:
         release.take(records)
     release.refresh(now=1e10)
@@ -89,10 +91,18 @@ def test_rebuild_and_audit_agree_with_the_stream(name: str, spark: SparkSession,
 
 
 @pytest.mark.extended
-def test_ten_orders_of_arrival_give_equal_bytes(spark: SparkSession, tmp_path: Path) -> None:
-    events, found = sample("posts"), list[list[bytes]]()
+@pytest.mark.parametrize("name", ["bank_accounts", "bank_tellers", "bank_history"])
+def test_executors_compute_the_rows_of_the_oracle(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    events = sample(name)
+    assert_equal_to_oracle(taken(spark, tmp_path / "state", name, arriving(events, 2, seed=3), "spark"), events)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["posts", "bank_accounts", "bank_tellers", "bank_history"])
+def test_ten_orders_of_arrival_give_equal_bytes(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    events, found = sample(name), list[list[bytes]]()
     for seed in range(10):
-        release = taken(spark, tmp_path / f"state {seed}", "posts", arriving(events, 1 + seed % 4, seed))
+        release = taken(spark, tmp_path / f"state {seed}", name, arriving(events, 1 + seed % 4, seed))
         tables = [published(release, gold.name) for gold in release.dataset.pipeline.gold]
         found.append([table.sort(table.columns).write_ipc(None).getvalue() for table in tables])
     assert all(each == found[0] for each in found)
