@@ -14,7 +14,7 @@ ANY = "…"
 DOCS = CLONE / "docs"
 # Pages whose commands need what a test's machine lacks, or make the state of a whole clone; README.md lists pages.
 NOT_EXECUTED = {
-    "tutorials": {"README", "demo"},
+    "tutorials": {"README", "demo", "mirror-a-database"},
     "how-to": {
         "README",
         "airflow",
