@@ -112,7 +112,7 @@ class _Bank:
 @cache
 def bank_changes(shift: timedelta) -> tuple[Made, ...]:
     """Return all changes of the bank, in the order of its log."""
-    bank = _Bank(random.Random(7), shift)
+    bank = _Bank(random.Random(7), shift, lsn=1000 + int(shift.total_seconds()))
     for number in range(ACCOUNTS):
         account = bank.account()
         bank.tables[ACCOUNT][account["aid"]] = account
