@@ -91,6 +91,7 @@ def test_every_derived_workload_equals_its_oracle_for_other_orders(
 ) -> None:
     followed(spark, tmp_path / "orders", ("order_revenue", "customer_revenue"), 1 + seed, seed)
     followed(spark, tmp_path / "auction", ("auction_prices",), 1 + seed % 3, seed)
+    followed(spark, tmp_path / "bank", ("bank",), 1 + seed % 3, seed)
 
 
 def test_all_derived_workloads_are_declared() -> None:

@@ -1,6 +1,6 @@
 with parts as (
-  select bid, 1 as accounts, cast(abalance as bigint) as owed, 0 as tellers from accounts
+  select bid, aid, cast(abalance as bigint) as owed, cast(null as int) as tid from accounts
   union all
-  select bid, 0, 0, 1 from tellers
+  select bid, cast(null as int), cast(0 as bigint), tid from tellers
 )
-select bid, sum(accounts) as accounts, sum(owed) as owed, sum(tellers) as tellers from parts group by bid
+select bid, count(aid) as accounts, sum(owed) as owed, count(tid) as tellers from parts group by bid
