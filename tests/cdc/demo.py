@@ -1,6 +1,6 @@
 """A bank on PostgreSQL and its mirror in gold: 200,000 changes of every kind, kills, then `SELECT *` is compared.
 
-    python -m cdc.demo [--transactions 62000] [--keep]   (`make demo-cdc`)
+    python -m cdc.demo [--transactions 66000] [--keep]   (`make demo-cdc`)
 
 Reads / Writes: `.headrace-cdc`, which it makes anew; a PostgreSQL server, a broker and a connector of its own.
 Guarantee: it exits 0 only when the audit found every mirror equal to its table, and so did a comparison of all rows by
@@ -31,7 +31,7 @@ from include.state.process_states import BROKER, stream_name
 from include.state.run_files import read_run_file
 
 STATE = CLONE / ".headrace-cdc"
-TRANSACTIONS = 62_000
+TRANSACTIONS = 66_000
 PHASES = 3
 MIRRORS = {
     "accounts": ("pgbench_accounts", ("aid", "bid", "abalance", "filler", "note")),
