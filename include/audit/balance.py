@@ -25,6 +25,7 @@ from include.audit.gold import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka import Topic
 from include.audit.kafka_comparison import KafkaCounts, is_compared, kafka_findings, payload_view
 from include.audit.mirror import MirrorCheck, MirrorResult
+from include.audit.loaded_files import FileSetCheck, LoadedFiles
 from include.audit.silver import (
     ALL_SILVER,
     define_exact_number,
@@ -42,6 +43,7 @@ from include.declare.dataset import Dataset
 from include.declare.envelopes import columns_read, text_of_row
 from include.declare.gold import EVERY_RUN, Gold
 from include.declare.writer_schemas import WriterSchemas
+from include.ground.record_coordinates import FIRST_FILE_SET
 from include.read.memory_database import memory_database, view_table
 from include.read.publication import Publication, PublishedTable
 from include.read.published_tables import RECORD_LAYERS, PinnedTables, RefreshState, stored_refresh_state
@@ -163,6 +165,8 @@ class DatasetAudit:
     children: tuple[ChildBalance, ...] = ()
     mirrors: tuple[MirrorCheck, ...] = ()
     """Of `audit --source`: gold tables compared with the tables of a database."""
+    loaded: tuple[FileSetCheck, ...] = ()
+    """The sets of files whose records the release has besides those of the topic."""
     standing: str = ""
     """Why nothing more will be published: the stream has failed or is halted; "" while it continues."""
 
@@ -205,6 +209,7 @@ class AuditInput:
     topic: Topic
     fixes: Mapping[tuple[int, int], bytes] = field(default_factory=dict)
     schemas: WriterSchemas = field(default_factory=dict)
+    files: LoadedFiles = field(kw_only=True)
 
     def table(self, layer: str) -> str:
         return f"{layer}.{self.dataset.name}"
@@ -222,7 +227,8 @@ def dataset_audit(
     for table in given.tables.tables:
         progress(f"{given.dataset.name}: files of {table}")
         audited.check_files(table)
-    with _database(audited, [given.table(layer) for layer in RECORD_LAYERS], scope.batch) as database:
+    layers = [given.table(layer) for layer in RECORD_LAYERS]
+    with _database(audited, layers, scope.batch, sorted(given.files.sets)) as database:
         _check_records(given, audited, counted, database, progress)
         for gold in given.dataset.pipeline.gold:
             progress(f"{given.dataset.name}: {gold.table} against silver")
@@ -242,6 +248,7 @@ def dataset_audit(
         first_unexpired=counted.aged.kept if counted.aged.complete else {},
         scope=scope.with_gold(audited.reached),
         children=tuple(audited.children),
+        loaded=given.files.checks,
     )
 
 
@@ -257,7 +264,9 @@ def _check_records(
     define_exact_number(database)
     progress(f"{name}: bronze against Kafka and its commits")
     audited.check(
-        bronze, [bronze], lambda: kafka_findings(database, publication, given.tables, given.topic, counted, scope)
+        bronze,
+        [bronze],
+        lambda: kafka_findings(database, publication, given.tables, given.topic, counted, scope, given.files),
     )
     progress(f"{name}: silver and rejected against bronze")
     first, kept = counted.aged.complete, counted.aged.of("silver")
@@ -336,23 +345,30 @@ class _AuditedTables:
         self.findings += [finding for finding in found if finding.table not in named]
 
 
-def _database(audited: _AuditedTables, layers: Sequence[str], after: int) -> Any:
+def _database(audited: _AuditedTables, layers: Sequence[str], after: int, file_sets: Sequence[int]) -> Any:
     """Open a database with a view of each layer: the rows of batches > `after`; and one of all rows of silver."""
     database = memory_database(MEMORY)
     for table in layers:
         if table not in audited.damaged:
-            audited.check(table, [table], partial(_view_layer, database, audited.tables, table, after))
+            audited.check(table, [table], partial(_view_layer, database, audited.tables, table, after, file_sets))
     return database
 
 
-def _view_layer(database: Any, tables: PinnedTables, table: str, after: int) -> list[Finding]:
-    """Create the views of a table of records. There is no finding: what cannot be read raises READ_ERRORS."""
+def _view_layer(database: Any, tables: PinnedTables, table: str, after: int, file_sets: Sequence[int]) -> list[Finding]:
+    """Create the views of a table of records. There is no finding: what cannot be read raises READ_ERRORS.
+
+    Bronze also has sets of files that are not of the release: loaded for one that is not published.
+    """
     layer, rows = table.partition(".")[0], tables.arrow(table)
     names = [layer, ALL_SILVER] if layer == "silver" else [layer]
     if after < 0:
+        own = " or ".join(f"partition = {each}" for each in file_sets)
+        where = f"partition < {FIRST_FILE_SET}" + (f" or {own}" if own else "") if layer == "bronze" else "true"
         for name in names:
-            view_table(database, name, tables.table(table).path, rows)
+            view_table(database, name, tables.table(table).path, rows, where)
         return []
+    if layer == "bronze":
+        rows = rows.filter((pc.field("partition") < FIRST_FILE_SET) | pc.field("partition").isin(file_sets))
     # By Arrow, which does not open the files of older batches: most. A row without a batch is never verified.
     newer = (pc.field("_batch_id") > after) | pc.field("_batch_id").is_null()
     for name in names:

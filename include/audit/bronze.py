@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from include.audit.findings import Finding, FindingKind, offset_findings, position_findings
 from include.audit.kafka import HEADERS, RECORD, Chunk, Topic
 from include.ground.delta_log import commits
-from include.ground.record_coordinates import AFTER, BEFORE, CONTENT, FIRST_MS, HEADER, LAST_MS
+from include.ground.record_coordinates import AFTER, BEFORE, CONTENT, FIRST_MS, HEADER, LAST_MS, is_file_set
 from include.read.publication import PublishedTable
 from include.read.published_tables import PublishedVersionGone, commit_ranges, first_unexpired_batch
 
@@ -41,15 +41,16 @@ def record_findings(chunk: Chunk, bronze: pl.DataFrame, table: str) -> Iterator[
     p, offsets = chunk.partition, bronze["offset"]
     twice = offsets.filter(offsets.is_duplicated())
     yield from offset_findings(FindingKind.overlap, table, p, twice, "more than one row of the same record")
+    source = "its file" if is_file_set(p) else "Kafka"
     joined = kafka.join(bronze.unique("offset"), on="offset", how="full", suffix="_bronze")
     gap = joined.filter(pl.col("offset_bronze").is_null())["offset"]
-    yield from offset_findings(FindingKind.gap, table, p, gap, "in Kafka but not in bronze")
+    yield from offset_findings(FindingKind.gap, table, p, gap, f"in {source} but not in bronze")
     surplus = joined.filter(pl.col("offset").is_null())["offset_bronze"]
-    yield from offset_findings(FindingKind.surplus, table, p, surplus, "in bronze but not in Kafka")
+    yield from offset_findings(FindingKind.surplus, table, p, surplus, f"in bronze but not in {source}")
     both = joined.filter(pl.col("offset").is_not_null() & pl.col("offset_bronze").is_not_null())
     for name in CONTENT:
         changed = both.filter(pl.col(name).ne_missing(pl.col(f"{name}_bronze")))["offset"]
-        yield from offset_findings(FindingKind.different, table, p, changed, f"{name} differs from Kafka")
+        yield from offset_findings(FindingKind.different, table, p, changed, f"{name} differs from {source}")
 
 
 def _as_in_bronze(kafka: pl.DataFrame) -> pl.DataFrame:

@@ -29,7 +29,9 @@ from include.audit.bronze import (
 from include.audit.files import READ_ERRORS
 from include.audit.findings import Finding, FindingKind
 from include.audit.kafka import CHUNK_BYTES, CHUNK_RECORDS, Chunk, Topic
+from include.audit.loaded_files import LoadedFiles
 from include.audit.verified_history import AuditScope
+from include.ground.record_coordinates import is_file_set
 from include.read.memory_database import view_rows
 from include.read.publication import Publication
 from include.read.published_tables import RECORD_LAYERS, PinnedTables
@@ -95,11 +97,14 @@ def kafka_findings(
     topic: Topic,
     counted: KafkaCounts,
     scope: AuditScope,
+    files: LoadedFiles,
 ) -> Iterator[Finding]:
-    """Compare bronze with its commits and with Kafka; `counted` gets the counts."""
+    """Compare bronze with its commits, with Kafka, and with the files that were loaded; `counted` gets the counts."""
     table = f"bronze.{publication.dataset}"
+    yield from files.findings(table)
     metadata = bronze_commits(tables.table(table), scope.bronze_version)
-    ranges = batch_ranges(metadata)
+    # Sets of files that the release does not have are in bronze alone.
+    ranges = [r for r in batch_ranges(metadata) if not is_file_set(r.partition) or r.partition in files.sets]
     counted.lost = [*scope.lost, *lost_ranges(metadata)]
     before = [CommittedRange(scope.batch, int(partition), 0, end, 0) for partition, end in scope.ends.items()]
     yield from range_findings([*before, *ranges, *lost_ranges(metadata)], publication.offsets, table)
@@ -111,6 +116,7 @@ def kafka_findings(
     yield from recreated
     for partition, end in () if recreated else publication.offsets.items():
         counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
+        counted.expired[partition] += sum(_rows_in(database, partition, *s) for s in files.unread_spans(partition))
 
     def of_partition(partition: int) -> list[Finding]:
         end = publication.offsets[partition]
@@ -164,6 +170,11 @@ def payload_view(database: Any, counted: KafkaCounts) -> str:
 def _rows_before(database: Any, partition: int, offset: int) -> int:
     sql = 'select count(*) from bronze where partition = ? and "offset" < ?'
     return int(database.execute(sql, [partition, offset]).fetchall()[0][0])
+
+
+def _rows_in(database: Any, partition: int, start: int, end: int) -> int:
+    sql = 'select count(*) from bronze where partition = ? and "offset" >= ? and "offset" < ?'
+    return int(database.execute(sql, [partition, start, end]).fetchall()[0][0])
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from include.audit.files import READ_ERRORS, FileCheck, file_check, unreadable_t
 from include.audit.findings import Finding, FindingKind
 from include.audit.gold import GoldCheck, UncheckedTable
 from include.audit.kafka import AuditUnavailable, Topic
+from include.audit.loaded_files import loaded_files
 from include.audit.verified_history import AuditScope, audit_scope, full_scope, history_file
 from include.declare.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset
 from include.declare.writer_schemas import known_schemas
@@ -150,7 +151,9 @@ def audit_dataset(
     fixes = {position: record.payload for position, record in decided if record.payload is not None}
     topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
     progress(f"{name}: changes since the last audit")
-    given = AuditInput(dataset, publication, tables, topic, fixes, known_schemas(settings, name))
+    files = loaded_files(settings, dataset.file_sets)
+    publication, topic = files.published(publication), files.beside(topic)
+    given = AuditInput(dataset, publication, tables, topic, fixes, known_schemas(settings, name), files=files)
     return dataset_audit(given, progress, scope(publication, tables, topic))
 
 

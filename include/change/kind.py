@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
@@ -151,6 +151,9 @@ class PlanKind(ABC, Generic[Given]):
     @abstractmethod
     def refuse_applied(self, settings: Settings, plan: Plan) -> None:
         """Raise when the tables have the plan's outcome although its events do not record it."""
+
+    def prepare(self, settings: Settings, plan: Plan, report: Callable[[Mapping[str, Any]], None]) -> None:
+        """Do what the build job needs to have been done."""
 
     @abstractmethod
     def build_job(self, plan: Plan) -> tuple[str, ...]:

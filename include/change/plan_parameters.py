@@ -217,6 +217,30 @@ class ReleaseParameters(PlanParameters):
         return super().of_options({**options, "members": tuple(dict.fromkeys(options.get("members") or ()))})
 
 
+class LoadParameters(PlanParameters):
+    """Which files are loaded, and how they are read."""
+
+    files: Annotated[
+        Sequence[str],
+        Option("--files", "PATTERN", None, "Files to load: a path or s3://…, with *, ? and **; again for more."),
+    ] = Field(
+        title="Files",
+        description="Paths or addresses in a store; * and ? inside a folder, ** across folders.",
+        min_length=1,
+    )
+    form: Annotated[
+        Literal["auto", "jsonl", "csv", "parquet", "avro"],
+        Option("--format", help="How the files are read; auto: as their names end."),
+    ] = Field("auto", title="Format")
+    skip_loaded: Annotated[
+        bool, Option("--skip-loaded", help="Leave out files that are loaded already, instead of refusing them.")
+    ] = Field(
+        False,
+        title="Leave out what is loaded already",
+        description="A file with the bytes of a loaded one is otherwise refused, by name.",
+    )
+
+
 def format_range(since: datetime, until: datetime) -> str:
     """Return the range [since, until) in words."""
     return f"from {utc_text(since, 'minutes')} to before {utc_text(until, 'minutes')} UTC"

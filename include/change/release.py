@@ -241,7 +241,29 @@ def _start_refused(dataset: str, why: str, remedy: str = "") -> Refused:
     return Refused(f"{dataset}: {why}; nothing was planned", remedy, code="start-point-refused")
 
 
-class ReleasePlan(ReleaseKind[ReleaseParameters]):
+class TopicRelease(ReleaseKind[Given]):
+    """A kind that publishes another release of a dataset with a topic, built from bronze."""
+
+    def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
+        found = record.last(ReleaseBuilt).of(record.plan.dataset)
+        return release_sides(settings, found.published, found.built)
+
+    def apply(self, settings: Settings, record: PlanRecord) -> Applied:
+        """Let a release that is far behind catch up, then publish it."""
+        self._catch_up(settings, record)
+        return super().apply(settings, record)
+
+    def _catch_up(self, settings: Settings, record: PlanRecord) -> None:
+        """Advance a release that was built long ago, so that the stream has at most one run left."""
+        plan, publication = record.plan, read_publication(settings, record.plan.dataset)
+        behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
+        if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:
+            done = run_job(settings, plan.id, plan.dataset, self.build_job(plan.parts[0]), lambda _: None)
+            if "built" not in done:
+                raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
+
+
+class ReleasePlan(TopicRelease[ReleaseParameters]):
     """Ships a dataset's changed folder as a new release, built as a shadow of production."""
 
     name = RELEASE
@@ -273,7 +295,7 @@ class ReleasePlan(ReleaseKind[ReleaseParameters]):
         members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
         predicted = predict(settings, publication)
         refuse_small_disk(settings, dataset, predicted)
-        fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start)
+        fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start, base.file_sets)
         changes = [*release_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)]
         requested = _requested(settings, publication, start)
         return request.plan(
@@ -288,24 +310,6 @@ class ReleasePlan(ReleaseKind[ReleaseParameters]):
 
     def explain_build(self, plan: Plan) -> str:
         return f"build release {plan.release} from bronze in tables of its own"
-
-    def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
-        found = record.last(ReleaseBuilt).of(record.plan.dataset)
-        return release_sides(settings, found.published, found.built)
-
-    def apply(self, settings: Settings, record: PlanRecord) -> Applied:
-        """Let a release that is far behind catch up, then publish it."""
-        self._catch_up(settings, record)
-        return super().apply(settings, record)
-
-    def _catch_up(self, settings: Settings, record: PlanRecord) -> None:
-        """Advance a release that was built long ago, so that the stream has at most one run left."""
-        plan, publication = record.plan, read_publication(settings, record.plan.dataset)
-        behind = sum(publication.offsets.values()) - sum(record.last(ReleaseBuilt).built.offsets.values())
-        if record.stage is Stage.APPROVED and plan.release != publication.release and behind > settings.refine_records:
-            done = run_job(settings, plan.id, plan.dataset, self.build_job(plan.parts[0]), lambda _: None)
-            if "built" not in done:
-                raise JobFailed(plan.id, str(done.get("failed")), str(done.get("remedy", "")))
 
 
 class DerivedReleasePlan(ReleaseKind[ReleaseParameters]):
@@ -367,7 +371,7 @@ def _release_start(settings: Settings, publication: Publication, parameters: Rel
         raise _start_refused(
             publication.dataset, f"batch {batch} is not published, the last one is {publication.batch}"
         )
-    bronze, silver = _expired_until(settings, publication)
+    bronze, silver = expired_until(settings, publication)
     if batch < bronze:
         why = f"batches before {bronze} have expired from bronze; a release from {bronze} on inherits their rows"
         raise _start_refused(publication.dataset, why)
@@ -380,14 +384,14 @@ def _release_start(settings: Settings, publication: Publication, parameters: Rel
 
 def _requested(settings: Settings, publication: Publication, start: ReleaseStart | None) -> str:
     """Return the range in words, and which records the new tables will lack because they have expired."""
-    bronze, silver = _expired_until(settings, publication)
+    bronze, silver = expired_until(settings, publication)
     if start is None:
         return f"without batches before {bronze}, which have expired from bronze" if bronze else ""
     gold = f", gold without batches before {silver}, which have expired from silver" if silver else ""
     return f"from batch {start.batch} on{gold}"
 
 
-def _expired_until(settings: Settings, publication: Publication) -> tuple[int, int]:
+def expired_until(settings: Settings, publication: Publication) -> tuple[int, int]:
     """Return the first batches that have not expired from bronze and from silver."""
     tables = tables_of(settings, publication)
     bronze, silver = (first_unexpired_batch(tables[f"{layer}.{publication.dataset}"]) for layer in ("bronze", "silver"))

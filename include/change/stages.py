@@ -17,6 +17,7 @@ from include.change.compare import Side, compare
 from include.change.comparison_view import comparison_page
 from include.change.jobs import FactsReporter, JobDied, JobFailed, JobTimedOut, end_plan_job, run_job
 from include.change.kind import Confirmation, PlanKind
+from include.change.load import LoadPlan
 from include.change.quality import blocking_rules, refuse_held, run_checks
 from include.change.readers import effects_of_plan
 from include.change.recompute import BackfillPlan, DerivedBackfillPlan, ReplayPlan
@@ -89,6 +90,7 @@ KINDS: Mapping[str, PlanKind[Any]] = {
         DerivedBackfillPlan(),
         ReplayPlan(),
         ReinstatePlan(),
+        LoadPlan(),
     )
 }
 POLICY = "policy"
@@ -267,6 +269,7 @@ def build(settings: Settings, record: PlanRecord, by: str, report: FactsReporter
     plan, kind, began = record.plan, kind_of(record.plan), time.monotonic()
     kind.refuse_applied(settings, plan)
     _withdraw(settings, plan)
+    kind.prepare(settings, plan, report)
     output = build_parts(settings, plan, kind_of, report)
     return record_result(settings, plan.id, kind.read_build(output, round(time.monotonic() - began, 1)), by)
 

@@ -166,6 +166,9 @@ def _detail_lines(audit: DatasetAudit) -> Iterator[Text]:
     for each in audit.children:
         what = f"{each.elements:,} elements in silver, {each.accepted:,} rows and {each.rejected:,} rejected"
         yield Text(f"{each.table}: {what}")
+    for loaded in audit.loaded:
+        gone = f", {len(loaded.gone):,} of them gone since" if loaded.gone else ""
+        yield Text(f"partition {loaded.partition}: {loaded.files:,} files that plan {loaded.plan} loaded{gone}")
     for layer, batch in audit.first_unexpired.items():
         if batch:
             yield Text(f"{layer}: batches before {batch:,} have expired (retention)")

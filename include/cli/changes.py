@@ -19,7 +19,14 @@ from rich.console import Console
 from include.change import stages as plan_stages
 from include.change.draft import draft_release
 from include.change.kind import PlanKind
-from include.change.plan_parameters import BackfillParameters, Parameters, ReleaseParameters, ReplayParameters
+from include.change.load import LoadPlan
+from include.change.plan_parameters import (
+    BackfillParameters,
+    LoadParameters,
+    Parameters,
+    ReleaseParameters,
+    ReplayParameters,
+)
 from include.change.recompute import BackfillPlan, ReplayPlan, recomputes_everything
 from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
 from include.change.release import ReleasePlan
@@ -100,6 +107,8 @@ WHOLE_HISTORY = typer.Option(
 )
 app = typer.Typer(no_args_is_help=True, help="Ship a changed dataset folder: build, compare, publish.")
 backfill = typer.Typer(no_args_is_help=True, help="Recompute the events of a range of time, and verify or patch them.")
+load = typer.Typer(no_args_is_help=True, help="Load history from files, beside the stream.")
+LoadedDataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")]
 replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and insert those that bronze lacks.")
 
 
@@ -194,6 +203,20 @@ def run_replay(
 ) -> None:
     """Plan, build, compare, request approval, patch. If it is killed, `headrace plan apply ID` continues."""
     plan_and_run(_planner(ReplayPlan(), dataset, options), yes, json_, _unconfirmed(yes or whole_history))
+
+
+@load.command("plan")
+@with_options(LoadParameters)
+def plan_load(dataset: LoadedDataset, json_: AsJson = False, **options: Any) -> None:
+    """Show which files would be loaded, and the cost; each is read once for its checksum, no table is touched."""
+    plan_only(_planner(LoadPlan(), dataset, options), json_)
+
+
+@load.command("run")
+@with_options(LoadParameters)
+def run_load(dataset: LoadedDataset, yes: Annotated[bool, YES] = False, json_: AsJson = False, **options: Any) -> None:
+    """Plan, load, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
+    plan_and_run(_planner(LoadPlan(), dataset, options), yes, json_)
 
 
 def _planner(kind: PlanKind[Any], dataset: str, options: Mapping[str, Any]) -> Planner:

@@ -253,6 +253,7 @@ COMMANDS = {
     "backfill": LazyCommand(
         "include.cli.changes:backfill", "Recompute the events of a range of time, and verify or patch them."
     ),
+    "load": LazyCommand("include.cli.changes:load", "Load history from files, beside the stream."),
     "replay": LazyCommand("include.cli.changes:replay", "Recompute Kafka records, and insert those that bronze lacks."),
     "plan": LazyCommand("include.cli.plan:app", "Plans: change history, from planning to rollback."),
     "grains": LazyCommand(
@@ -302,7 +303,7 @@ app = typer.Typer(cls=Headrace, no_args_is_help=True, add_completion=False, pret
 
 
 # They read files that have other names in earlier versions; `up` renames them too.
-NEEDS_CURRENT_STATE = {"backfill", "demo-change", "maintain", "plan", "rejected", "release", "repair", "replay"}
+NEEDS_CURRENT_STATE = {"backfill", "demo-change", "load", "maintain", "plan", "rejected", "release", "repair", "replay"}
 
 
 @app.callback()

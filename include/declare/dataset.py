@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from include.declare.contract import Contract
 from include.declare.contract_file import TYPES_FILE, read_contract, released_types, write_types
+from include.declare.file_sets import FILE_SETS, FileSet, read_file_sets, write_file_sets
 from include.declare.pipeline import (
     Pipeline,
     contract_findings,
@@ -38,8 +39,9 @@ ANALYSES = "analysis"
 DERIVED = "derived.yaml"
 CODE = {".yaml", ".py", ".sql"}
 RELEASE_START = "beginning.yaml"
-SNAPSHOT_FILES = (RELEASE_START, ZONES_FILE, TYPES_FILE)
-"""What a snapshot has besides the folder: where the release begins, the time zones by which it is computed, types."""
+SNAPSHOT_FILES = (RELEASE_START, ZONES_FILE, TYPES_FILE, FILE_SETS)
+"""What a snapshot has besides the folder: where the release begins, the time zones by which it is computed, types, and
+the sets of files that it has loaded."""
 
 
 class DatasetUnknown(Terminal):
@@ -100,6 +102,8 @@ class Dataset:
     pipeline: Pipeline
     code: str = ""
     release_start: ReleaseStart | None = None
+    file_sets: tuple[FileSet, ...] = ()
+    """The sets of files whose records it has besides those of the topic."""
 
 
 def dataset_names(settings: Settings) -> list[str]:
@@ -146,7 +150,7 @@ def load_dataset(name: str, folder: Path, *, strict: bool = True) -> Dataset:
         contract, pipeline = replace(contract, children=pipeline.children), pipeline.with_children(name, contract)
     start = load_release_start(folder)
     code = content_hash(folder, leave_out=SNAPSHOT_FILES)
-    return Dataset(name, folder, content_hash(folder), contract, pipeline, code, start)
+    return Dataset(name, folder, content_hash(folder), contract, pipeline, code, start, read_file_sets(folder))
 
 
 def load_release_start(folder: Path) -> ReleaseStart | None:
@@ -171,16 +175,32 @@ def declared_dataset(settings: Settings, name: str) -> Dataset:
     return load_dataset(name, settings.datasets / name)
 
 
-def snapshot_dataset(settings: Settings, name: str, beginning: ReleaseStart | None = None) -> Dataset:
+def snapshot_dataset(
+    settings: Settings, name: str, beginning: ReleaseStart | None = None, file_sets: Sequence[FileSet] = ()
+) -> Dataset:
     """Copy the dataset's folder to its release's own place, once, and return it as read from there.
 
     The snapshot also has the rules of the time zones of its windows and the types of its columns: another `tzdata`, or
-    another reading of contracts, does not change them.
+    another reading of contracts, does not change them. `file_sets`: those of the release that it is to replace.
     """
     declared = declared_dataset(settings, name)
     copy = copied_folder(settings, name, declared.folder, declared.release)
     write_zones(copy, declared.pipeline.window_zones)
     write_types(copy, declared.contract.types, released_types(copy))
+    return _placed_snapshot(settings, name, copy, beginning, file_sets)
+
+
+def snapshot_with_files(settings: Settings, base: Dataset, beginning: ReleaseStart | None, added: FileSet) -> Dataset:
+    """Copy a release's snapshot to that of a release with one more set of files, and return it as read from there."""
+    copy = snapshot_path(settings, base.name, f".{base.release}.{unique_suffix()}")
+    shutil.copytree(base.folder, copy, ignore=shutil.ignore_patterns("__pycache__", RELEASE_START, FILE_SETS))
+    return _placed_snapshot(settings, base.name, copy, beginning, [*base.file_sets, added])
+
+
+def _placed_snapshot(
+    settings: Settings, name: str, copy: Path, beginning: ReleaseStart | None, file_sets: Sequence[FileSet]
+) -> Dataset:
+    write_file_sets(copy, file_sets)
     if beginning is not None:
         (copy / RELEASE_START).write_text(json.dumps(asdict(beginning)), "utf-8")
     place = snapshot_path(settings, name, load_dataset(name, copy, strict=False).release)

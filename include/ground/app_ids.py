@@ -23,6 +23,11 @@ def quiet_app_id(app_id: str) -> str:
     return app_id + _QUIET
 
 
+def load_app_id(dataset: str, partition: int) -> str:
+    """Return the app id of the batches of a set of files; versions are the offsets that they end with."""
+    return f"{dataset}/bronze/load/{partition}"
+
+
 def generation_app_id(app_id: str) -> str:
     """Return the app id of the generation to which a commit to bronze belongs."""
     return app_id.removesuffix(_QUIET)

@@ -1,6 +1,7 @@
 """The columns of a Kafka record: its content in bronze; its coordinates in silver and rejected.
 
-Its position is partition and offset.
+Its position is partition and offset. A record of a file has them too (spark_jobs/layers/adr-0020): the partition is its
+set of files, the offset its file's number in the set and its row there, the topic its file's address.
 """
 
 from __future__ import annotations
@@ -16,6 +17,33 @@ RECORD = ("_topic", *POSITION)
 RANK = ("_batch_id", *POSITION)
 """The earliest of several records with one identity is the event (spark_jobs/layers/adr-0001)."""
 COORDINATES = (*RECORD, "_timestamp", "_batch_id")
+
+
+FIRST_FILE_SET = 30_000
+"""Partitions from here on are sets of files: more than any topic has, and few enough for 16 bits (`PARTITIONS`)."""
+ROW_BITS = 32
+"""Of an offset in a set of files; the bits above it are the number of the file."""
+
+
+def is_file_set(partition: int) -> bool:
+    """Whether a partition is a set of files, and not one of a topic."""
+    return partition >= FIRST_FILE_SET
+
+
+def offset_in_set(file: int, row: int = 0) -> int:
+    """Return the offset of a row of a file of a set; both are counted from 0."""
+    return file << ROW_BITS | row
+
+
+def place_in_set(offset: int) -> tuple[int, int]:
+    """Return the file's number and the row of an offset in a set of files."""
+    return offset >> ROW_BITS, offset & ((1 << ROW_BITS) - 1)
+
+
+def kafka_ends(offsets: Mapping[str, Sequence[int]]) -> dict[int, int]:
+    """Return where each partition of the topic ends, of the ranges that a commit of bronze names."""
+    ends = {int(partition): int(span[1]) for partition, span in offsets.items()}
+    return {partition: end for partition, end in ends.items() if not is_file_set(partition)}
 
 
 FIRST_MS, LAST_MS = -62_135_510_400_000, 253_402_128_000_000

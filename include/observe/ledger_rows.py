@@ -182,7 +182,7 @@ def rows_of_commit(commit: Commit) -> list[Row]:
 def _projection_of(app_id: str) -> Callable[[Commit, Metadata], list[Row]] | None:
     """Return how commits of an app id (include/ground/app_ids.py) become rows; None for those that are not counted."""
     match app_id.split("/"):
-        case [_, "bronze", _] | [_, "bronze", _, "quiet"]:
+        case [_, "bronze", _] | [_, "bronze", _, "quiet"] | [_, "bronze", "load", _]:
             return _bronze
         case [_, _, "silver"]:
             return _silver

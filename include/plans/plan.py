@@ -184,7 +184,8 @@ def result_json(result: StageResult) -> dict[str, Any]:
 
 RELEASE, BACKFILL, REPLAY, REINSTATE = "release", "backfill", "replay", "reinstate"
 DERIVED_RELEASE, DERIVED_BACKFILL = "derived-release", "derived-backfill"
-RELEASES = (RELEASE, DERIVED_RELEASE)
+LOAD = "load"
+RELEASES = (RELEASE, DERIVED_RELEASE, LOAD)
 """Kinds that publish another release."""
 SLICES = (BACKFILL, REPLAY, REINSTATE, DERIVED_BACKFILL)
 """Kinds that recompute a slice of history with the published release."""

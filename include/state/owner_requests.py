@@ -35,6 +35,8 @@ class RequestKind(StrEnum):
     """Compact small files and remove obsolete ones."""
     REBUILD_IDENTITIES = "rebuild_identities"
     """Build the identity indexes of the active releases again."""
+    LOAD = "load"
+    """Commit records of the release's last set of files to bronze; repeated until the set is loaded."""
 
     @classmethod
     def _missing_(cls, value: object) -> RequestKind | None:

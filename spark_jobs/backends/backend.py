@@ -21,7 +21,7 @@ from include.declare.dataset import Dataset
 from include.ground.errors import Terminal
 from include.read.rejected_records import Position
 from spark_jobs.contract.warning_counts import Counts
-from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords, ReleasedBronze
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
 from spark_jobs.layers.row_provenance import ReplacedGrains
@@ -176,10 +176,13 @@ class Sql(Queries, Protocol):
 
 
 def run_records(
-    open_session: Callable[[], AbstractContextManager[Queries]], bronze: Table, batches: tuple[int, int], folder: Path
+    open_session: Callable[[], AbstractContextManager[Queries]],
+    records: ReleasedBronze,
+    batches: tuple[int, int],
+    folder: Path,
 ) -> list[Path]:
     """Return files with exactly the bronze rows of `batches`; `folder` gets those of files that have other batches."""
-    files = bronze.batch_files(*batches)
+    bronze, files = records.table, records.batch_files(*batches)
     mixed = [file for file in files if not file.lies_within("_batch_id", *batches)]
     paths = [bronze.spec.path / file.path for file in files if file not in mixed]
     if not mixed:

@@ -28,7 +28,7 @@ from spark_jobs.backends.backend import Backend
 from spark_jobs.backends.local.backend import LocalBackend
 from spark_jobs.backends.spark.spark_backend import SparkBackend
 from spark_jobs.backends.spark.spark_table import SparkTable
-from spark_jobs.layers.bronze import bronze_spec, last_before_waking
+from spark_jobs.layers.bronze import ReleasedBronze, bronze_spec, last_before_waking
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.gold_rows import gold_rows
@@ -271,7 +271,7 @@ def run_from(
     if inheritance is not None and first < inheritance.until:
         last = min(last, inheritance.until - 1)
     bronze = release.writer.bronze
-    bound = last_of_run(bronze, first, last, most_rows)
+    bound = last_of_run(release.writer.records, first, last, most_rows)
     return first, bound if woken is not None and woken <= first else last_before_waking(bronze, first, bound)
 
 
@@ -281,7 +281,7 @@ def large_run(release: Release, first: int, end: BronzeEnd, most_rows: int) -> t
     if bounds is None:
         return None
     least = least_ahead(most_rows, has_backlog=end.has_backlog)
-    is_large = bounds[1] < end.batch or sum(_next_rows(release.writer.bronze, *bounds, most_rows).values()) >= least
+    is_large = bounds[1] < end.batch or sum(_next_rows(release.writer.records, *bounds, most_rows).values()) >= least
     return bounds if is_large else None
 
 
@@ -290,9 +290,9 @@ def least_ahead(most_rows: int, *, has_backlog: bool = False) -> int:
     return -(-most_rows // (SHARE_IN_BACKLOG if has_backlog else SHARE_AHEAD))
 
 
-def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:
+def last_of_run(records: ReleasedBronze, first: int, last: int, most_rows: int) -> int:
     """Return the last batch up to `last` with which the batches from `first` on have at most `most_rows` rows."""
-    rows = _next_rows(bronze, first, last, most_rows)
+    rows = _next_rows(records, first, last, most_rows)
     total, bound = rows.get(first, 0), first
     while bound < last and total + rows.get(bound + 1, 0) <= most_rows:
         bound += 1
@@ -300,7 +300,7 @@ def last_of_run(bronze: Table, first: int, last: int, most_rows: int) -> int:
     return bound
 
 
-def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[int]:
+def _next_rows(records: ReleasedBronze, first: int, last: int, most_rows: int) -> Counter[int]:
     """Return the rows of each batch from `first` on, up to `last` or until the batches exceed `most_rows` together.
 
     A row of more than ROW_BYTES on disk counts as several: a run holds its records in memory.
@@ -308,14 +308,16 @@ def _next_rows(bronze: Table, first: int, last: int, most_rows: int) -> Counter[
     rows: Counter[int] = Counter()
     unsettled: dict[int, int] = {}
     settled = 0
-    for file in sorted(bronze.batch_files(first, last), key=attrgetter("first_batch")):
+    for file in sorted(records.batch_files(first, last), key=attrgetter("first_batch")):
         # No later file has rows of a batch before this file's first.
         for batch in [batch for batch in unsettled if batch < file.first_batch]:
             settled += unsettled.pop(batch)
         if settled > most_rows:
             break
         weight = max(1, (file.size - FOOTER_BYTES) // (file.rows * ROW_BYTES)) if file.rows else 1
-        found = {batch: weight * count for batch, count in batch_rows(bronze.spec.path, [file], first, last).items()}
+        found = {
+            batch: weight * count for batch, count in batch_rows(records.table.spec.path, [file], first, last).items()
+        }
         rows.update(found)
         for batch, count in found.items():
             unsettled[batch] = unsettled.get(batch, 0) + count

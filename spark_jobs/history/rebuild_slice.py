@@ -178,7 +178,7 @@ def _validate_closure(
     records = folder.staging("closure_records")
     with backend.sql() as sql:
         sql.view_folder("closure", places, POSITIONS)
-        sql.view_table("bronze", writer.bronze, writer.bronze.batch_files(first, last))
+        sql.view_table("bronze", writer.bronze, writer.records.batch_files(first, last))
         at = 'select _partition as "partition", _offset as "offset" from closure'
         sql.save_records(f'select * from bronze semi join ({at}) as closure using ("partition", "offset")', records)
     validated = backend.validate(writer, parquet_files(records), (first, last), folder.staging("closure"), until)

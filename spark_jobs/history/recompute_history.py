@@ -118,7 +118,7 @@ class _History:
     def runs(self, most_rows: int) -> Iterator[RefineRun]:
         first = self.first
         while first <= self.last:
-            bound = last_of_run(self.writer.bronze, first, self.last, most_rows)
+            bound = last_of_run(self.writer.records, first, self.last, most_rows)
             yield RefineRun(first, bound, 0)
             first = bound + 1
 
@@ -161,7 +161,7 @@ class _History:
         self, run: RefineRun, until: int, found: PlanFolder, joined: Mapping[Position, PatchedReference]
     ) -> int:
         writer = self._recomputing
-        records = run_records(self.backend.sql, writer.bronze, run.batches, found.path / "records")
+        records = run_records(self.backend.sql, writer.records, run.batches, found.path / "records")
         files = validate_joined(self.backend, writer, records, run.batches, until, joined)
         silver, rejected = writer.silver.spec, writer.rejected.spec
         with self.backend.sql() as sql:

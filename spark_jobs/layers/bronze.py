@@ -31,7 +31,7 @@ from include.ground.app_ids import quiet_app_id
 from include.ground.delta_log import batch_commit
 from include.ground.kafka_address import source_options
 from include.ground.paths import bronze_path
-from include.ground.record_coordinates import FIRST_DATE, LAST_DATE
+from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, is_file_set, kafka_ends
 from include.ground.settings import Settings, reject_unsafe
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
@@ -74,7 +74,7 @@ def awake_partitions(metadata: Mapping[str, Any]) -> frozenset[int]:
     """Return the partitions that are not idle; none for a commit of an earlier version, which does not know."""
     if IDLE not in metadata:
         return frozenset()
-    return frozenset(map(int, metadata["offsets"])) - read_idle_set(metadata).partitions
+    return frozenset(kafka_ends(metadata["offsets"])) - read_idle_set(metadata).partitions
 
 
 def idle_set_at(bronze: Table, batch: int) -> IdleSet:
@@ -92,6 +92,25 @@ def last_before_waking(bronze: Table, first: int, last: int) -> int:
     return last
 
 
+@dataclass(frozen=True)
+class ReleasedBronze:
+    """Bronze as one release has it: all records of the topic, and those of the sets of files that it includes."""
+
+    table: Table
+    file_sets: frozenset[int]
+
+    def batch_files(self, first: int, last: int) -> list[DataFile]:
+        """Return the files that may hold records of batches [first, last]; each file has records of one partition."""
+        return [file for file in self.table.batch_files(first, last) if self._has(int(str(file.low["partition"])))]
+
+    def _has(self, partition: int) -> bool:
+        return not is_file_set(partition) or partition in self.file_sets
+
+    def count_rows(self, first: int, last: int) -> int:
+        """Return how many records of batches [first, last] there are."""
+        return self.table.rows_of_batches(self.batch_files(first, last), first, last)
+
+
 SCHEMA = (
     StructType()
     .add("topic", StringType())
@@ -107,6 +126,8 @@ SCHEMA = (
 )
 FOLLOWS = "follows"
 """In the commit of a batch that Spark did not plan: the number of the last one that it had."""
+FOLLOWED = "followed"
+"""In the commit of a batch of files: the app id of that one."""
 BOUNDED = ("partition", "offset", "timestamp", "_batch_id")
 KAFKA_COLUMNS = [name for name in SCHEMA.fieldNames() if not name.startswith("_")]
 # Nearly every payload and offset is different: a dictionary of them is built and discarded, and nothing reads the
@@ -159,7 +180,9 @@ class BronzeBatch:
 
         One that never had a record is idle, also if the batch before, of an earlier version, does not say so.
         """
-        before = self.before.with_new([partition for partition, (start, _) in self.offsets.items() if start == 0])
+        before = self.before.with_new(
+            [partition for partition, (start, _) in self.offsets.items() if not (start or is_file_set(partition))]
+        )
         return before.after(self.number, (before.partitions | self.quiet) - self.lagging - set(brought))
 
 

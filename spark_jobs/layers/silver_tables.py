@@ -22,6 +22,7 @@ from include.ground.sql_quoting import sql_identifier
 from spark_jobs.contract.record_reader import REASONS
 from spark_jobs.contract.validator import Validator, compiled_validator, validated_schema
 from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
+from spark_jobs.layers.bronze import ReleasedBronze
 from spark_jobs.layers.run_inputs import PayloadSchemas, RecordDecisions, ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation, stored_columns
 from spark_jobs.tables.data_files import ROWS_PER_GROUP, DataFile, ParquetWriting, TableSpec, bounds_of
@@ -104,6 +105,11 @@ class SilverTables:
     def validated_schema(self) -> StructType:
         """The columns of validated records."""
         return validated_schema(self.dataset.contract)
+
+    @cached_property
+    def records(self) -> ReleasedBronze:
+        """The records of which the release consists."""
+        return ReleasedBronze(self.bronze, frozenset(each.partition for each in self.dataset.file_sets))
 
     @property
     def queries_folder(self) -> Path:

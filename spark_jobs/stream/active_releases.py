@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,6 +45,7 @@ from spark_jobs.history.rebuild_slice import PlanFolder
 from spark_jobs.layers.silver_tables import first_complete_batch
 from spark_jobs.stream.compaction import COMPACTION_SECONDS, CompactedTable, compact_tables, compactable_tables
 from spark_jobs.stream.expiry import RetainedTables, expire_batches, retained_tables
+from spark_jobs.stream.loading import Loads, sole_turn
 from spark_jobs.stream.refine import RunReport, publication_of, refine, refresh_due, refresh_up_to
 from spark_jobs.stream.requests import Owned, outdated_patch, withdrawn
 from spark_jobs.tables.commit_log import take_over_tables
@@ -158,6 +159,10 @@ class ActiveReleases(Owned):
     shadows: list[ActiveRelease] = field(default_factory=list)
     unavailable: list[str] = field(default_factory=list)
     """Shadow releases that could not be opened; they stay recorded for the next owner."""
+    loads: Loads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loads = Loads(self.settings, self.bronze, sole_turn(self.bronze))
 
     @property
     def all_releases(self) -> Sequence[ActiveRelease]:
@@ -203,6 +208,19 @@ class ActiveReleases(Owned):
 
     def rebuild_identities(self) -> Mapping[str, Any]:
         return {each.name: each.release.backend.rebuild_identities(each.release.writer) for each in self.all_releases}
+
+    def load(self, release: str) -> Mapping[str, Any]:
+        """Load for `loads.seconds`, then publish the batches where nothing else does: no release has their records yet.
+
+        Raises FileChanged, FilesUnreadable, Transient while bronze has no batch to follow.
+        """
+        files = released_dataset(self.settings, self.dataset, release).file_sets[-1]
+        done = self.loads.advance(self.published.release, files)
+        while (
+            self.loads.is_alone and self.published.refine_next(self.settings, done.batch, publishing=True) is not None
+        ):
+            pass
+        return asdict(done)
 
     def finish_runs(self) -> None:
         while unfinished_run(self.published.release) is not None:
@@ -333,7 +351,7 @@ def refuse_incomplete(release: Release, last: int) -> None:
     writer = release.writer
     first = first_complete_batch(writer)
     rows = sum(table.count_rows(first, last) for table in (writer.silver, writer.rejected))
-    expected = writer.bronze.count_rows(first, last)
+    expected = writer.records.count_rows(first, last)
     if rows != expected:
         name = release.dataset.release
         raise Terminal(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.declare.dataset import Dataset
 from include.declare.reference_tables import current_versions
 from include.ground.durable_files import sync_files
-from include.ground.errors import HeadraceError
+from include.ground.errors import HeadraceError, Transient
 from include.ground.kafka import BrokerUnreachable, TopicMissing, log_end_offsets, partition_ids
 from include.ground.paths import checkpoint_path, reading_lock_path
 from include.ground.settings import Settings
@@ -50,7 +50,7 @@ from spark_jobs.stream.pacing import (
     size_in_bronze,
     size_in_topic,
 )
-from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_replaced_topic
+from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_no_batch, refuse_replaced_topic
 from spark_jobs.tables.checkpoint import Generation, planned_ranges
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
@@ -307,6 +307,25 @@ class Ingest:
         finally:
             self._committing.release()
         return True
+
+    @contextmanager
+    def turn(self) -> Iterator[BronzeHead]:
+        """Yield the last batch of bronze for another one to be committed after it; Spark's next one waits meanwhile.
+
+        Raises Transient while this generation has no batch, or one whose commit this process has not seen.
+        """
+        with self._committing:
+            app_id = self.generation.app_id(self.dataset.name)
+            head = refuse_no_batch(bronze_head(self.bronze) if self.transaction >= 0 else None)
+            if self.bronze.committed(app_id) != self.transaction:
+                raise Transient(
+                    f"{self.dataset.name}: a batch of the topic is being repeated", "the same command again"
+                )
+            yield replace(head, epoch=self.epoch)
+            follows = bronze_head(self.bronze)
+            assert follows is not None, "bronze has the batch"
+            self.continue_after(follows)
+            self.committed = time.monotonic()
 
     def _rows(self, records: DataFrame, batch: BronzeBatch) -> KafkaRecords:
         """Return the rows of a batch; the query's frame is not executed where this process reads Kafka itself."""

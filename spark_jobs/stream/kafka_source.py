@@ -33,6 +33,7 @@ from spark_jobs.stream.active_releases import ActiveReleases, open_active_releas
 from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.driver_loop import Source
 from spark_jobs.stream.ingest import DRAINED, Ingest
+from spark_jobs.stream.loading import LOAD_SECONDS, Loads
 from spark_jobs.stream.pacing import BatchLimitChanged, BronzePacing
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_changed_topic, refuse_lost_bronze
 from spark_jobs.stream.progress import StatusReporter, refresh_progress
@@ -227,6 +228,9 @@ class KafkaSource(Source):
 
     def __post_init__(self) -> None:
         self.supervisor.ingest.pacing = self.pacing
+        self.active.loads = Loads(
+            self.active.settings, self.active.bronze, self.supervisor.ingest.turn, seconds=LOAD_SECONDS
+        )
 
     def keep_reading(self) -> None:
         self.supervisor.restart_ended()

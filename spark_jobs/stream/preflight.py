@@ -19,13 +19,13 @@ from deltalake.exceptions import DeltaError
 from include.declare.dataset import Dataset
 from include.ground.app_ids import generation_app_id, release_app_id
 from include.ground.delta_log import LOG, commits_descending, transaction_version
-from include.ground.errors import Terminal
+from include.ground.errors import Terminal, Transient
 from include.ground.kafka import KafkaRecord, is_compacted, log_end_offsets, log_start_offsets, record_reader, topic_id
 from include.ground.paths import bronze_path, checkpoint_path, silver_path
-from include.ground.record_coordinates import FIRST_MS, LAST_MS, kafka_time
+from include.ground.record_coordinates import FIRST_MS, LAST_MS, kafka_ends, kafka_time
 from include.ground.settings import Settings
 from include.read.publication import fence_publication
-from spark_jobs.layers.bronze import FOLLOWS, IdleSet, read_idle_set
+from spark_jobs.layers.bronze import FOLLOWED, FOLLOWS, IdleSet, read_idle_set
 from spark_jobs.tables.checkpoint import (
     CheckpointUnusable,
     Generation,
@@ -190,14 +190,21 @@ def bronze_head_at(path: Path, version: int | None = None) -> BronzeHead | None:
             return BronzeHead(
                 batch=meta["batches"][1],
                 epoch=meta["epoch"],
-                app_id=generation_app_id(commit.app_id),
+                app_id=meta.get(FOLLOWED) or generation_app_id(commit.app_id),
                 transaction=int(meta.get(FOLLOWS, commit.app_version)),
-                ends={int(p): int(span[1]) for p, span in meta["offsets"].items()},
+                ends=kafka_ends(meta["offsets"]),
                 query_id=meta["query_id"],
                 topic_id=meta["topic_id"],
                 idle=read_idle_set(meta),
             )
     return None
+
+
+def refuse_no_batch(head: BronzeHead | None) -> BronzeHead:
+    """Raise Transient for a bronze without a batch of the topic, after which a loaded one could come."""
+    if head is None:
+        raise Transient("no batch of the topic is in bronze yet; nothing was loaded", "headrace up, then try again")
+    return head
 
 
 def refuse_lost_bronze(settings: Settings, dataset: str) -> None:

@@ -21,6 +21,7 @@ from include.declare.event_times import IDLE, PROGRESS, ROWLESS, WatermarkProgre
 from include.ground.app_ids import refresh_app_id
 from include.ground.delta_log import batch_commit, commits, latest_patch
 from include.ground.paths import warehouse
+from include.ground.record_coordinates import is_file_set, kafka_ends
 from include.ground.settings import Settings
 from include.read.plain_values import iso_time
 from include.read.publication import Publication, TableVersion, publish
@@ -60,7 +61,7 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
         release=dataset.release,
         batch=batch,
         published_at=datetime.fromtimestamp(latest / 1000, UTC),
-        offsets={int(p): span[1] for p, span in in_bronze.facts["offsets"].items()},
+        offsets=kafka_ends(in_bronze.facts["offsets"]),
         tables={
             table.spec.name: TableVersion(
                 str(table.spec.path.relative_to(root)), commit.version, behind.get(table.spec.name)
@@ -112,7 +113,7 @@ def refine(
     committed steps stay, and the next attempt recognises them.
     """
     run = RefineRun(first, last, epoch)
-    report = RunReport((first, last), release.writer.bronze.count_rows(first, last))
+    report = RunReport((first, last), release.writer.records.count_rows(first, last))
     try:
         with report.step("silver"):
             decided = commit_silver(release, run, following)
@@ -205,9 +206,11 @@ def _commit_update(
 def silver_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCounts) -> dict[str, Any]:
     """Return the metadata of a run's commit to silver: what it read, and how far event times have come."""
     progress, in_bronze = stored_progress(writer), batch_commit(writer.bronze.spec.path, run.last).facts
-    rowless = progress.without_rows(map(str, awake_partitions(in_bronze))) - counts.latest.keys()
+    # What files bring is history: it neither moves the watermark nor holds it.
+    latest = {p: time for p, time in counts.latest.items() if not is_file_set(int(p))}
+    rowless = progress.without_rows(map(str, awake_partitions(in_bronze))) - latest.keys()
     reached = {
-        "event_time_max": {p: iso_time(t) for p, t in counts.latest.items()},
+        "event_time_max": {p: iso_time(t) for p, t in latest.items()},
         IDLE: sorted(read_idle_set(in_bronze).partitions),
         ROWLESS: sorted(rowless),
     }

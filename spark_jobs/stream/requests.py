@@ -149,6 +149,10 @@ class Owned(ABC):
     def rebuild_identities(self) -> Mapping[str, Any]:
         """Rebuild the index of identities; return by release what was done."""
 
+    def load(self, release: str) -> Mapping[str, Any]:
+        """Commit records of the last set of files of a release to bronze; return how far that is."""
+        raise Refused(f"{self.dataset} has no bronze; nothing was loaded", "headrace lineage", code="nothing-to-load")
+
     @abstractmethod
     def finish_runs(self) -> None:
         """Finish the run that was begun, if there is one."""
@@ -186,6 +190,8 @@ class Owned(ABC):
                 return self.compact()
             case RequestKind.REBUILD_IDENTITIES:
                 return self.rebuild_identities()
+            case RequestKind.LOAD:
+                return self.load(request.release)
             case RequestKind.APPLY_PATCH | RequestKind.REVERT_PATCH:
                 self._patch(request)
         return {}

@@ -289,7 +289,10 @@ class Table:
 
     def count_rows(self, first: int, last: int) -> int:
         """Return how many rows of batches [first, last] it has; reads only files that have other batches too."""
-        files = self.batch_files(first, last)
+        return self.rows_of_batches(self.batch_files(first, last), first, last)
+
+    def rows_of_batches(self, files: Sequence[DataFile], first: int, last: int) -> int:
+        """Return how many rows of batches [first, last] some of its files have."""
         mixed = [file for file in files if not file.lies_within(BATCH, first, last)]
         whole = sum(file.rows for file in files) - sum(file.rows for file in mixed)
         return whole + batch_rows(self.spec.path, mixed, first, last).total()

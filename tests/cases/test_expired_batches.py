@@ -19,6 +19,7 @@ from small_release import ARRIVED, SmallRelease, small_release
 
 from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
 from include.audit.kafka import Topic
+from include.audit.loaded_files import loaded_files
 from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
 from include.change.recompute import BackfillPlan, ReplayPlan
 from include.change.release import ReleasePlan
@@ -112,7 +113,9 @@ def audited(release: SmallRelease) -> DatasetAudit:
     published = read_publication(release.settings, "meter")
     topic = Topic("meter", "meter-id", dict(release.ends), dict(release.ends), lambda *_: iter(()))
     tables = PinnedTables(tables_of(release.settings, published))
-    return dataset_audit(AuditInput(release.dataset, published, tables, topic))
+    return dataset_audit(
+        AuditInput(release.dataset, published, tables, topic, files=loaded_files(release.settings, ()))
+    )
 
 
 def test_only_batches_older_than_declared_expire(release: SmallRelease) -> None:

@@ -116,7 +116,7 @@ def validate_run(
     folder = writer.staging / f"b{batches[1]:08d}"
     until = writer.decisions.until() if decided_until is None else decided_until
     sources = bronze_files(writer, batches)
-    records = run_records(duckdb_session, writer.bronze, batches, folder / "records")
+    records = run_records(duckdb_session, writer.records, batches, folder / "records")
     schemas = writer.payloads.learn(records) if schemas_until is None else schemas_until
     files = validate_files(writer, records, batches, folder / "validated", until, schemas=schemas, with_inputs=True)
     count = rows_in_files(records)
@@ -126,7 +126,7 @@ def validate_run(
 
 def bronze_files(writer: LocalTables, batches: Batches) -> tuple[str, ...]:
     """Return the paths of the bronze files that may have rows of these batches."""
-    return tuple(file.path for file in writer.bronze.batch_files(*batches))
+    return tuple(file.path for file in writer.records.batch_files(*batches))
 
 
 class Validations(Protocol):
@@ -356,7 +356,7 @@ def _inherited(
     if silver is None:
         month = Month(tables.dataset.pipeline.event_time)
         silver = _inherited_rows(tables, inheritance.silver, tables.silver, month, batches, folder)
-    rows_in = tables.bronze.count_rows(*batches)
+    rows_in = tables.records.count_rows(*batches)
     if run.first < first_unexpired_batch(tables, "bronze"):
         # Bronze has no rows any more of batches that have expired.
         rows_in = sum(file.rows for file in [*silver, *rejected])

@@ -347,7 +347,7 @@ def write_isolated(writer: LocalTables, valid: Path, versions: VersionRange, rej
             elif error:
                 ((batch, partition, offset),) = duck.rows(COORDINATES.format(first))
                 failed[batch].append((partition, offset, error))
-                if len(failed[batch]) > most_tolerated(writer.bronze.count_rows(batch, batch)):
+                if len(failed[batch]) > most_tolerated(writer.records.count_rows(batch, batch)):
                     raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
                 rejected.mkdir(exist_ok=True)
                 reason = f"[{{'rule': '{TRANSFORM_ERROR}', 'column': '', 'detail': {sql_literal(error)}}}]"

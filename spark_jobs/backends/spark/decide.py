@@ -102,7 +102,7 @@ def decide(writer: SilverTables, run: RefineRun, *, is_committed: bool) -> Spark
     if inheritance is not None and run.first < inheritance.until:
         return _inherited(writer, inheritance, run)
     facts = writer.silver.commit_of(writer.app_id("silver"), run.last).facts if is_committed else {}
-    paths = [writer.bronze.spec.path / file.path for file in writer.bronze.batch_files(*run.batches)]
+    paths = [writer.bronze.spec.path / file.path for file in writer.records.batch_files(*run.batches)]
     decided = facts.get("decided_until") if is_committed else writer.decisions.until()
     schemas = facts.get("schemas_until") if is_committed else writer.payloads.learn(paths)
     decision = _Decision(writer, run, int(decided or 0), int(schemas or 0), is_committed)
@@ -115,7 +115,7 @@ def decide(writer: SilverTables, run: RefineRun, *, is_committed: bool) -> Spark
 
 def _validated(decision: _Decision) -> DataFrame:
     writer, run = decision.writer, decision.run
-    bronze, files = writer.bronze, writer.bronze.batch_files(*run.batches)
+    bronze, files = writer.bronze, writer.records.batch_files(*run.batches)
     texts = writer.payloads.texts([bronze.spec.path / file.path for file in files], decision.schemas_until)
     records = texts.of(bronze.read_batches(writer.spark, files, *run.batches))
     decisions = writer.decisions.for_batches(run.batches, decision.decided_until)
@@ -235,7 +235,7 @@ def _sums(groups: Sequence[Any]) -> tuple[int, int]:
 def _refuse_unaccounted(
     writer: SilverTables, run: RefineRun, rows_in: int, valid: tuple[int, int], made: tuple[int, int]
 ) -> None:
-    expected = writer.bronze.count_rows(*run.batches)
+    expected = writer.records.count_rows(*run.batches)
     if rows_in != expected:
         why = f"bronze has {expected} records, {rows_in} were read"
         raise RowsUnaccounted(writer.silver.spec.name, run.batches, why)
@@ -357,7 +357,7 @@ def _inherited(writer: SilverTables, inheritance: Inheritance, run: RefineRun) -
     accepted = _rows_of_base(writer, inheritance.silver, writer.silver, month, run)
     rejected = _rows_of_base(writer, inheritance.rejected, writer.rejected, arrival, run)
     count, refused = (table.count_rows(*run.batches) for table in (inheritance.silver, inheritance.rejected))
-    rows_in = writer.bronze.count_rows(*run.batches)
+    rows_in = writer.records.count_rows(*run.batches)
     if run.first < first_unexpired_batch(writer, "bronze"):
         # Bronze has no rows any more of batches that have expired.
         rows_in = count + refused

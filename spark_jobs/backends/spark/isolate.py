@@ -53,7 +53,7 @@ def failing_records(writer: SilverTables, validated: DataFrame, transform: Trans
             elif error:
                 ((batch, partition, offset),) = figures(part.select(*RANK))
                 failed[batch].append((partition, offset, error))
-                if len(failed[batch]) > most_tolerated(writer.bronze.count_rows(batch, batch)):
+                if len(failed[batch]) > most_tolerated(writer.records.count_rows(batch, batch)):
                     raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
     finally:
         writer.spark.sparkContext.setLogLevel("WARN")

@@ -1,0 +1,251 @@
+"""Records of files: in bronze beside the topic's, in the release that has loaded them and in no other, audited."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pytest
+from compactable_release import METER, reading
+from polars.testing import assert_frame_equal
+from pyspark.sql import SparkSession
+from simulated_deaths import Died, dying_at
+from small_release import ARRIVED, SmallRelease, small_release
+
+from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
+from include.audit.findings import FindingKind
+from include.audit.kafka import Topic
+from include.audit.loaded_files import loaded_files
+from include.change.load import LoadPlan, LoadRefused
+from include.change.plan_parameters import LoadParameters, ReleaseParameters
+from include.change.release import ReleasePlan
+from include.declare.dataset import Dataset, released_dataset, snapshot_dataset
+from include.ground.record_coordinates import offset_in_set
+from include.ground.record_files import FileChanged
+from include.ground.settings import Settings
+from include.plans.journal import load_plan
+from include.plans.plan import Plan
+from include.read.publication import read_publication, tables_of
+from include.read.published_tables import PinnedTables
+from spark_jobs.backends.release import next_run
+from spark_jobs.stream import loading
+from spark_jobs.stream.loading import Loads, sole_turn
+from spark_jobs.stream.preflight import bronze_head
+from spark_jobs.tables.failpoints import Step
+
+SET = 30_001
+
+
+@dataclass
+class LoadSite:
+    """A published release of two batches, and a folder of files."""
+
+    base: SmallRelease
+    folder: Path
+
+    def file(self, name: str, minutes: Sequence[int], litres: int | str = 5) -> Path:
+        """Write readings of these minutes, a line each."""
+        path = self.folder / name
+        text = b"".join(bytes(reading(minute, litres).value or b"") + b"\n" for minute in minutes)
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        return path
+
+    def plan(self, pattern: str = "*.jsonl", **parameters: object) -> Plan:
+        given = LoadParameters(files=[str(self.folder / pattern)], **parameters)  # type: ignore[arg-type]
+        return LoadPlan().plan(self.base.settings, "meter", given, "tests", ARRIVED).plan
+
+    def planned(self, plan: Plan) -> Dataset:
+        return released_dataset(self.base.settings, "meter", plan.release)
+
+    def load(self, plan: Plan) -> loading.LoadProgress:
+        """Load as a new process of the owner does."""
+        self.base.restart()
+        files = self.planned(plan).file_sets[-1]
+        bronze = self.base.bronze
+        done = Loads(self.base.settings, bronze, sole_turn(bronze)).advance(self.base.release, files)
+        self.base.batches = done.batch + 1
+        return done
+
+    def built(self, plan: Plan) -> SmallRelease:
+        """Return the plan's release, refined up to bronze's end and published."""
+        base = self.base
+        fresh = SmallRelease(base.spark, base.settings, self.planned(plan), base.epoch, base.ends, base.batches)
+        refine_all(fresh)
+        return fresh
+
+
+def refine_all(release: SmallRelease) -> None:
+    while (run := next_run(release.release, release.batches - 1, 1_000)) is not None:
+        release.refine(*run)
+
+
+@pytest.fixture
+def site(spark: SparkSession, tmp_path: Path, backend: str) -> LoadSite:
+    folder = tmp_path / "datasets" / "meter"
+    shutil.copytree(METER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = Settings(state=tmp_path / "state", datasets=folder.parent, backend=backend)
+    snapshot = snapshot_dataset(settings, "meter")
+    base = small_release(spark, settings, "meter", snapshot.folder)
+    base.take([reading(0, 1), reading(1, 2)])
+    base.take([reading(2, 3), reading(3, "seven")])
+    (tmp_path / "files").mkdir()
+    return LoadSite(base, tmp_path / "files")
+
+
+def audited(release: SmallRelease) -> DatasetAudit:
+    """Audit the published release; Kafka has deleted all records."""
+    published = read_publication(release.settings, "meter")
+    topic = Topic("meter", "meter-id", dict(release.ends), dict(release.ends), lambda *_: iter(()))
+    files = loaded_files(release.settings, release.dataset.file_sets)
+    tables = PinnedTables(tables_of(release.settings, published))
+    given = AuditInput(release.dataset, files.published(published), tables, files.beside(topic), files=files)
+    return dataset_audit(given)
+
+
+def places(rows: pl.DataFrame) -> list[tuple[int, int, int]]:
+    return rows.select("_batch_id", "_partition", "_offset").rows()
+
+
+def test_records_of_files_are_in_the_release_that_has_loaded_them(site: LoadSite) -> None:
+    first = site.file("a.jsonl", [1, 10, 11])
+    site.file("b.jsonl", [12, 10], "eight")
+    plan = site.plan()
+    before = site.base.silver()
+    assert site.load(plan) == loading.LoadProgress(5, 2, 2, True, 2)
+    refine_all(site.base)
+    assert_frame_equal(site.base.silver(), before)
+    assert audited(site.base).findings == ()
+    fresh = site.built(plan)
+    silver, rejected = fresh.silver(), fresh.rejected()
+    assert places(silver)[3:] == [(2, SET, 1), (2, SET, 2)]
+    assert silver["_topic"].unique().to_list() == ["meter", str(first)] or set(silver["_topic"]) == {
+        "meter",
+        str(first),
+    }
+    assert rejected.filter(pl.col("_partition") == SET).select("_offset", "disposition").rows() == [
+        (0, "duplicate"),
+        (offset_in_set(1, 0), "invalid"),
+        (offset_in_set(1, 1), "invalid"),
+    ]
+    audit = audited(fresh)
+    assert audit.findings == ()
+    (own,) = [part for part in audit.partitions if part.partition == SET]
+    assert (own.kafka, own.bronze, own.silver, own.rejected) == (5, 5, 2, 3)
+
+
+def test_records_of_the_topic_follow_and_meet_them_by_identity(site: LoadSite) -> None:
+    site.file("a.jsonl", [10])
+    plan = site.plan()
+    site.load(plan)
+    site.base.take([reading(10, 9), reading(11, 9)])
+    fresh = site.built(plan)
+    assert places(fresh.silver())[3:] == [(2, SET, 0), (3, 0, 105)]
+    assert fresh.rejected().filter(pl.col("disposition") == "duplicate").height == 1
+    head = bronze_head(site.base.bronze)
+    assert head is not None
+    assert SET not in head.ends
+    assert audited(fresh).findings == ()
+
+
+def test_later_release_has_the_files_too(site: LoadSite) -> None:
+    site.file("a.jsonl", [10, 11])
+    plan = site.plan()
+    site.load(plan)
+    fresh = site.built(plan)
+    code = site.base.settings.datasets / "meter" / "silver.py"
+    code.write_text(code.read_text() + "\n# changed\n")
+    drafted = ReleasePlan().plan(site.base.settings, "meter", ReleaseParameters(dry_run=True), "tests", ARRIVED)
+    assert drafted.plan.kind == "release"
+    later = snapshot_dataset(site.base.settings, "meter", None, fresh.dataset.file_sets)
+    assert [each.partition for each in later.file_sets] == [SET]
+
+
+def test_file_that_comes_twice_is_named(site: LoadSite) -> None:
+    site.file("a.jsonl", [10])
+    site.file("b.jsonl", [10])
+    with pytest.raises(LoadRefused, match=r"b\.jsonl has the bytes of .*a\.jsonl") as raised:
+        site.plan()
+    assert raised.value.files == [str(site.folder / "b.jsonl")]
+    assert len(site.planned(site.plan(skip_loaded=True)).file_sets[-1].files) == 1
+
+
+def test_file_that_was_loaded_is_named(site: LoadSite) -> None:
+    site.file("a.jsonl", [10])
+    plan = site.plan()
+    site.load(plan)
+    site.built(plan)
+    record = load_plan(site.base.settings, plan.id)
+    shutil.rmtree(site.base.settings.state / "plans" / record.plan.id)
+    with pytest.raises(LoadRefused, match=r"a\.jsonl of plan load-meter-1"):
+        site.plan(dry_run=True)
+
+
+@pytest.mark.parametrize("change", ["grown", "other bytes", "gone"])
+def test_changed_file_is_not_loaded(site: LoadSite, change: str) -> None:
+    site.file("a.jsonl", [10])
+    path = site.file("b.jsonl", [11])
+    plan = site.plan()
+    changed(path, change)
+    with pytest.raises(FileChanged, match=r"b\.jsonl has changed"):
+        site.load(plan)
+
+
+def changed(path: Path, change: str) -> None:
+    if change == "gone":
+        path.unlink()
+    else:
+        text = path.read_bytes()
+        path.write_bytes(text + b"{}\n" if change == "grown" else text.replace(b"5", b"6", 1))
+        os.utime(path, ns=(1, 1))
+
+
+@pytest.mark.parametrize("change", ["grown", "other bytes", "gone"])
+def test_audit_names_files_that_changed_since(site: LoadSite, change: str) -> None:
+    site.file("a.jsonl", [10])
+    path = site.file("b.jsonl", [11, 12])
+    plan = site.plan()
+    site.load(plan)
+    fresh = site.built(plan)
+    changed(path, change)
+    audit = audited(fresh)
+    (own,) = [part for part in audit.partitions if part.partition == SET]
+    assert (own.kafka, own.expired, own.bronze) == (1, 2, 3)
+    found = [(each.kind, each.partition, each.start) for each in audit.findings]
+    assert found == ([] if change == "gone" else [(FindingKind.different, SET, offset_in_set(1))])
+
+
+def test_audit_finds_a_record_that_differs_from_its_file(site: LoadSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.file("a.jsonl", [10, 11])
+    plan = site.plan()
+    site.load(plan)
+    fresh = site.built(plan)
+    site.file("a.jsonl", [10, 12])
+    monkeypatch.setattr("include.audit.loaded_files._change", lambda *_: "")
+    (found,) = audited(fresh).findings
+    assert (found.kind, found.partition, found.start) == (FindingKind.different, SET, 1)
+    assert "value differs from its file" in found.sentence()
+
+
+STEPS = (Step.BRONZE_STARTED, Step.BRONZE_WRITTEN, Step.BRONZE_COMMITTED)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_load_continues_after_a_death(site: LoadSite, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
+    monkeypatch.setattr(loading, "MOST_ROWS", 2)
+    site.file("a.jsonl.gz", [10, 11, 12])
+    site.file("b.jsonl.gz", [13, 14])
+    plan = site.plan("*.gz")
+    for passes in (1, 2):
+        with dying_at(step, passes), pytest.raises(Died):
+            site.load(plan)
+    done = site.load(plan)
+    assert done.is_done
+    fresh = site.built(plan)
+    loaded = fresh.silver().filter(pl.col("_partition") == SET)
+    assert loaded["_offset"].to_list() == [0, 1, 2, offset_in_set(1, 0), offset_in_set(1, 1)]
+    assert audited(fresh).findings == ()
