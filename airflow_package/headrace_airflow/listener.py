@@ -21,7 +21,7 @@ from headrace_airflow.connection import DEFAULT_CONNECTION, HeadraceConnection
 log = logging.getLogger(__name__)
 BY_HAND = "was manually set"
 STREAM = "stream__"
-PLANS = ("backfill__", "replay__", "release__")
+PLANS = ("backfill__", "replay__", "release__", "load__")
 # The server ends the plan's job, and waits for its lock.
 CANCELLED_WITHIN = 180.0
 

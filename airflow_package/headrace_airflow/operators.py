@@ -173,6 +173,12 @@ class PlanRelease(CreatePlan):
     path = "releases"
 
 
+class PlanLoad(CreatePlan):
+    """Plan to load files that Headrace's host can read. Fails when a file comes twice."""
+
+    path = "loads"
+
+
 class PlanReplay(CreatePlan):
     """Plan to recompute Kafka records. Fails while an open plan has the same records."""
 

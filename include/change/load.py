@@ -141,7 +141,9 @@ def _file_set(request: Request[LoadParameters], base: Dataset, form: str, files:
     plan = next_plan_id(request.settings, LOAD, base.name)
     partition = FIRST_FILE_SET + int(plan.rpartition("-")[2])
     literals = tuple(_literals(base))
-    return FileSet(plan, partition, form, literals, request.now, tuple(files))
+    # As exact as times of Kafka.
+    time = request.now.replace(microsecond=request.now.microsecond // 1000 * 1000)
+    return FileSet(plan, partition, form, literals, time, tuple(files))
 
 
 def _literals(base: Dataset) -> Iterator[str]:

@@ -49,6 +49,7 @@ from include.ground.delta_log import commits_descending, transaction_version
 from include.ground.errors import Terminal
 from include.ground.kafka import log_start_offsets, topic_id
 from include.ground.paths import verified_path, warehouse
+from include.ground.record_coordinates import is_file_set
 from include.ground.settings import Settings
 from include.plans.comparison import EQUAL, Comparison
 from include.plans.plan import (
@@ -290,8 +291,10 @@ def _spans_of_times(view: PublishedView, since: datetime, until: datetime) -> li
     view.refuse_expired_times(since, view.complete)
     inside = (pc.field("timestamp") >= since) & (pc.field("timestamp") < until)
     found = open_dataset(view.history.bronze).to_table(columns=["partition", "offset"], filter=inside)
+    own = set(view.history.ends)
     ends = found.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
-    return [Span(row["partition"], row["offset_min"], row["offset_max"] + 1, BRONZE) for row in ends]
+    found_spans = (Span(row["partition"], row["offset_min"], row["offset_max"] + 1, BRONZE) for row in ends)
+    return [span for span in found_spans if span.partition in own]
 
 
 def _split_by_retention(view: PublishedView, spans: Sequence[Span], source: str) -> list[Span]:
@@ -302,7 +305,9 @@ def _split_by_retention(view: PublishedView, spans: Sequence[Span], source: str)
     if other_ids:
         why = f"bronze was read from topic {topic} with id {min(other_ids)}, which was deleted and created again"
         raise range_refused(view.publication.dataset, "from Kafka", why, "--source bronze")
-    starts = log_start_offsets(bootstrap, topic)
+    # Kafka has none of a file's records.
+    of_files = {span.partition: span.end for span in spans if is_file_set(span.partition)}
+    starts = {**log_start_offsets(bootstrap, topic), **of_files}
     below = [overlap(span, Span(span.partition, 0, starts[span.partition], BRONZE)) for span in spans]
     above = [overlap(span, Span(span.partition, starts[span.partition], span.end, KAFKA)) for span in spans]
     old, fresh = [part for part in below if part], [part for part in above if part]

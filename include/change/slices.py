@@ -44,6 +44,7 @@ from include.ground.app_ids import plan_app_id
 from include.ground.delta_log import add_actions, commits_descending, transaction_version
 from include.ground.errors import Refused
 from include.ground.paths import patch_path, silver_path
+from include.ground.record_coordinates import is_file_set
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.plans.plan import Applied, Plan, PlanRecord, Prediction, Published, RolledBack, SliceBuilt, Stage
@@ -79,11 +80,14 @@ class PublishedHistory:
 
     bronze: PublishedTable
     silver: PublishedTable
+    file_sets: frozenset[int] = frozenset()
+    """The sets of files that the release has; others are in bronze alone."""
 
     @cached_property
     def batch_offsets(self) -> list[BatchOffsets]:
         """The offsets that bronze's commits name, up to the published batch."""
-        return read_batch_offsets(self.bronze.path, self.bronze.batch)
+        every = read_batch_offsets(self.bronze.path, self.bronze.batch)
+        return [part for part in every if not is_file_set(part.partition) or part.partition in self.file_sets]
 
     @cached_property
     def bronze_files(self) -> list[FileFacts]:
@@ -286,8 +290,10 @@ def published_view(settings: Settings, dataset: str) -> PublishedView:
     refuse_unknown_dataset(settings, dataset)
     publication = read_publication(settings, dataset)
     tables = tables_of(settings, publication)
-    history = PublishedHistory(tables[f"bronze.{dataset}"], tables[f"silver.{dataset}"])
-    return PublishedView(settings, publication, released_dataset(settings, dataset, publication.release), history)
+    declared = released_dataset(settings, dataset, publication.release)
+    sets = frozenset(each.partition for each in declared.file_sets)
+    history = PublishedHistory(tables[f"bronze.{dataset}"], tables[f"silver.{dataset}"], sets)
+    return PublishedView(settings, publication, declared, history)
 
 
 def slice_plan(request: Request[Any], view: PublishedView, kind: str, slice_: Slice, requested: str) -> Plan:

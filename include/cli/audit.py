@@ -27,6 +27,7 @@ from include.change.jobs import JobFailed, recompute_derived, run_job
 from include.cli.main import FAILED
 from include.cli.terminal import AsJson, print_json, table_of, wide_console
 from include.ground.errors import HeadraceError
+from include.ground.record_coordinates import is_file_set, place_in_set
 from include.ground.settings import Settings, load_settings
 from include.observe.processes import standing_sentence
 from include.read.plain_values import iso_time
@@ -277,6 +278,7 @@ def _balance_table(audit: DatasetAudit) -> Table:
     columns += ["deleted in Kafka, in bronze"] * expired + ["expired from bronze"] * removed
     rows = []
     for p in audit.partitions:
-        numbers = [p.partition, p.published_end, p.kafka, p.bronze, p.silver, p.rejected, p.later]
+        end = f"{place_in_set(p.published_end)[0]:,} files" if is_file_set(p.partition) else p.published_end
+        numbers = [str(p.partition), end, p.kafka, p.bronze, p.silver, p.rejected, p.later]
         rows.append(numbers + [p.expired] * expired + [p.removed] * removed)
     return table_of(columns, rows, title=f"{audit.dataset}: {published}", title_justify="left", box=HEAVY_HEAD)

@@ -80,6 +80,10 @@ class SpanIndex:
             self._starts[span.partition].append(span.start)
             self._ends[span.partition].append(span.end)
 
+    def partitions(self, first: int, last: int) -> list[int]:
+        """Return the partitions from `first` to `last` that have a span."""
+        return [each for each in self._starts if first <= each <= last]
+
     def overlaps(self, partition: int, start: int, end: int) -> bool:
         return next(self._inside(partition, start, end), None) is not None
 

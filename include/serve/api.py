@@ -20,7 +20,14 @@ from fastapi.responses import JSONResponse
 
 from include.change.comparison_view import comparison_markdown
 from include.change.kind import Given, PlanConflict, PlanKind
-from include.change.plan_parameters import BackfillParameters, DatasetName, ReleaseParameters, ReplayParameters
+from include.change.load import LoadPlan
+from include.change.plan_parameters import (
+    BackfillParameters,
+    DatasetName,
+    LoadParameters,
+    ReleaseParameters,
+    ReplayParameters,
+)
 from include.change.recompute import BackfillPlan, ReplayPlan, published_windows
 from include.change.release import ReleasePlan
 from include.change.stages import end_and_cancel, explanation, needs_approval
@@ -254,6 +261,12 @@ def _day(partition: str) -> date:
 def post_replay(request: Request, body: PlanBody[ReplayParameters]) -> Mapping[str, Any]:
     """Plan a replay; 409 with the plan in the way."""
     return _planned(request, ReplayPlan(), body, lambda: body.parameters)
+
+
+@routes.post("/loads")
+def post_load(request: Request, body: PlanBody[LoadParameters]) -> Mapping[str, Any]:
+    """Plan to load files that this host can read; 409 with the plan in the way, or when a file comes twice."""
+    return _planned(request, LoadPlan(), body, lambda: body.parameters)
 
 
 @routes.post("/releases")

@@ -16,6 +16,7 @@ from include.change.plan_parameters import (
     BackfillParameters,
     DatasetName,
     Form,
+    LoadParameters,
     Parameters,
     ReleaseParameters,
     ReplayParameters,
@@ -94,6 +95,7 @@ FORMS: Mapping[str, type[Parameters]] = {
     "release": ReleaseParameters,
     "backfill": BackfillRun,
     "replay": ReplayParameters,
+    "load": LoadParameters,
     "rollback": RollbackParameters,
     "audit": AuditParameters,
 }

@@ -133,7 +133,7 @@ def _may_meet(file: DataFile, index: SpanIndex, partition: str, offset: str) -> 
     if any(name not in file.low for name in (partition, offset)):
         return True
     (first, start), (last, end) = ([int(str(b[name])) for name in (partition, offset)] for b in (file.low, file.high))
-    return any(index.overlaps(each, start, end + 1) for each in range(first, last + 1))
+    return any(index.overlaps(each, start, end + 1) for each in index.partitions(first, last))
 
 
 def _write_chosen(sql: Sql, writer: SilverTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:

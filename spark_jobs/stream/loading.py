@@ -1,4 +1,4 @@
-"""Loading: the owner commits the records of a set of files to bronze, as batches between those of the topic (adr-0011).
+"""Loading: the owner commits records of files to bronze, in batches between those of the topic (layers/adr-0020).
 
 Reads: the files, in their order, each as its plan has found it. Writes: bronze alone.
 Guarantee: each record once. A batch's transaction is the offset that it ends with.
