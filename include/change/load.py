@@ -104,7 +104,21 @@ def _found(settings: Settings, base: Dataset, parameters: LoadParameters) -> tup
         unlike = [file.address for file in found if form_of(file.address) != form_of(first)] or [first]
         why = f"the names of the files end differently, or tell no format ({unlike[0]})"
         raise LoadRefused(base.name, why, f"--format {'|'.join(FORMS)}, or one format a plan", unlike)
-    return forms.pop(), found
+    return _accepted_form(base, forms.pop()), found
+
+
+def _accepted_form(base: Dataset, form: str) -> str:
+    """Return how payloads are read: a dataset of lines gets the lines of its files. Raises LoadRefused."""
+    payload = base.contract.payload.name
+    if payload in LINE_PAYLOADS and form in ("jsonl", "csv"):
+        return "jsonl"
+    if payload not in JSON_PAYLOADS:
+        why = f"its records are {payload}, which is not made of files of {form}"
+        raise LoadRefused(base.name, why, f"send them to the topic   (headrace produce, or a producer of {payload})")
+    return form
+
+
+LINE_PAYLOADS, JSON_PAYLOADS = ("text", "csv"), ("json",)
 
 
 def _with_checksums(settings: Settings, found: Sequence[FoundFile]) -> list[RecordFile]:

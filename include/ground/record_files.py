@@ -6,21 +6,25 @@ No row passes through Python. A payload is the bytes of a line, or the JSON of a
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs
+import pyarrow.parquet as pq
+from pyarrow import csv, fs
 
 from include.ground.errors import Refused, Transient
 from include.ground.object_store import DEFAULT_REGION
 from include.ground.settings import Settings, read_password
+from include.ground.sql_quoting import sql_identifier, sql_literal
 
 READ_BYTES = 8 << 20
 """Bytes that are read, and lines that are found, at a time."""
@@ -159,6 +163,10 @@ def estimated_rows(settings: Settings, files: Sequence[FoundFile], form: str) ->
     first = next((file for file in files if file.size), None)
     if first is None:
         return 0
+    share = sum(file.size for file in files) / first.size
+    if form in COUNTED:
+        with _errors(first.address):
+            return round(COUNTED[form](settings, first.address) * share)
     with _errors(first.address), _opened(settings, first.address, None) as stream:
         head = stream.read(SAMPLE_BYTES)
     return round(_rows_in_text(head, _compression(first.address)) * sum(file.size for file in files) / len(head))
@@ -179,6 +187,19 @@ def _rows_in_text(head: bytes, compression: str | None) -> int:
 SAMPLE_BYTES = 1 << 20
 
 
+def _parquet_rows(settings: Settings, address: str) -> int:
+    system, path = _file_system(settings, address)
+    with system.open_input_file(path) as source:
+        return int(pq.ParquetFile(source).metadata.num_rows)
+
+
+COUNTED: Mapping[str, Callable[[Settings, str], int]] = {
+    "parquet": _parquet_rows,
+    "avro": lambda settings, address: int(_avro_rows(settings, address).num_rows),
+}
+"""Formats whose files say how many rows they have."""
+
+
 def form_of(address: str) -> str:
     """Return the format that a file's name tells, "" for none."""
     name = address.lower()
@@ -188,7 +209,8 @@ def form_of(address: str) -> str:
 
 
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-ENDINGS: Mapping[str, str] = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "txt": "jsonl", "log": "jsonl"}
+LINES = ("jsonl", "ndjson", "json", "txt", "log")
+ENDINGS: Mapping[str, str] = {**dict.fromkeys(LINES, "jsonl"), "csv": "csv", "parquet": "parquet", "avro": "avro"}
 
 
 def _compression(address: str) -> str | None:
@@ -224,5 +246,102 @@ def lines_of(text: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
 
 
-FORMS: Mapping[str, Callable[[Settings, str, Sequence[str]], Payloads]] = {"jsonl": _lines}
+def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
+    """Yield the rows of a CSV file with a header as JSON; an empty value without quotation marks is left out."""
+    with _opened(settings, address, _compression(address)) as stream:
+        first = bytearray()
+        while not first.endswith(b"\n") and (byte := stream.read(1)):
+            first += byte
+        names = [str(name) for name in csv.read_csv(pa.BufferReader(bytes(first))).column_names]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise OSError(f"the header has {repeated[0]!r} twice")
+        reading = csv.open_csv(
+            stream,
+            csv.ReadOptions(block_size=READ_BYTES, column_names=names),
+            csv.ParseOptions(newlines_in_values=True),
+            csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        yield from _json_rows(reading, {name: LITERAL for name in names if name in literals})
+
+
+def _parquet(settings: Settings, address: str, _literals: Sequence[str]) -> Payloads:
+    """Yield the rows of a Parquet file as JSON."""
+    system, path = _file_system(settings, address)
+    with system.open_input_file(path) as source:
+        yield from _json_rows(pq.ParquetFile(source).iter_batches(ROWS_AT_A_TIME), {})
+
+
+def _avro(settings: Settings, address: str, _literals: Sequence[str]) -> Payloads:
+    """Yield the rows of an Avro file as JSON; the whole file is in memory."""
+    yield from _json_rows(_avro_rows(settings, address).to_batches(ROWS_AT_A_TIME), {})
+
+
+def _avro_rows(settings: Settings, address: str) -> pa.Table:
+    import polars as pl
+
+    with _opened(settings, address, None) as stream:
+        return pl.read_avro(BytesIO(stream.read())).to_arrow()
+
+
+ROWS_AT_A_TIME = 50_000
+LITERAL = (
+    r"case when regexp_full_match({0}, '-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false') then {0}"
+    " else to_json({0})::varchar end"
+)
+"""A text that is JSON as it stands; any other one becomes a string, which the contract judges."""
+
+
+def _json_rows(batches: Iterable[pa.RecordBatch], tokens: Mapping[str, str]) -> Payloads:
+    """Yield rows as JSON objects with the columns' names, without those that are null. DuckDB makes the text."""
+    import duckdb
+
+    with duckdb.connect() as database:
+        for batch in batches:
+            rows = pa.table(batch) if isinstance(batch, pa.RecordBatch) else batch
+            rows = pa.table({name: _plain(rows[name]) for name in rows.column_names})
+            members = (_member(field, tokens.get(field.name)) for field in rows.schema)
+            database.register("given", rows)
+            sql = f"select '{{' || concat_ws(',', {', '.join(members)}) || '}}' as payload from given"
+            made = database.sql(sql).to_arrow_table()["payload"]
+            yield from made.cast(pa.binary()).chunks
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without what DuckDB would write otherwise: times are those of UTC, dictionaries their values."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.timestamp("us"))
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _member(field: pa.Field, token: str | None) -> str:
+    """Return SQL for a member of an object, null for a null value."""
+    name = sql_identifier(field.name)
+    value = (token or _token(field.type)).format(name)
+    return f"{sql_literal(json.dumps(field.name) + ':')} || {value}"
+
+
+def _token(kind: pa.DataType) -> str:
+    """Return SQL that writes a value of a type as JSON; numbers keep all their digits."""
+    return next((sql for is_kind, sql in TOKENS if is_kind(kind)), "to_json({0})::varchar")
+
+
+TOKENS: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
+    (pa.types.is_integer, "{0}::varchar"),
+    (pa.types.is_decimal, "{0}::varchar"),
+    (pa.types.is_floating, "case when isfinite({0}) then {0}::varchar else to_json({0}::varchar)::varchar end"),
+    (pa.types.is_timestamp, "strftime({0}, '\"%Y-%m-%dT%H:%M:%S.%fZ\"')"),
+    (pa.types.is_binary, "'\"' || to_base64({0}) || '\"'"),
+)
+
+FORMS: Mapping[str, Callable[[Settings, str, Sequence[str]], Payloads]] = {
+    "jsonl": _lines,
+    "csv": _csv,
+    "parquet": _parquet,
+    "avro": _avro,
+}
 """How the payloads of a file are read, by the name of its format."""
