@@ -1,7 +1,7 @@
 """The files that a release has loaded, as sources of records beside the topic: read again, and compared with bronze.
 
 A file that has changed since is a finding; of one that is gone only the ranges are checked, as of records that Kafka
-has deleted. Which line is which record is decided by the reader that loads use (include/ground/record_files.py).
+has deleted. Which line is which record is decided by the reader that loads use (include/read/record_files.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from include.audit.findings import Finding, FindingKind
 from include.audit.kafka import RECORD, Chunk, Topic
 from include.declare.file_sets import FileSet, RecordFile
 from include.ground.record_coordinates import offset_in_set
-from include.ground.record_files import checksum, found_now, payloads
 from include.ground.settings import Settings
 from include.read.publication import Publication
+from include.read.record_files import checksum, found_now, payloads
 
 LOADED = -1
 """The type of the time of a record that no Kafka had."""

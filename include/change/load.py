@@ -23,11 +23,11 @@ from include.declare.release_diff import TableChange
 from include.ground.errors import Refused
 from include.ground.processes import Waiting
 from include.ground.record_coordinates import FIRST_FILE_SET
-from include.ground.record_files import FORMS, FoundFile, checksum, estimated_rows, find_files, form_of
 from include.ground.settings import Settings
 from include.plans.lookup import next_plan_id
 from include.plans.plan import LOAD, Plan, Prediction
 from include.read.publication import Publication, read_publication
+from include.read.record_files import FORMS, FoundFile, checksum, estimated_rows, find_files, form_of
 from include.state.owner_requests import OwnerRequest, RequestKind
 from include.state.process_states import stream_name
 from include.state.run_files import process_signs

@@ -231,7 +231,7 @@ class LoadParameters(PlanParameters):
     form: Annotated[
         Literal["auto", "jsonl", "csv", "parquet", "avro"],
         Option("--format", help="How the files are read; auto: as their names end."),
-    ] = Field("auto", title="Format")
+    ] = Field("auto", title="Format", description="auto: as the names of the files end.")
     skip_loaded: Annotated[
         bool, Option("--skip-loaded", help="Leave out files that are loaded already, instead of refusing them.")
     ] = Field(

@@ -25,8 +25,8 @@ from include.declare.file_sets import FileSet, RecordFile
 from include.declare.reference_tables import current_versions
 from include.ground.app_ids import load_app_id
 from include.ground.record_coordinates import offset_in_set, place_in_set
-from include.ground.record_files import FileChanged, checksum, found_now, payloads
 from include.ground.settings import Settings
+from include.read.record_files import FileChanged, checksum, found_now, payloads
 from spark_jobs.backends.backend import Backend
 from spark_jobs.backends.release import Release
 from spark_jobs.layers.bronze import FOLLOWED, FOLLOWS, BronzeBatch

@@ -26,7 +26,7 @@ FILES = sorted(path.stem for path in (ROOT / "dags").glob("*.py"))
 # Without a dataset of their own.
 PLATFORM = {"analysis", "audit", "maintain"}
 # Recompute records, which a derived dataset does not have.
-OF_RECORDS = {"replay"}
+OF_RECORDS = {"replay", "load"}
 LOOK = """
 import json, sys, time
 import airflow.sdk

@@ -26,12 +26,12 @@ from include.change.plan_parameters import LoadParameters, ReleaseParameters
 from include.change.release import ReleasePlan
 from include.declare.dataset import Dataset, released_dataset, snapshot_dataset
 from include.ground.record_coordinates import offset_in_set
-from include.ground.record_files import FileChanged
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
 from include.plans.plan import Plan
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
+from include.read.record_files import FileChanged
 from spark_jobs.backends.release import next_run
 from spark_jobs.stream import loading
 from spark_jobs.stream.loading import Loads, sole_turn

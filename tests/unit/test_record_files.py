@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.ground import record_files
-from include.ground.record_files import (
+from include.ground.settings import Settings
+from include.read import record_files
+from include.read.record_files import (
     FilesUnreadable,
     estimated_rows,
     find_files,
@@ -26,7 +27,6 @@ from include.ground.record_files import (
     lines_of,
     payloads,
 )
-from include.ground.settings import Settings
 
 LINES = [b'{"a": 1}', b"\xff\xfe no text \x01", b'{"b": "\xc3\xa4"}\r', b'{"c": 3} ']
 

@@ -25,6 +25,7 @@ from include.ground.errors import Refused, Transient
 from include.ground.object_store import DEFAULT_REGION
 from include.ground.settings import Settings, read_password
 from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.read.memory_database import memory_database
 
 READ_BYTES = 8 << 20
 """Bytes that are read, and lines that are found, at a time."""
@@ -298,9 +299,7 @@ LITERAL = (
 
 def _json_rows(batches: Iterable[pa.RecordBatch], tokens: Mapping[str, str]) -> Payloads:
     """Yield rows as JSON objects with the columns' names, without those that are null. DuckDB makes the text."""
-    import duckdb
-
-    with duckdb.connect() as database:
+    with memory_database() as database:
         for batch in batches:
             rows = pa.table(batch) if isinstance(batch, pa.RecordBatch) else batch
             rows = pa.table({name: _plain(rows[name]) for name in rows.column_names})
