@@ -362,13 +362,14 @@ def _view_layer(database: Any, tables: PinnedTables, table: str, after: int, fil
     layer, rows = table.partition(".")[0], tables.arrow(table)
     names = [layer, ALL_SILVER] if layer == "silver" else [layer]
     if after < 0:
-        own = " or ".join(f"partition = {each}" for each in file_sets)
-        where = f"partition < {FIRST_FILE_SET}" + (f" or {own}" if own else "") if layer == "bronze" else "true"
+        own = "".join(f" or partition = {each}" for each in file_sets)
+        where = f"partition < {FIRST_FILE_SET} or partition is null{own}" if layer == "bronze" else "true"
         for name in names:
             view_table(database, name, tables.table(table).path, rows, where)
         return []
     if layer == "bronze":
-        rows = rows.filter((pc.field("partition") < FIRST_FILE_SET) | pc.field("partition").isin(file_sets))
+        partition = pc.field("partition")
+        rows = rows.filter((partition < FIRST_FILE_SET) | partition.is_null() | partition.isin(file_sets))
     # By Arrow, which does not open the files of older batches: most. A row without a batch is never verified.
     newer = (pc.field("_batch_id") > after) | pc.field("_batch_id").is_null()
     for name in names:
