@@ -24,8 +24,8 @@ from include.audit.findings import Finding, FindingKind, merge_findings
 from include.audit.gold import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka import Topic
 from include.audit.kafka_comparison import KafkaCounts, is_compared, kafka_findings, payload_view
-from include.audit.mirror import MirrorCheck, MirrorResult
 from include.audit.loaded_files import FileSetCheck, LoadedFiles
+from include.audit.mirror import MirrorCheck, MirrorResult
 from include.audit.silver import (
     ALL_SILVER,
     define_exact_number,
