@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
+from referencing import Registry
 
 SCHEMAS = json.loads(Path(__file__).with_name("openlineage_schemas.json").read_text("utf-8"))
 
 
-def _schema(address: str) -> Any:
-    return Resource.from_contents(SCHEMAS[address.partition("#")[0].rpartition("/")[2]])
-
-
-REGISTRY: Any = Registry(retrieve=_schema)  # type: ignore[call-arg]
+REGISTRY: Any = Registry().with_contents((schema["$id"], schema) for schema in SCHEMAS.values()).crawl()
 
 
 def schema_problems(event: dict[str, Any]) -> list[str]:
     """Return what is wrong with an event by its own schema, and with each facet by the facet's."""
     parts = [("event", event["schemaURL"], event), *_facets(event)]
     return [
-        f"{event['job']['name']}: {name}: {error.message[:200]}"
+        f"{event['job']['name']}: {name}: {problem}"
         for name, address, value in parts
-        for error in Draft202012Validator({"$ref": address}, registry=REGISTRY).iter_errors(value)
+        for problem in _problems(address, json.dumps(value, sort_keys=True))
     ]
+
+
+@cache
+def _problems(address: str, text: str) -> list[str]:
+    """Return what is wrong with a value, as JSON: most facets are those of the event before."""
+    found = Draft202012Validator({"$ref": address}, registry=REGISTRY).iter_errors(json.loads(text))
+    return [error.message[:200] for error in found]
 
 
 def _facets(event: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:

@@ -46,9 +46,18 @@ def client(settings: Settings, stream: Stream) -> Iterator[TestClient]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client of one console, which only reads."""
+    settings = Settings(state=tmp_path_factory.mktemp("pages") / "a state")
+    published_state(settings)
+    with console_client(settings) as found:
+        yield found
+
+
 @pytest.mark.parametrize("path", PAGES)
-def test_page_is_shown_and_loads_nothing_from_elsewhere(client: TestClient, path: str) -> None:
-    answer = client.get(path)
+def test_page_is_shown_and_loads_nothing_from_elsewhere(reader: TestClient, path: str) -> None:
+    answer = reader.get(path)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert FOREIGN.findall(answer.text) == []
     assert "'unsafe" not in answer.headers["content-security-policy"]
@@ -57,16 +66,16 @@ def test_page_is_shown_and_loads_nothing_from_elsewhere(client: TestClient, path
     assert 'class="skip"' in answer.text
 
 
-def test_overview_shows_the_stream_and_its_figures(client: TestClient) -> None:
-    text = client.get("/").text
+def test_overview_shows_the_stream_and_its_figures(reader: TestClient) -> None:
+    text = reader.get("/").text
     assert '<a href="/datasets/flights">flights</a>' in text
     assert "Records published, per second" in text
     assert "not audited yet" in text
     assert "Not known" in text, "there is no broker, and the page says so"
 
 
-def test_dataset_shows_counts_by_layer_and_reasons(client: TestClient) -> None:
-    text = client.get("/datasets/flights").text
+def test_dataset_shows_counts_by_layer_and_reasons(reader: TestClient) -> None:
+    text = reader.get("/datasets/flights").text
     assert "<b>60</b>" in text, "rows of bronze"
     assert "<b>51</b>" in text, "rows of silver"
     assert re.search(r'reason=duplicate">duplicate</a></th><td class="number">3</td>', text)
@@ -133,15 +142,15 @@ def test_markup_in_data_is_text(client: TestClient, path: str, monkeypatch: pyte
         ("/static/%2e%2e/console.py", 404, "page does not exist"),
     ],
 )
-def test_wrong_address_is_explained(client: TestClient, path: str, status: int, word: str) -> None:
-    answer = client.get(path)
+def test_wrong_address_is_explained(reader: TestClient, path: str, status: int, word: str) -> None:
+    answer = reader.get(path)
     assert (answer.status_code, word in answer.text) == (status, True), answer.text[-600:]
 
 
-def test_other_name_of_the_server_is_refused(client: TestClient) -> None:
+def test_other_name_of_the_server_is_refused(reader: TestClient) -> None:
     """A page of another site whose name leads here (DNS rebinding) must not read anything."""
-    assert client.get("/", headers={"host": "evil.example"}).status_code == 421
-    assert client.get("/", headers={"host": "127.0.0.1:8080"}).status_code == 200
+    assert reader.get("/", headers={"host": "evil.example"}).status_code == 421
+    assert reader.get("/", headers={"host": "127.0.0.1:8080"}).status_code == 200
 
 
 def test_plan_shows_stages_with_their_authors(settings: Settings, client: TestClient) -> None:
@@ -164,14 +173,14 @@ def test_rejected_records_are_shown_over_time_by_reason(client: TestClient, monk
     assert "Rejected records by reason" in client.get("/datasets/flights/rejected").text
 
 
-def test_rule_of_records_leads_to_its_samples(client: TestClient) -> None:
-    text = client.get("/datasets/flights/quality?range=month").text
+def test_rule_of_records_leads_to_its_samples(reader: TestClient) -> None:
+    text = reader.get("/datasets/flights/quality?range=month").text
     assert re.search(r'6 records rejected: <a href="/datasets/flights/rejected\?reason=type">samples</a>', text)
     assert "3 records warned" in text
 
 
-def test_derived_dataset_has_its_tables_quality_and_rules_and_no_records(client: TestClient) -> None:
-    pages = [client.get(f"/datasets/weather_delays{path}").text for path in ("", "/quality", "/contract")]
+def test_derived_dataset_has_its_tables_quality_and_rules_and_no_records(reader: TestClient) -> None:
+    pages = [reader.get(f"/datasets/weather_delays{path}").text for path in ("", "/quality", "/contract")]
     for text, current in zip(pages, ("Tables", "Quality", "Contract"), strict=True):
         assert re.search(f'aria-current="page">{current}</a>', text), current
         assert "/datasets/weather_delays/runs" not in text
