@@ -145,13 +145,18 @@ def hostile_line(draw: st.DrawFn, form: CsvFormat) -> bytes:
     return draw(st.sampled_from([line, line, line, line + b"\n", line + b"\r\n", line + b"\xff", line[:-1]]))
 
 
+@pytest.mark.parametrize("examples", [100, pytest.param(300, marks=pytest.mark.extended)])
 @pytest.mark.parametrize("form", FORMS, ids=["rfc", "other signs", "tabs"])
-def test_both_readers_agree_about_any_line(spark: SparkSession, form: CsvFormat) -> None:
+def test_both_readers_agree_about_any_line(spark: SparkSession, form: CsvFormat, examples: int) -> None:
     contract = Contract("lines", "1", FIELDS, (), (), payload=form)
     seen = Counter[str]()
 
     @settings(
-        max_examples=300, deadline=None, phases=[Phase.generate], derandomize=True, suppress_health_check=[*HealthCheck]
+        max_examples=examples,
+        deadline=None,
+        phases=[Phase.generate],
+        derandomize=True,
+        suppress_health_check=[*HealthCheck],
     )
     @given(st.lists(hostile_line(form), min_size=8, max_size=8))
     def generate(some: list[bytes]) -> None:
