@@ -3,6 +3,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Where it is set, every process compiles our modules again: 1.45 CPU seconds for a command instead of 1.06.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Groups of Python packages that `make setup` installs: runtime dev quality airflow.
 GROUPS ?= runtime dev
