@@ -14,6 +14,7 @@ from typing import Any
 
 BY_ID = re.compile(r"/schemas/ids/(\d+)")
 LATEST = re.compile(r"/subjects/([^/]+)/versions/latest")
+VERSION = re.compile(r"/subjects/([^/]+)/versions/(\d+)")
 VERSIONS = re.compile(r"/subjects/([^/]+)/versions")
 
 
@@ -25,6 +26,8 @@ class StandIn:
     schemas: dict[int, str] = field(default_factory=dict)
     subjects: dict[str, list[int]] = field(default_factory=dict)
     types: dict[int, str] = field(default_factory=dict)
+    references: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """By id, what a schema imports: name, subject and version of each."""
     requests: list[str] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
     answer: tuple[int, bytes] | None = None
@@ -36,7 +39,9 @@ class StandIn:
         if found := BY_ID.fullmatch(path):
             return self._by_id(int(found[1]))
         if found := LATEST.fullmatch(path):
-            return self._latest(found[1])
+            return self._version(found[1])
+        if found := VERSION.fullmatch(path):
+            return self._version(found[1], int(found[2]))
         if (found := VERSIONS.fullmatch(path)) and method == "POST":
             return 200, {"id": self.add(found[1], body["schema"], kind=body.get("schemaType", "AVRO"))}
         if path.startswith("/config"):
@@ -55,11 +60,11 @@ class StandIn:
     def _by_id(self, number: int) -> tuple[int, Any]:
         if number not in self.schemas:
             return 404, {"error_code": 40403, "message": "Schema not found"}
-        return 200, {"schema": self.schemas[number]} | self._type(number)
+        return 200, {"schema": self.schemas[number]} | self._about(number)
 
-    def _type(self, number: int) -> dict[str, str]:
-        kind = self.types[number]
-        return {} if kind == "AVRO" else {"schemaType": kind}
+    def _about(self, number: int) -> dict[str, Any]:
+        kind, references = self.types[number], self.references.get(number)
+        return ({} if kind == "AVRO" else {"schemaType": kind}) | ({"references": references} if references else {})
 
     def _level(self, path: str) -> tuple[int, Any]:
         """Return the level: as Apicurio NONE for a subject without one of its own, unless the default is asked."""
@@ -67,12 +72,15 @@ class StandIn:
             return 200, {"compatibilityLevel": "BACKWARD"}
         return (200, {"compatibilityLevel": "NONE"}) if self.knows_default else (404, {"error_code": 40408})
 
-    def _latest(self, subject: str) -> tuple[int, Any]:
+    def _version(self, subject: str, number: int = 0) -> tuple[int, Any]:
+        """Return a version of a subject, by default the last one."""
         ids = self.subjects.get(subject)
         if not ids:
             return 404, {"error_code": 40401, "message": "Subject not found"}
-        known = {"subject": subject, "version": len(ids), "id": ids[-1], "schema": self.schemas[ids[-1]]}
-        return 200, known | self._type(ids[-1])
+        version = number or len(ids)
+        found = ids[version - 1]
+        known = {"subject": subject, "version": version, "id": found, "schema": self.schemas[found]}
+        return 200, known | self._about(found)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def _json(value: bytes, schema: RegisteredSchema, columns: Collection[Column] = 
     try:
         record = fastavro.schemaless_reader(payload, _parsed(schema.text), None)
         for path in paths_read(columns, of_text=True):
-            record = _as_text(record, path)
+            record = as_text(record, path)
     except (ValueError, KeyError, IndexError, EOFError, TypeError, OverflowError, AssertionError, StopIteration):
         return None
     if payload.read(1):
@@ -46,14 +46,14 @@ def _json(value: bytes, schema: RegisteredSchema, columns: Collection[Column] = 
     return json.dumps(record, default=_plain, ensure_ascii=False, separators=(",", ":"))
 
 
-def _as_text(value: Any, path: Sequence[str | None]) -> Any:
+def as_text(value: Any, path: Sequence[str | None]) -> Any:
     """Return a value in which the bytes at a path are the text that they encode."""
     if not path:
         return value.decode() if isinstance(value, bytes) else value
     if isinstance(value, list) and path[0] is None:
-        return [_as_text(each, path[1:]) for each in value]
+        return [as_text(each, path[1:]) for each in value]
     if isinstance(value, dict):
-        return {name: _as_text(each, path[1:]) if path[0] in (None, name) else each for name, each in value.items()}
+        return {name: as_text(each, path[1:]) if path[0] in (None, name) else each for name, each in value.items()}
     return value
 
 
@@ -233,12 +233,15 @@ class AvroFormat(FramedFormat):
             record = avro_record(schema.text)
         except SchemaUnusable as error:
             return [f"the schema {error}"]
-        return [why for column in contract.columns for why in _unread(column, record, column.name)]
+        return [why for column in contract.columns for why in unread_column(column, record, column.name)]
 
 
-def _unread(column: Column, around: AvroType, name: str) -> Iterator[str]:
-    """Yield why a column, or what is inside of it, cannot be read of a value; `name`: its own in silver."""
-    found: AvroType | None = around
+def unread_column(column: Column, around: Any, name: str) -> Iterator[str]:
+    """Yield why a column, or what is inside of it, cannot be read of a value; `name`: its own in silver.
+
+    `around`: an AvroType, or what is like one.
+    """
+    found = around
     for part in column.path:
         found = found.fields.get(part, found.element if found.kind == AvroKind.map else None) if found else None
     if not column.path:
@@ -250,4 +253,4 @@ def _unread(column: Column, around: AvroType, name: str) -> Iterator[str]:
         yield f"{name} is of type {column.type_text}, and field {column.member or '[]'} of the schema is {found.kind}"
     else:
         for each in column.fields:
-            yield from _unread(each, found, f"{name}.{each.name}" if each.name else f"{name}[]")
+            yield from unread_column(each, found, f"{name}.{each.name}" if each.name else f"{name}[]")

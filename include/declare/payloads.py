@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 from include.declare.avro_payloads import AvroFormat
 from include.declare.line_payloads import CsvFormat, TextFormat
 from include.declare.payload_format import JsonFormat, JsonSchemaFormat, PayloadFormat
+from include.declare.protobuf_payloads import ProtobufFormat
 from include.declare.writer_schemas import WriterSchemas, schema_id
 from include.declare.yaml_declarations import Declared, shown
 from include.ground.schema_registry import (
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from include.declare.dataset import Dataset
 
 FORMATS: dict[str, PayloadFormat] = {
-    each.name: each for each in (JsonFormat(), AvroFormat(), JsonSchemaFormat(), TextFormat(), CsvFormat())
+    each.name: each
+    for each in (JsonFormat(), AvroFormat(), JsonSchemaFormat(), ProtobufFormat(), TextFormat(), CsvFormat())
 }
 """The formats of payloads by the name that a contract gives them."""
 DECODED = {each.schema_type: each for each in FORMATS.values() if each.is_decoded}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from include.ground.errors import Terminal, Transient
+from include.ground.protobuf_compiler import compiled
 from include.ground.settings import Settings, read_password
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ UNKNOWN = frozenset({SUBJECT_UNKNOWN, VERSION_UNKNOWN, SCHEMA_UNKNOWN, LEVEL_UNK
 REFUSED_LOGIN = frozenset({401, 403})
 BUSY = frozenset({408, 429})
 SECONDS = 10.0
-AVRO, JSON, UNKNOWN_TYPE = "AVRO", "JSON", "UNKNOWN"
+AVRO, JSON, PROTOBUF, UNKNOWN_TYPE = "AVRO", "JSON", "PROTOBUF", "UNKNOWN"
 """Types of schemas; UNKNOWN is of an id for which the registry had none."""
 
 
@@ -65,7 +66,10 @@ class RegistryRefused(Terminal):
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema by its id; `type` is AVRO, JSON or PROTOBUF; `version` is of its subject, 0 where none was named."""
+    """A schema by its id; `type` is AVRO, JSON or PROTOBUF; `version` is of its subject, 0 where none was named.
+
+    `text`: as it is registered; of Protobuf what `protobuf_compiler.py` makes of it and of what it imports.
+    """
 
     id: int
     type: str
@@ -85,12 +89,33 @@ class SchemaRegistry:
     def schema(self, number: int) -> RegisteredSchema | None:
         """Return the schema with this id, None when there is none. Raises RegistryUnreachable, RegistryRefused."""
         found = self._asked(lambda client: client.get_schema(number))
-        return None if found is None else _schema(number, found)
+        return None if found is None else self._whole(_schema(number, found), found)
 
     def latest(self, subject: str) -> RegisteredSchema | None:
         """Return the last schema of a subject, None when there is none."""
         found = self._asked(lambda client: client.get_latest_version(subject))
-        return None if found is None else _schema(found.schema_id or 0, found.schema, found.version)
+        return (
+            None
+            if found is None
+            else self._whole(_schema(found.schema_id or 0, found.schema, found.version), found.schema)
+        )
+
+    def _whole(self, schema: RegisteredSchema, found: Any) -> RegisteredSchema:
+        """Return a schema with those that it imports."""
+        if schema.type != PROTOBUF:
+            return schema
+        imported = dict[str, str]()
+        self._import(found, imported)
+        return replace(schema, text=compiled(schema.text, imported))
+
+    def _import(self, found: Any, imported: dict[str, str]) -> None:
+        for each in found.references or ():
+            if each.name not in imported:
+                subject, version = each.subject, each.version
+                other = self._asked(lambda client: client.get_version(subject, version))  # noqa: B023
+                if other is not None:
+                    imported[each.name] = str(other.schema.schema_str)
+                    self._import(other.schema, imported)
 
     def compatibility(self, subject: str) -> str:
         """Return the level that a new schema of the subject must keep: its own, else the registry's."""

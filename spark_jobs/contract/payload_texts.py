@@ -17,12 +17,15 @@ from include.declare.contract import Contract
 from include.declare.envelopes import columns_read, text_of_row
 from include.declare.line_payloads import CsvFormat, TextFormat, csv_kind
 from include.declare.payload_format import JsonSchemaFormat, paths_read
-from include.ground.schema_registry import AVRO, RegisteredSchema
+from include.declare.protobuf_payloads import ProtobufFormat
+from include.declare.protobuf_schemas import protobuf_schema
+from include.ground.schema_registry import AVRO, PROTOBUF, RegisteredSchema
 from spark_jobs.contract.java_function import java_function, new_instance
 from spark_jobs.contract.unread import UNREAD, WireFrame, too_large, unread
 
 CSV_LINE = Path(__file__).with_name("CsvLine.java")
 READ = StructType().add("rule", "string").add("detail", "string").add("json", "binary")
+PROTOBUF_JSON = [Path(__file__).with_name(f"{name}.java") for name in ("ProtobufJson", "AvroJson", "JsonBytes")]
 AVRO_JSON = [Path(__file__).with_name(f"{name}.java") for name in ("AvroJson", "JsonBytes")]
 CHANGE_ENVELOPE = Path(__file__).with_name("ChangeEnvelope.java")
 
@@ -54,26 +57,45 @@ def _csv(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFr
 
 
 def _avro(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
-    function = new_instance(bronze.sparkSession, *AVRO_JSON)
+    return _by_schema(contract, schemas, bronze, new_instance(bronze.sparkSession, *AVRO_JSON))
+
+
+def _protobuf(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
+    return _by_schema(contract, schemas, bronze, new_instance(bronze.sparkSession, *PROTOBUF_JSON))
+
+
+def _by_schema(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame, function: Any) -> DataFrame:
+    """Return the records with the JSON that a function makes of each by its schema."""
     function.limit(contract.limits.depth)
     for is_text in (True, False):
         for path in paths_read(columns_read(contract), of_text=is_text):
             function.read(list(path), is_text)
     for schema in schemas:
-        function.schema(schema.id, schema.text, _unusable(function, schema))
+        is_own = schema.type == contract.payload.schema_type
+        text, why = SCHEMAS[schema.type](function, schema) if is_own else ("", f"is of type {schema.type}")
+        function.schema(schema.id, text, why)
     return _translated(contract, function, bronze)
 
 
-def _unusable(function: Any, schema: RegisteredSchema) -> str | None:
-    """Return why records of a schema cannot be read."""
-    if schema.type != AVRO:
-        return f"is of type {schema.type}"
+def _avro_schema(function: Any, schema: RegisteredSchema) -> tuple[str, str | None]:
+    """Return a schema as the reader gets it, and why records cannot be read by it."""
     try:
         _ = avro_record(schema.text)
     except SchemaUnusable as error:
-        return str(error)
+        return "", str(error)
     refused = function.refused(schema.text)
-    return None if refused is None else f"is refused by Avro: {refused}"
+    return schema.text, None if refused is None else f"is refused by Avro: {refused}"
+
+
+def _protobuf_schema(function: Any, schema: RegisteredSchema) -> tuple[str, str | None]:
+    try:
+        return protobuf_schema(schema.text).text, None
+    except SchemaUnusable as error:
+        return "", str(error)
+
+
+SCHEMAS = {AVRO: _avro_schema, PROTOBUF: _protobuf_schema}
+"""By type: schema → text for the reader, and why it is not used."""
 
 
 def _translated(contract: Contract, function: Any, bronze: DataFrame) -> DataFrame:
@@ -89,6 +111,7 @@ def _translated(contract: Contract, function: Any, bronze: DataFrame) -> DataFra
 
 READERS: Mapping[str, Callable[[Contract, Sequence[RegisteredSchema], DataFrame], DataFrame]] = {
     AvroFormat.name: _avro,
+    ProtobufFormat.name: _protobuf,
     JsonSchemaFormat.name: _framed_json,
     TextFormat.name: _text,
     CsvFormat.name: _csv,
