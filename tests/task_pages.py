@@ -21,6 +21,7 @@ NOT_EXECUTED = {
         "changes",
         "console",
         "existing-airflow",
+        "history-from-files",
         "install",
         "metrics-and-alerts",
         "more-load",

@@ -186,7 +186,8 @@ def with_deep_audit(audit: DatasetAudit, deep: DeepAudit) -> DatasetAudit:
 def with_mirrors(audit: DatasetAudit, found: MirrorResult) -> DatasetAudit:
     """Add the comparison of gold tables with a database."""
     findings = tuple(merge_findings([*audit.findings, *found.findings]))
-    return replace(audit, findings=findings, mirrors=tuple(found.checks))
+    unchecked = (*audit.unchecked, *found.unchecked)
+    return replace(audit, findings=findings, unchecked=unchecked, mirrors=tuple(found.checks))
 
 
 def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:

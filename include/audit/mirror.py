@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include.audit.files import READ_ERRORS
 from include.audit.findings import Finding, FindingKind
-from include.audit.gold import DIALECT, columns_of, everywhere_sql, recompute_sql
+from include.audit.gold import DIALECT, UncheckedTable, columns_of, everywhere_sql, recompute_sql
 from include.audit.kafka import Topic
 from include.audit.source import (
     FORMS,
@@ -29,13 +30,15 @@ from include.audit.source import (
     SourceUnusable,
     row_hash,
 )
-from include.declare.dataset import Dataset, released_dataset
+from include.declare.dataset import Dataset, ReleaseUnknown, released_dataset
 from include.declare.gold import Gold
+from include.declare.yaml_declarations import DeclarationRefused
+from include.ground.errors import HeadraceError
 from include.ground.processes import NoProgress, Waiting
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier
 from include.read.memory_database import memory_database, view_table
-from include.read.publication import Publication, batches_behind, find_publication, read_publication, tables_of
+from include.read.publication import batches_behind, find_publication, read_publication, tables_of
 from include.read.published_tables import PinnedTables, open_dataset
 
 MEMORY = "2GB"
@@ -46,6 +49,8 @@ LISTED = 1000
 """Rows that begin to tell which table the records are about."""
 POLL_SECONDS = 0.2
 Progress = Callable[[str], None]
+Counted = Sequence[tuple[int, int, int]]
+"""Of ranges of keys: the number, the rows, the sum of their hashes."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,29 @@ class MirrorResult:
 
     checks: list[MirrorCheck] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    unchecked: list[UncheckedTable] = field(default_factory=list)
+
+    def leave_out(self, tables: Iterable[str], why: Exception) -> None:
+        """Say why these tables were not compared with the source."""
+        said = f"{why.what} ({why.remedy})" if isinstance(why, HeadraceError) else f"it cannot be read: {why}"
+        self.unchecked += [UncheckedTable(table, "", f"against the source: {said}") for table in tables]
+
+
+@dataclass(frozen=True)
+class PublishedChanges:
+    """A dataset with gold of kind `changes` under envelope debezium, as one publication has it."""
+
+    dataset: Dataset
+    tables: PinnedTables
+    gold: tuple[Gold, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Its gold tables that mirror one."""
+        return [each.table for each in self.gold]
+
+
+UNREADABLE = (HeadraceError, *READ_ERRORS)
 
 
 def mirror_audits(
@@ -92,51 +120,98 @@ def mirror_audits(
     open_topic: Callable[[str], Topic],
     progress: Progress = lambda _: None,
 ) -> dict[str, MirrorResult]:
-    """Compare the mirrors in these datasets with the database, all at one moment of it. Raises SourceUnusable."""
-    mirrors = [mirror for name in names for mirror in _mirrors(settings, database, name)]
+    """Compare the mirrors in these datasets with the database, all at one moment of it.
+
+    A dataset that mirrors no table has no result; tables that could not be compared are in `unchecked`.
+    """
+    published = {name: each for name in names if (each := _published_changes(settings, name)) is not None}
+    results, mirrors = {name: MirrorResult() for name in published}, dict[str, list[Mirror]]()
+    for name, each in published.items():
+        try:
+            mirrors[name] = list(_mirrors(database, each))
+        except UNREADABLE as why:
+            results[name].leave_out(each.names, why)
     if not mirrors:
-        what = (
-            f"no dataset mirrors a table of the database {database.name}, by envelope debezium and gold of kind changes"
-        )
-        raise SourceUnusable(what, "name the datasets' own database, or --dataset")
+        return results
+    try:
+        moment, counted = _common_moment(database, [each for found in mirrors.values() for each in found], progress)
+    except SourceUnusable as why:
+        for name in mirrors:
+            results[name].leave_out(published[name].names, why)
+        return results
+    for name, found in mirrors.items():
+        progress(f"{name}: waiting for the publication of what was in the log")
+        try:
+            tables = _await_published(settings, published[name], open_topic)
+        except UNREADABLE as why:
+            results[name].leave_out(published[name].names, why)
+            continue
+        for mirror in found:
+            progress(f"{name}: {mirror.gold.table} against {mirror.source.full_name}")
+            try:
+                _compare(database, tables, mirror, moment, counted[mirror.gold.table], results[name])
+            except UNREADABLE as why:
+                results[name].leave_out([mirror.gold.table], why)
+    return results
+
+
+def _common_moment(
+    database: SourceDatabase, mirrors: Sequence[Mirror], progress: Progress
+) -> tuple[Moment, Mapping[str, Counted]]:
+    """Begin the moment of all tables, and wait until Kafka has what it sees. Raises SourceUnusable."""
     progress(f"{database.name}: one moment of all tables")
     moment = database.moment(list({mirror.source.full_name: mirror.source for mirror in mirrors}.values()))
     counted = {mirror.gold.table: database.ranges(mirror.source, mirror.bounds) for mirror in mirrors}
     _await_captured(database, progress)
-    datasets = {mirror.dataset.name: mirror.dataset for mirror in mirrors}
-    found = dict[str, MirrorResult]()
-    for name, dataset in datasets.items():
-        progress(f"{name}: waiting for the publication of what was in the log")
-        publication = _await_published(settings, dataset, open_topic)
-        tables, result = PinnedTables(tables_of(settings, publication)), found.setdefault(name, MirrorResult())
-        for mirror in (each for each in mirrors if each.dataset.name == name):
-            progress(f"{name}: {mirror.gold.table} against {mirror.source.full_name}")
-            with closing(memory_database(MEMORY)) as memory:
-                compared = _MirrorComparison(database, memory, tables, mirror, moment)
-                differing = compared.findings(counted[mirror.gold.table])
-                result.findings += differing
-                result.checks.append(compared.check(counted[mirror.gold.table], len(differing)))
-    return found
+    return moment, counted
 
 
-def _mirrors(settings: Settings, database: SourceDatabase, name: str) -> Iterator[Mirror]:
+def _compare(
+    database: SourceDatabase,
+    tables: PinnedTables,
+    mirror: Mirror,
+    moment: Moment,
+    counted: Counted,
+    result: MirrorResult,
+) -> None:
+    with closing(memory_database(MEMORY)) as memory:
+        compared = _MirrorComparison(database, memory, tables, mirror, moment)
+        differing = compared.findings(counted)
+        result.findings += differing
+        result.checks.append(compared.check(counted, len(differing)))
+
+
+def _published_changes(settings: Settings, name: str) -> PublishedChanges | None:
+    """Return what a dataset mirrors; None when it mirrors nothing, or when its audit names its release as damaged."""
     publication = find_publication(settings, name)
     if publication is None or publication.is_derived:
-        return
-    dataset = released_dataset(settings, name, publication.release)
-    kept = [gold for gold in dataset.pipeline.gold if gold.current_rows]
+        return None
+    try:
+        dataset = released_dataset(settings, name, publication.release)
+    except (ReleaseUnknown, DeclarationRefused):
+        return None
+    kept = tuple(gold for gold in dataset.pipeline.gold if gold.current_rows)
     if not kept or dataset.contract.envelope != "debezium":
-        return
-    tables = PinnedTables(tables_of(settings, publication))
-    place = _described_table(tables, name)
-    if place is None or place[0] != database.name:
-        return
+        return None
+    return PublishedChanges(dataset, PinnedTables(tables_of(settings, publication)), kept)
+
+
+def _mirrors(database: SourceDatabase, published: PublishedChanges) -> Iterator[Mirror]:
+    """Yield the mirrors in a dataset. Raises SourceUnusable when its records are not about a table of the database."""
+    name = published.dataset.name
+    place = _described_table(published.tables, name)
+    if place is None:
+        what = f"{name}: no record at the beginning of bronze names a table of PostgreSQL in JSON"
+        raise SourceUnusable(what, "Avro is not compared, nor are records that have expired")
+    if place[0] != database.name:
+        what = f"{name}: its records are about the database {place[0]}, not {database.name}"
+        raise SourceUnusable(what, f"the URL of {place[0]}, with --dataset {name}")
     columns = database.columns_of(*place[1:])
-    for gold in kept:
+    for gold in published.gold:
         with closing(memory_database(MEMORY)) as memory:
-            _view(memory, "mirror", tables, gold.table, gold.current_rows)
-            source = _source_table(memory, dataset, gold, place[1:], columns)
-            yield Mirror(dataset, gold, source, *_bounds(memory, source))
+            _view(memory, "mirror", published.tables, gold.table, gold.current_rows)
+            source = _source_table(memory, published.dataset, gold, place[1:], columns)
+            yield Mirror(published.dataset, gold, source, *_bounds(memory, source))
 
 
 def _described_table(tables: PinnedTables, name: str) -> tuple[str, str, str] | None:
@@ -144,7 +219,7 @@ def _described_table(tables: PinnedTables, name: str) -> tuple[str, str, str] | 
     rows = tables.arrow(f"bronze.{name}").scanner(columns=["value"], filter=pc.field("value").is_valid()).head(LISTED)
     found = set[tuple[str, str, str]]()
     for value in rows["value"].to_pylist():
-        with suppress(ValueError, TypeError, KeyError):
+        with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             record = json.loads(value)
             source = record.get("payload", record)["source"]
             if source.get("connector") == "postgresql":
@@ -165,31 +240,34 @@ def _source_table(
     types = {name: kind for name, kind, *_ in memory.execute("describe mirror").fetchall()}
     members = {column.name: column.path for column in dataset.contract.columns}
 
-    def mirrored(name: str, sql: str) -> MirroredColumn | str:
-        plain = PLAIN.fullmatch(sql.strip())
-        path = members.get(plain[1]) if plain else None
-        if path is None or path[:-1] != ("after",):
-            return f"{name} (is {sql})"
-        if path[-1] not in columns:
-            return f"{name} (no column of the source)"
-        form, kind = FORMS.get(types[name].partition("(")[0]), columns[path[-1]]
-        if form is None or re.sub(r"\(.*?\)", "", kind) not in form.types:
-            return f"{name} ({kind} in the source, {types[name].lower()} here)"
-        return MirroredColumn(name, path[-1], form, kind)
-
-    keys = [mirrored(name, name) for name in gold.keys]
-    others = [mirrored(name, sql) for name, sql in gold.columns]
-    if without := [each for each in keys if isinstance(each, str)]:
+    compared, left_out = list[MirroredColumn](), list[str]()
+    for name, sql in (*((key, key) for key in gold.keys), *gold.columns):
+        source = _column_of_row(members, sql)
+        form, kind = FORMS.get(types[name].partition("(")[0]), columns.get(source, "")
+        if not source:
+            left_out.append(f"{name} (is {sql})")
+        elif not kind:
+            left_out.append(f"{name} (no column of the source)")
+        elif form is None or kind not in form.types:
+            left_out.append(f"{name} ({kind} in the source, {types[name].lower()} here)")
+        else:
+            compared.append(MirroredColumn(name, source, form, kind))
+    keys = tuple(each for each in compared if each.name in gold.keys)
+    if len(keys) < len(gold.keys):
         raise SourceUnusable(
-            f"{gold.table}: its key cannot be compared: {without[0]}", "keys that are columns of the row"
+            f"{gold.table}: its key cannot be compared: {left_out[0]}", "keys that are columns of the row"
         )
-    left_out = tuple(each for each in others if isinstance(each, str))
-    known = [each for each in others if not isinstance(each, str)]
-    used = {each.source for each in (*keys, *known) if not isinstance(each, str)}
-    left_out += tuple(
-        f"{each} (not in {gold.table})" for each in columns if each not in used and gold.current_rows == "true"
-    )
-    return DatabaseTable(*place, tuple(each for each in keys if not isinstance(each, str)), tuple(known), left_out)
+    if gold.current_rows == "true":
+        used = {each.source for each in compared}
+        left_out += [f"{each} (not in {gold.table})" for each in columns if each not in used]
+    return DatabaseTable(*place, keys, tuple(compared[len(keys) :]), tuple(left_out))
+
+
+def _column_of_row(members: Mapping[str, Sequence[str]], sql: str) -> str:
+    """Return the column of the source that an expression of gold is; "" of another expression."""
+    plain = PLAIN.fullmatch(sql.strip())
+    *inside, last = members.get(plain[1], ("",)) if plain else ("",)
+    return last if inside == ["after"] else ""
 
 
 def _bounds(memory: Any, source: DatabaseTable) -> tuple[tuple[str, ...], str]:
@@ -219,14 +297,23 @@ def _await_captured(database: SourceDatabase, progress: Progress) -> None:
         ) from error
 
 
-def _await_published(settings: Settings, dataset: Dataset, open_topic: Callable[[str], Topic]) -> Publication:
-    """Wait until all that the topic has is published, and return the publication. Raises SourceUnusable."""
-    name, ends = dataset.name, open_topic(dataset.pipeline.topic).ends
+def _await_published(
+    settings: Settings, published: PublishedChanges, open_topic: Callable[[str], Topic]
+) -> PinnedTables:
+    """Wait until all that the topic has is in the mirrors as published, and return the tables.
 
-    def reached() -> Publication | None:
+    Raises SourceUnusable, also when another release was published meanwhile, whose tables are other ones.
+    """
+    name, release, mirrors = published.dataset.name, published.dataset.release, published.names
+    ends = open_topic(published.dataset.pipeline.topic).ends
+
+    def reached() -> PinnedTables | None:
         found = read_publication(settings, name)
+        if found.release != release:
+            raise SourceUnusable(f"{name}: release {found.release} took the place of {release}", "audit again")
         is_there = all(found.offsets.get(partition, 0) >= end for partition, end in ends.items())
-        return found if is_there and not batches_behind(found) else None
+        is_complete = is_there and batches_behind(found).keys().isdisjoint(mirrors)
+        return PinnedTables(tables_of(settings, found)) if is_complete else None
 
     try:
         return Waiting(name, lambda: read_publication(settings, name).batch).until(reached, POLL_SECONDS)
@@ -264,7 +351,7 @@ class _MirrorComparison:
         kind = mirror.bound_type if mirror.bounds else "varchar"
         memory.execute(f"create temp table bounds as select bound::{kind} as bound, number from given_bounds")
 
-    def check(self, counted: Sequence[tuple[int, int, int]], findings: int) -> MirrorCheck:
+    def check(self, counted: Counted, findings: int) -> MirrorCheck:
         """Return the check that gave so many findings."""
         return MirrorCheck(
             self._mirror.gold.table,
@@ -277,7 +364,7 @@ class _MirrorComparison:
             self._mirror.source.left_out,
         )
 
-    def findings(self, counted: Sequence[tuple[int, int, int]]) -> list[Finding]:
+    def findings(self, counted: Counted) -> list[Finding]:
         """Return a finding for each of some rows that differ, and one for the others."""
         here = self._memory.execute(
             "select number, count(*), sum(cast('0x' || substr(hash, 1, 15) as bigint)) "
@@ -353,15 +440,19 @@ class _MirrorComparison:
         if first is None:
             return 0
         _view(memory, "bronze", self._tables, f"bronze.{name}", f"_batch_id >= {first} and value is not null")
-        transaction, position = (
-            f"cast(coalesce(json ->> '$.payload.source.{each}', json ->> '$.source.{each}') as bigint)"
-            for each in ("txId", "lsn")
+        members = {"operation": "op", "transaction": "source.txId", "position": "source.lsn"}
+        read = ", ".join(
+            f"coalesce(json ->> '$.payload.{path}', json ->> '$.{path}') as {each}" for each, path in members.items()
         )
-        is_later = f"if(op = 'r', {position} > {self._moment.lsn}, {self._moment.later_sql(transaction)})"
+        # A record that is no JSON is in bronze too, and in no silver.
+        decoded = 'select partition as _partition, "offset" as _offset, try(decode(value)) as text from bronze'
+        parsed = f"select _partition, _offset, if(json_valid(text), text, null) as json from ({decoded})"
+        transaction, position = (f"try_cast({each} as bigint)" for each in ("transaction", "position"))
+        seen = f"{position} > {self._moment.lsn}, {self._moment.later_sql(transaction)}"
         memory.execute(
-            "create temp table later as select _partition, _offset from all_silver join ("
-            'select partition as _partition, "offset" as _offset, try(decode(value)) as json from bronze) '
-            f"using (_partition, _offset) where {position} >= {settled} and {is_later}"
+            "create temp table later as select _partition, _offset from all_silver "
+            f"join (select _partition, _offset, {read} from ({parsed})) using (_partition, _offset) "
+            f"where {position} >= {settled} and if(operation = 'r', {seen})"
         )
         return _number(memory, "select count(*) from later") or 0
 
@@ -409,7 +500,7 @@ class _MirrorComparison:
                         if given != own
                     ]
                     if differing:
-                        found[key] = ": ".join(("", ", ".join(differing)))[2:]
+                        found[key] = ", ".join(differing)
         return found
 
     def _rows_of(self, relation: str, texts: str, wanted: str, keys: Sequence[tuple[str, ...]]) -> list[Any]:

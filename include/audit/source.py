@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import sql as pg
+from psycopg.conninfo import conninfo_to_dict
 
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import sql_identifier
@@ -23,6 +24,8 @@ TRANSACTION_IDS = 2**32
 FETCHED = 20_000
 """Rows that are read from the database at once."""
 CONNECT_SECONDS = 10
+LOCK_SECONDS = 10
+"""How long to wait for the lock of a table: who waits for it makes others wait behind it."""
 
 
 class SourceUnusable(Terminal):
@@ -65,6 +68,8 @@ BINARY = TextForm(
     _types("real, double precision"),
     "",
 )
+# Its digits, not those of the double that it widens to.
+SINGLE = TextForm("printf('%.14e', cast(cast({} as varchar) as double))", BINARY.source, _types("real"), "")
 # `format` keeps the blanks at the end of a char(n), as the log has them.
 TEXT = TextForm(
     "{}",
@@ -75,7 +80,8 @@ TEXT = TextForm(
 FORMS: Mapping[str, TextForm] = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"), NUMBER),
     "DECIMAL": EXACT,
-    **dict.fromkeys(("FLOAT", "DOUBLE"), BINARY),
+    "FLOAT": SINGLE,
+    "DOUBLE": BINARY,
     "BOOLEAN": TextForm("cast({} as varchar)", "{}::text", _types("boolean"), ""),
     "VARCHAR": TEXT,
     "DATE": TextForm("cast({} as varchar)", "to_char({}, 'YYYY-MM-DD')", _types("date")),
@@ -193,16 +199,22 @@ class SourceDatabase:
     """A database whose log a slot sends. Reads: tables in one snapshot. Writes: a message into the log, of no table."""
 
     def __init__(self, url: str, slot: str = "") -> None:
-        self._snapshot, self._now = _connected(url), _connected(url)
-        self._now.autocommit = True
-        self._snapshot.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        self._snapshot.read_only = True
-        self.slot = slot or self._only_slot()
-        self.name = str(self._ask("select current_database()")[0][0])
+        """Connect. Raises SourceUnusable without a connection, and without the slot."""
+        given = _parameters(url)
+        with ExitStack() as opened:
+            self._snapshot = opened.enter_context(closing(_connected(given)))
+            self._now = opened.enter_context(closing(_connected(given)))
+            self._now.autocommit = True
+            self._snapshot.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            self._snapshot.read_only = True
+            self.slot = slot or self._only_slot()
+            self.confirmed()
+            self.name = str(self._ask("select current_database()")[0][0])
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
-        self._snapshot.close()
-        self._now.close()
+        """Close the connections, and with them the snapshot and its locks."""
+        self._opened.close()
 
     def columns_of(self, schema: str, name: str) -> dict[str, str]:
         """Return the columns of a table with their types; an enumeration's is `enum`. Raises SourceUnusable."""
@@ -223,6 +235,7 @@ class SourceDatabase:
         """
         settled = self._position("restart_lsn")
         with _readable(self.name):
+            self._snapshot.execute(f"set local lock_timeout = '{LOCK_SECONDS}s'".encode())
             for table in tables:
                 self._snapshot.execute(
                     pg.SQL("lock table {} in access share mode").format(pg.Identifier(table.schema, table.name))
@@ -313,22 +326,46 @@ class SourceDatabase:
             return self._now.execute(text.encode(), given or None).fetchall()
 
 
-def _connected(url: str) -> psycopg.Connection[Any]:
-    if not re.match(r"postgres(ql)?(\+psycopg)?://", url):
+URL = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://(?P<rest>.*)", re.DOTALL)
+# libpq would take a part of such a password for the host or the database, and show it.
+BEHIND_PASSWORD = re.compile(r"[^@]*@[^@]*@|[^@/]*/[^?]*@", re.DOTALL)
+
+
+def _parameters(url: str) -> Mapping[str, Any]:
+    """Return what a URL says. Raises SourceUnusable, without any part of it, when it cannot be read."""
+    found = URL.fullmatch(url)
+    if found is None:
         raise SourceUnusable(
             "the source is no URL of a PostgreSQL database", "--source postgresql://user@host:port/database"
         )
-    with _readable("the source"):
-        return psycopg.connect(
-            url.replace("+psycopg", "", 1), connect_timeout=CONNECT_SECONDS, application_name="headrace audit"
+    given: Mapping[str, Any] = {}
+    if not BEHIND_PASSWORD.match(found["rest"]):
+        with suppress(psycopg.ProgrammingError):
+            given = conninfo_to_dict(f"postgresql://{found['rest']}")
+    if not given or not re.fullmatch(r"[0-9,]*", str(given.get("port", ""))):
+        raise SourceUnusable(
+            "the URL of the source cannot be read (it is not shown: it may have a password)",
+            "the password in ~/.pgpass or PGPASSWORD; in the URL its @ : / ? # and % are %40 %3A %2F %3F %23 and %25",
         )
+    return given
+
+
+def _connected(given: Mapping[str, Any]) -> psycopg.Connection[Any]:
+    own = {"connect_timeout": CONNECT_SECONDS, "application_name": "headrace audit"}
+    with _readable("the source"):
+        return psycopg.connect(**{**given, **own})
 
 
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
-    """Raise what a database answers instead of rows as SourceUnusable, without the password of its URL."""
+    """Raise what a database answers instead of rows as SourceUnusable."""
     try:
         yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise SourceUnusable(
+            f"{name}: another transaction has locked a table for more than {LOCK_SECONDS} s",
+            "audit again when it has ended",
+        ) from error
     except psycopg.Error as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise SourceUnusable(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,7 @@ from include.audit.gold import GoldCheck, UncheckedTable, unchecked_error
 from include.audit.kafka import AuditUnavailable, open_topic
 from include.audit.mirror import MirrorCheck, mirror_audits
 from include.audit.run import record_outcomes, requested_audits
-from include.audit.source import SourceDatabase
+from include.audit.source import SourceDatabase, SourceUnusable
 from include.audit.verified_history import REQUESTED
 from include.change.jobs import JobFailed, recompute_derived, run_job
 from include.cli.main import FAILED
@@ -70,7 +70,8 @@ def audit(
 
     settings = load_settings()
     requested = [] if dataset is None else [dataset]
-    with Console(stderr=True).status("audit") as shown:
+    with ExitStack() as opened, Console(stderr=True).status("audit") as shown:
+        database = opened.enter_context(closing(SourceDatabase(source, slot))) if source else None
         audits = requested_audits(
             settings,
             requested,
@@ -82,8 +83,8 @@ def audit(
         )
         if deep:
             audits = [_deep(settings, each, shown.update) for each in audits]
-        if source:
-            audits = _with_source(settings, audits, source, slot, shown.update)
+        if database is not None:
+            audits = _with_source(settings, audits, database, shown.update)
     record_outcomes(settings, audits, datetime.now(UTC))
     if as_json:
         print_json({"balanced": all(each.balanced for each in audits), "datasets": [*map(_dataset_values, audits)]})
@@ -95,6 +96,11 @@ def audit(
         for unchecked in each.unchecked:
             # Another reason has been printed with the table.
             raise unchecked_error(each.dataset, unchecked) if unchecked.expression else typer.Exit(2)
+    if database is not None and not any(each.mirrors for each in audits):
+        raise SourceUnusable(
+            f"no dataset mirrors a table of {database.name}, by envelope debezium and gold of kind changes",
+            "name the datasets' own database, or --dataset",
+        )
     if any(each.standing for each in audits):
         raise typer.Exit(2)
 
@@ -122,13 +128,11 @@ def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> Datase
 
 
 def _with_source(
-    settings: Settings, audits: list[DatasetAudit], url: str, slot: str, progress: Progress
+    settings: Settings, audits: list[DatasetAudit], database: SourceDatabase, progress: Progress
 ) -> list[DatasetAudit]:
-    """Add the comparison with a database to the datasets that mirror tables of it."""
-    with closing(SourceDatabase(url, slot)) as database:
-        names = [each.dataset for each in audits]
-        opener = partial(open_topic, _bootstrap(settings), jars=settings.jars)
-        found = mirror_audits(settings, database, names, opener, progress)
+    """Add the comparison with a database to the datasets that mirror tables."""
+    opener = partial(open_topic, _bootstrap(settings), jars=settings.jars)
+    found = mirror_audits(settings, database, [each.dataset for each in audits], opener, progress)
     return [with_mirrors(each, found[each.dataset]) if each.dataset in found else each for each in audits]
 
 

@@ -110,4 +110,6 @@ def settings_of(state: Path) -> Settings:
     from include.ground.settings import load_settings
 
     os.environ["HEADRACE_STATE"], os.environ["HEADRACE_DATASETS"] = str(state), str(HERE / "datasets")
+    # A test before may have read other ones.
+    load_settings.cache_clear()
     return load_settings()

@@ -13,11 +13,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 
-from cdc.bank import Bank, open_bank, settings_of
+from cdc.bank import TABLES, Bank, open_bank, settings_of
 from include.ground.paths import warehouse
-from include.read.publication import publish, read_publication
+from include.ground.processes import Waiting
+from include.read.publication import find_publication, publish, read_publication
+from include.state.run_files import bootstrap_servers
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]
 
@@ -26,6 +29,12 @@ pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]
 def bank() -> Iterator[Bank]:
     with TemporaryDirectory(prefix="headrace-cdc-") as folder, open_bank(settings_of(Path(folder) / "state")) as found:
         yield found
+
+
+def published_offsets(bank: Bank) -> list[int]:
+    """Return how many records of each dataset are published."""
+    found = [find_publication(bank.settings, name) for name in TABLES]
+    return [0 if each is None else sum(each.offsets.values()) for each in found]
 
 
 def headrace(*words: str) -> tuple[int, str, str]:
@@ -53,7 +62,13 @@ def planted(bank: Bank, dataset: str, table: str) -> Iterator[DeltaTable]:
 
 
 def test_mirrors_equal_their_tables_while_these_change(bank: Bank) -> None:
-    load = bank.begin_load(4_000)
+    """Also with records that are no changes, of which some are no JSON."""
+    load = bank.begin_load(8_000)
+    Waiting("the first publications", lambda: published_offsets(bank)).holds(lambda: all(published_offsets(bank)))
+    producer = Producer({"bootstrap.servers": bootstrap_servers(bank.settings)})
+    for value in (b"null", b"5", b"[1]", b"{", b"\xff", b'{"payload": 3}'):
+        producer.produce("bank_tellers", value, partition=0)
+    assert producer.flush(30) == 0
     code, found = audited(bank)
     load.wait()
     mirrors = {each["table"]: each for dataset in found.values() for each in dataset["mirrors"]}
@@ -104,6 +119,7 @@ def _is(column: str, value: int) -> Any:
     [
         ("mysql://root:secret@localhost/bank", "no URL of a PostgreSQL database"),
         ("postgresql://postgres:secret@127.0.0.1:1/bank", "did not answer"),
+        ("postgresql://postgres:p@secret/w:rd@127.0.0.1:1/bank", "cannot be read"),
     ],
 )
 def test_source_that_cannot_be_read_is_refused_without_its_password(bank: Bank, url: str, said: str) -> None:

@@ -22,6 +22,7 @@ VALUES: dict[tuple[str, str], list[str | None]] = {
     ("boolean", "BOOLEAN"): ["true", "false", None],
     ("double precision", "DOUBLE"): ["0.1", "1e20", "-1e-300", "3", "123456.789", "-0.0"],
     ("real", "DOUBLE"): ["1.1", "-3.25e10"],
+    ("real", "FLOAT"): ["0.1", "1.1", "-3.25e10", "16777216", "3.4028235e38", "1e-45", "-0.0", None],
     ("text", "VARCHAR"): ["", "a,b", "żółw 🐢", "it's", "100%", "\\", "null", None],
     ("char(5)", "VARCHAR"): ["ab   "],
     ("varchar(9)", "VARCHAR"): [" x "],
