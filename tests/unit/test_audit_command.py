@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from small_warehouse import SmallWarehouse
 from test_audit_balance import PIPELINE, VALUES, SmallKafka, sales_settings, write_sales
 
+from include.audit.mirror import MirrorResult
 from include.audit.run import last_outcome
+from include.audit.source import SourceUnusable
 from include.cli import audit as audit_command
 from include.cli import main
 from include.ground.settings import Settings, load_settings
@@ -123,3 +126,21 @@ def test_command_without_a_broker_audits_nothing(
 ) -> None:
     assert command(monkeypatch, settings, kafka) == 2
     assert "nothing was audited" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("broker_file", "warehouse")
+def test_comparison_with_a_source_that_failed_is_recorded_with_the_rest_of_the_audit(
+    settings: Settings, kafka: SmallKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, settings, kafka, "--source", "postgresql://user:p@ss/w:rd@host/bank") == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert last_outcome(settings, "sales") is None, "it connects before it audits"
+    failed = MirrorResult()
+    failed.leave_out(["gold.shop_days"], SourceUnusable("the source went away", "start it"))
+    monkeypatch.setattr(audit_command, "SourceDatabase", lambda *_: SimpleNamespace(name="bank", close=lambda: None))
+    monkeypatch.setattr(audit_command, "mirror_audits", lambda *_: {"sales": failed})
+    assert command(monkeypatch, settings, kafka, "--source", "postgresql://user@host/bank") == 2
+    assert "gold.shop_days: not checked, against the source: the source went away" in capsys.readouterr().out
+    outcome = last_outcome(settings, "sales")
+    assert outcome is not None
+    assert (outcome.balanced, outcome.unchecked) == (False, 1)
