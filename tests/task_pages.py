@@ -27,6 +27,7 @@ NOT_EXECUTED = {
         "more-load",
         "nested-records",
         "one-record-many-rows",
+        "state-by-key",
         "openlineage",
         "rules",
         "run-the-tests",

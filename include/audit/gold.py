@@ -19,9 +19,10 @@ import duckdb
 from include.audit.findings import Finding, FindingKind
 from include.audit.measures import Aggregates, is_wrong_sql
 from include.declare.changes import ChangesGold
+from include.declare.fold_function import FunctionFailed
 from include.declare.gold import AdditiveGold, ChildGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure, measure_expressions
-from include.declare.state_by_key import PLACE, LastGold
+from include.declare.state_by_key import PLACE, FoldGold, LastGold
 from include.declare.windows import SESSION_NUMBER, windowed_sql
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
@@ -126,6 +127,7 @@ RECOMPUTED: dict[type[Gold], Callable[[Gold, Sequence[str]], str]] = {
     LatestGold: _latest,
     LastGold: _latest,
     QueryGold: _query,
+    FoldGold: _query,
     ChangesGold: _query,
     ChildGold: _children,
 }
@@ -232,6 +234,10 @@ def gold_check(
     except EVALUATION_ERRORS as error:
         reason = f"DuckDB cannot evaluate it: {str(error).splitlines()[0]}"
         return GoldResult(None, (), UncheckedTable(table, _failing_expression(database, gold, silver), reason))
+    try:
+        _pass_through_function(database, gold)
+    except FunctionFailed as error:
+        return GoldResult(None, (), UncheckedTable(table, "", str(error)))
     expired = _leave_out_expired(database, gold, first) if first else 0
     grain = ", ".join(map(sql_identifier, gold.row_columns))
     grains = _number(database, f"select count(*) from (select distinct {grain} from recomputed)")
@@ -246,6 +252,19 @@ def gold_check(
         return GoldResult(None, findings, UncheckedTable(table, expression, reason))
     check = GoldCheck(table, rows, grains, None, expired, earlier, _is_decided(database, gold))
     return GoldResult(check, findings)
+
+
+def _pass_through_function(database: Any, gold: Gold) -> None:
+    """Put what a Python function makes of the table `recomputed` in its place. Raises FunctionFailed."""
+    function, names = gold.by_python, gold.declared_columns
+    if function is None or not set(names) <= set(columns_of(database, "published")):
+        return
+    listed = ", ".join(map(sql_identifier, names))
+    made = database.sql(f"select {listed} from published limit 0").to_arrow_table().schema
+    found = function.of_keys(database.sql("from recomputed").to_arrow_table(), gold.keys, made)
+    database.register("made_by_function", found)
+    database.execute("create or replace temp table recomputed as from made_by_function")
+    database.unregister("made_by_function")
 
 
 def _is_decided(database: Any, gold: Gold) -> bool:

@@ -274,6 +274,8 @@ def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumn
     window = gold.window
     if gold.query:
         found = query_columns(gold.query, {"silver": [*columns, *([window.name] if window else ())]})
+        if gold.by_python:
+            found = _through_function(gold, found)
         renamed = {window.name: window.column} if window else {}
         return _with_sources(found, {"silver": silver}, renamed)
     made = {name: _grain_origins(gold, silver, name) for name in gold.grain_columns} | dict(_computed(gold, silver))
@@ -288,6 +290,13 @@ def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumn
     # A count of rows is computed from no column: it depends on the rows alone.
     named = {name: found_in_silver(origins or rows) for name, origins in made.items()}
     return TableColumns(named, found_in_silver(rows))
+
+
+def _through_function(gold: Gold, read: TableColumns) -> TableColumns:
+    """Return the origins of a function's columns: each may depend on all that the function reads."""
+    origins = [replace(each, use="transformation") for name, _ in gold.columns for each in read.columns.get(name, ())]
+    made = {name: unique(iter(origins)) for name, _ in gold.returns}
+    return TableColumns({key: read.columns.get(key, ()) for key in gold.keys} | made, read.rows)
 
 
 def _child_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumns:

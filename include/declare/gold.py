@@ -27,6 +27,7 @@ from include.declare.yaml_declarations import NAME, NAME_RULE, Finding, Key, par
 
 if TYPE_CHECKING:
     from include.declare.changes import Changes
+    from include.declare.fold_function import FoldFunction
 
 CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
 EVERY_RUN, ON_CLOSE = "every_run", "on_close"
@@ -85,6 +86,14 @@ QueryText = Annotated[str, BeforeValidator(_query_text)]
 """The text of a gold table's query, declared as the path of its file."""
 
 
+@plain_dataclass(frozen=True)
+class History:
+    """How long before its key's newest row a row counts, by the event time `column`."""
+
+    length: timedelta
+    column: str = ""
+
+
 class Gold(ABC):
     """One gold table as declared. A *grain* is what one unit of it depends on: a window, keys, or both.
 
@@ -114,9 +123,13 @@ class Gold(ABC):
     """How many of a key's newest rows a table of such rows has."""
     columns: tuple[tuple[str, str], ...] = ()
     query: str = ""
+    returns: tuple[tuple[str, str], ...] = ()
+    """The columns that a Python function makes, with their Spark types."""
     refresh: Refresh = EVERY_RUN
     dated_by: str = ""
     """The column whose month partitions the rows of children."""
+    within: History | None = None
+    """The part of a key's rows of which it is computed; None for all."""
     over: Over = None
     """The children whose rows it is computed from, each with its parent's columns; None: the rows of silver."""
 
@@ -144,6 +157,16 @@ class Gold(ABC):
     def current_rows(self) -> str:
         """The SQL condition of the rows that the table of a database has now; "" for a table that keeps none."""
         return ""
+
+    @property
+    def query_key(self) -> str:
+        """The key of `pipeline.yaml` that names the file of the query."""
+        return "query"
+
+    @property
+    def by_python(self) -> FoldFunction | None:
+        """The Python function that makes the table's rows of each key's rows in the result of `query`."""
+        return None
 
     @property
     def written_query(self) -> str:
@@ -176,7 +199,8 @@ class Gold(ABC):
             return (self.window.column,)
         own = self.over.fields if self.over else ()
         keys = (key for key in self.keys if key not in own)
-        return (*keys, *([self.session.column] if self.session else ()))
+        timed = (each.column for each in (self.session, self.within) if each is not None)
+        return (*keys, *timed)
 
     @property
     def pruning_column(self) -> str:

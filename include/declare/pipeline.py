@@ -32,7 +32,7 @@ from include.declare.gold import (
     listed_once,
     pairs,
 )
-from include.declare.state_by_key import LastGold
+from include.declare.state_by_key import FoldGold, LastGold
 from include.declare.time_zones import UTC_ZONE, TimeZone
 from include.declare.windows import Window
 from include.declare.yaml_declarations import (
@@ -71,7 +71,9 @@ def _parsed_idle(value: Any) -> Any:
     return found
 
 
-DeclaredGold = Annotated[AdditiveGold | LatestGold | LastGold | QueryGold | ChangesGold, Field(discriminator="kind")]
+DeclaredGold = Annotated[
+    AdditiveGold | LatestGold | LastGold | FoldGold | QueryGold | ChangesGold, Field(discriminator="kind")
+]
 
 
 @dataclass(frozen=True, config=CONFIG)

@@ -131,7 +131,7 @@ SAME_IN_DUCKDB = (
     *(exp.In, exp.Between, exp.Case, exp.If, exp.Coalesce, exp.Neg, exp.Abs),
     *(exp.Select, exp.From, exp.Table, exp.TableAlias, exp.Subquery, exp.With, exp.CTE, exp.Where, exp.Group),
     *(exp.Having, exp.Qualify, exp.Distinct, exp.Order, exp.Ordered, exp.Window, exp.RowNumber, exp.Rank),
-    *(exp.DenseRank, exp.Count, exp.Sum, exp.Min, exp.Max, exp.Filter),
+    *(exp.DenseRank, exp.Lag, exp.Lead, exp.Count, exp.Sum, exp.Min, exp.Max, exp.Filter),
 )
 
 
@@ -186,7 +186,7 @@ def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> 
         for key, expression, columns in _expressions(gold, known):
             for _, why in _expression_findings(key, expression, columns):
                 yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
-        if named := pipeline.value["gold"][gold.name].get("query"):
+        if named := pipeline.value["gold"][gold.name].get(gold.query_key):
             file = pipeline.path.parent / str(named)
             for line, why in _query_findings(gold, known):
                 yield Problem(file, line, "", why)

@@ -97,11 +97,15 @@ class GoldTable:
 
 @dataclass(frozen=True)
 class Grains:
-    """The grains of a change: `spans` of `column` hold them all; `exact` returns each, None when they are too many."""
+    """The grains of a change: `spans` of `column` hold them all; `exact` returns each, None when they are too many.
+
+    `since`: the event time of the first row of silver that counts for one of them; None for all rows.
+    """
 
     column: str
     spans: Spans
     exact: Callable[[], set[Grain] | None]
+    since: datetime | None = None
 
 
 def rows_of(files: Sequence[DataFile]) -> int:
@@ -190,12 +194,30 @@ def files_within(table: Table, column: str, spans: Spans) -> list[DataFile]:
     return [file for file in table.files() if any(file.overlaps(column, low, high) for low, high in spans)]
 
 
-def silver_within(gold: Gold, silver: Table, spans: Spans) -> list[DataFile]:
-    """Return silver's files that may have rows of the grains whose first column lies in one of the spans."""
+def history_since(gold: Gold, oldest: datetime | None) -> datetime | None:
+    """Return the event time since which rows count for grains that rows touch, of which this is the oldest."""
+    # The newest row of each grain is no older.
+    return None if gold.within is None or oldest is None else before(oldest, gold.within.length)
+
+
+def history_of(gold: Gold, fresh: Sequence[DataFile]) -> datetime | None:
+    """Return the event time since which rows count for the grains that files of silver touch."""
+    name = gold.within.column if gold.within else ""
+    known = [_moment(file.low[name]) for file in fresh if name in file.low and file.nulls.get(name) == 0]
+    return history_since(gold, min(known) if known and len(known) == len(fresh) else None)
+
+
+def silver_within(gold: Gold, silver: Table, spans: Spans, since: datetime | None = None) -> list[DataFile]:
+    """Return silver's files that may have rows of the grains whose first column lies in one of the spans.
+
+    Only rows since an event time count, if one is given.
+    """
     window = gold.window
     if window is not None and spans is not None:
         spans = [(window.begin(_start(low)), window.end(_start(high))) for low, high in spans]
     found = files_within(silver, gold.pruning_column, spans)
+    if since is not None and gold.within is not None:
+        found = [file for file in found if file.overlaps(gold.within.column, since, LAST)]
     if not gold.everywhere or spans is None:
         return found
     # What belongs to each grain has no keys.

@@ -36,6 +36,7 @@ from spark_jobs.layers.gold_files import (
     cut_files,
     files_within,
     grains_of_silver,
+    history_of,
     near_sessions,
     rows_of,
     silver_within,
@@ -280,8 +281,9 @@ def merged_rows(
     gold = target.gold
 
     def whole() -> DataFrame:
-        spans = touched_spans(gold, [file for part in update.parts for file in part.files])
-        return silver.read_batches(target.spark, silver_within(gold, silver, spans), 0, batch)
+        fresh = [file for part in update.parts for file in part.files]
+        files = silver_within(gold, silver, touched_spans(gold, fresh), history_of(gold, fresh))
+        return silver.read_batches(target.spark, files, 0, batch)
 
     return gold_rows(gold).merged(old, sources, whole, batch)
 

@@ -11,7 +11,7 @@ There is one class for each kind of table:
 - *query*: affected grains recomputed from silver by the dataset's own SQL, and replaced. The query sees its rows as
   `silver`: all rows of the affected grains, with the window's column added. The view lives in a Spark session of its
   own, so that two tables never see each other's rows.
-- *changes*: like *query*, by SQL that the declaration makes.
+- *changes*, *fold*: like *query*, by SQL that the declaration makes; a Python function of *fold* continues it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as RowWindow
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from include.declare.changes import ChangesGold
 from include.declare.gold import AdditiveGold, ChildGold, Gold, LatestGold, QueryGold
-from include.declare.state_by_key import PLACE, LastGold
+from include.declare.state_by_key import PLACE, FoldGold, LastGold
 from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_windows import NUMBER, numbered_sessions, windowed
@@ -220,7 +222,7 @@ class QueryGoldRows(GoldRows):
         """Return `old` with the rows of the touched grains replaced by the query's over all rows of them."""
         grains, silver = self.touched_by(sources, batch, old), whole()
         self._chosen(silver, F.broadcast(grains)).createOrReplaceTempView("silver")
-        return with_grains_replaced(self.grain, old, silver.sparkSession.sql(self.gold.query), grains, batch)
+        return with_grains_replaced(self.grain, old, self._evaluated(silver.sparkSession), grains, batch)
 
     def complete(self, silver: DataFrame, batch: int) -> DataFrame:
         """Return the rows of all grains that are touched."""
@@ -233,7 +235,11 @@ class QueryGoldRows(GoldRows):
 
     def _rows(self, rows: DataFrame, batch: int) -> DataFrame:
         rows.createOrReplaceTempView("silver")
-        return rows.sparkSession.sql(self.gold.query).select("*", *first_provenance(batch, self.grain[0]))
+        return self._evaluated(rows.sparkSession).select("*", *first_provenance(batch, self.grain[0]))
+
+    def _evaluated(self, spark: SparkSession) -> DataFrame:
+        """Return the query's rows over the view `silver`."""
+        return spark.sql(self.gold.query)
 
 
 class ChildGoldRows(GoldRows):
@@ -265,10 +271,25 @@ class ChangesGoldRows(QueryGoldRows):
         return own.unionByName(silver.where(self.gold.everywhere)) if self.gold.everywhere else own
 
 
+class FoldGoldRows(QueryGoldRows):
+    """What a function makes of each key's rows in their order."""
+
+    def _evaluated(self, spark: SparkSession) -> DataFrame:
+        ordered, function, keys = super()._evaluated(spark), self.gold.by_python, self.grain
+        if function is None:
+            return ordered
+        types = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in self.gold.returns))
+        assert isinstance(types, StructType)
+        schema = StructType([*(ordered.schema[key] for key in keys), *types.fields])
+        made = to_arrow_schema(schema, timezone="UTC")
+        return ordered.groupBy(*keys).applyInArrow(lambda rows: function.of_keys(rows, keys, made), schema)
+
+
 KINDS: dict[type[Gold], type[GoldRows]] = {
     AdditiveGold: AdditiveGoldRows,
     LatestGold: LatestGoldRows,
     LastGold: LastGoldRows,
+    FoldGold: FoldGoldRows,
     QueryGold: QueryGoldRows,
     ChildGold: ChildGoldRows,
     ChangesGold: ChangesGoldRows,

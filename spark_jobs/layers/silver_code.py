@@ -233,7 +233,7 @@ def _gold_columns(pipeline: Document, gold: Gold, records: DataFrame) -> StructT
     if found := list(_expression_problems(pipeline, gold, rows)):
         return found
     computed = _analysed(lambda: gold_rows(gold).computed(records, 0))
-    if named := pipeline.value["gold"].get(gold.name, {}).get("query"):
+    if named := pipeline.value["gold"].get(gold.name, {}).get(gold.query_key):
         found = list(_query_problems(pipeline.path.parent / str(named), gold, computed))
     elif isinstance(computed, AnalysisException):
         found = [_at(pipeline, path, _first_line(computed))]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,40 @@ def last_watts(found: Iterable[Report]) -> list[Row]:
     rows = list[Row]()
     for key, of_key in by_machine((each for each in found if each.watts > 1), "machine", "state"):
         kept = [each.watts for each in of_key[-2:][::-1]]
-        rows += [(*key, n, watts, sum(kept) / len(kept), max(kept)) for n, watts in enumerate(kept, 1)]
+        rows += [(*key, n, watts, sum(kept) / len(kept), max(kept), len(kept)) for n, watts in enumerate(kept, 1)]
     return rows
 
 
-ORACLES = {"last_reports": last_reports, "last_watts": last_watts}
+def spells(found: Iterable[Report]) -> list[Row]:
+    """Return the rows of `spells`: runs of equal states, each until the next one begins."""
+    rows = list[Row]()
+    for key, of_key in by_machine(found):
+        runs = [list(run) for _, run in groupby(of_key, key=lambda each: each.state)]
+        ends = [*(run[0].at for run in runs[1:]), None]
+        peaks = [max(each.watts for each in run) for run in runs]
+        rows += [(*key, run[0].state, run[0].at, end, peak) for run, end, peak in zip(runs, ends, peaks, strict=True)]
+    return rows
+
+
+def recent_spells(found: Iterable[Report]) -> list[Row]:
+    """Return the rows of `recent_spells`: of reports with watts, less than 10 minutes older than their newest."""
+    groups = by_machine(each for each in found if each.watts)
+    recent = [each for _, of_key in groups for each in of_key if of_key[-1].minute - each.minute < 10]
+    return spells(recent)
+
+
+def switches(found: Iterable[Report]) -> list[Row]:
+    """Return the rows of `switches`."""
+    return [(machine, since, state) for machine, state, since, _, _ in spells(found)]
+
+
+ORACLES = {
+    "last_reports": last_reports,
+    "last_watts": last_watts,
+    "spells": spells,
+    "recent_spells": recent_spells,
+    "switches": switches,
+}
 
 
 def published(release: SmallRelease, table: str) -> list[Row]:

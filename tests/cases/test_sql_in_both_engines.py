@@ -84,6 +84,7 @@ select id, rank() over (order by b) as r, rank() over (order by b, day desc) as 
 select id, sum(j) over (partition by b order by j) as r, count(*) over (partition by c) as q from silver
 select id, max(s) over (order by id rows between 1 preceding and current row) as r from silver
 select id, min(i) over (order by j desc) as r, sum(d) over () as q, count(i) over (order by s) as p from silver
+select id, lag(i) over (order by id) as n, lead(s) over (partition by b order by id desc) as m from silver
 select id, i from silver qualify row_number() over (partition by b order by s desc, id) = 1
 select b, (b, c) in ((true, true)) as v from silver
 select id from silver where (i, j) = (0, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from test_recomputed_history import differing, recomputed, rewrite
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.state.release_files import PatchDirection
+from spark_jobs.layers.gold_files import history_of, silver_within
+from spark_jobs.layers.gold_layer import GoldFailed
 from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.tables.failpoints import Step
 
@@ -134,6 +137,32 @@ def test_a_slice_that_is_computed_again_is_equal_and_a_correction_is_applied_and
     assert_right(release, [each for each in ALL if each.watts <= 3])
     patcher.apply(replace(patch, direction=PatchDirection.REVERT))
     assert {table: published(release, table) for table in ORACLES} == before
+
+
+def test_a_function_that_fails_on_a_key_names_it_and_publishes_nothing(release: SmallRelease) -> None:
+    before = {table: published(release, table) for table in ORACLES}
+    number = release.ingest([Report(900, "m1", "on", 700, 60).sent()])
+    expected = r"spells fails on .*spells.py:spells fails on the rows of machine='m1': ValueError: 700 watts"
+    with pytest.raises(GoldFailed, match=expected) as failed:
+        release.refine(number, number)
+    assert "release run --dataset machines" in str(failed.value)
+    release.restart()
+    with pytest.raises(GoldFailed):
+        release.refine(number, number)
+    assert {table: published(release, table) for table in ORACLES} == before
+
+
+def test_a_run_reads_only_files_of_the_history_that_counts(release: SmallRelease) -> None:
+    late = [Report(900 + n, f"m{n}", "on", 3, 5_000 + n) for n in range(3)]
+    number = release.ingest([each.sent() for each in late])
+    with pytest.raises(Died), dying_at(Step.SILVER_COMMITTED):
+        release.refine(number, number)
+    release.restart()
+    recent = next(target for target in release.release.gold if target.gold.name == "recent_spells")
+    fresh = release.release.writer.silver.batch_files(number, number)
+    since = history_of(recent.gold, fresh)
+    assert since == late[0].at - timedelta(minutes=10)
+    assert silver_within(recent.gold, release.release.writer.silver, None, since) == fresh
 
 
 def test_compaction_moves_no_row(release: SmallRelease) -> None:

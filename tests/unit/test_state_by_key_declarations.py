@@ -1,4 +1,4 @@
-"""Declarations of `last` tables: the order that is completed, and what is refused with line and key."""
+"""Declarations of `last` and `fold` tables: the order that is completed, and what is refused with line and key."""
 
 from __future__ import annotations
 
@@ -22,6 +22,20 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
     ("{max: watts}", "{last: watts}"): (f"{LAST}.measures.most.last", "must be one of count,"),
     ("rows: 2", "rows: 2\n    order_by: [speed]"): (f"{LAST}.order_by[0]", "'speed' is not a column"),
     ("columns: {watts: watts}", "columns: {place: watts}"): (f"{LAST}.columns.place", "already a column"),
+    ("function: spells.py:spells", "partition: machine"): ("gold.spells.function", "required and missing"),
+    ("spells.py:spells", "spells.py"): ("gold.spells.function", "must be like spells.py:spells"),
+    ("spells.py:spells", "spells.py:spell"): ("gold.spells.function", "spells.py has no function spell"),
+    ("spells.py:spells", "switches.sql"): ("gold.spells.returns", "is of a Python function"),
+    ("function: switches.sql", "function: spells.py:spells"): ("gold.switches.returns", "the function makes"),
+    ("columns: {state: state, at: at}", "columns: {machine: state}"): (
+        "gold.switches.columns.machine",
+        "another name than that of a key",
+    ),
+    ("columns: {state: state, at: at}", "columns: {state: stat, at: at}"): (
+        "gold.switches.columns.state",
+        "'stat' is not a column",
+    ),
+    ("within: 10 minutes", "within: always"): ("gold.recent_spells.within", "like '2 days'"),
     ("rows: 2", "rows: 2\n    refresh: on_close"): (f"{LAST}.refresh", "cannot be on_close"),
     ("rows: 2", "rows: 2\n    window: {column: at, size: 1 day, as: day}"): (f"{LAST}.window", "is not a known key"),
 }
@@ -58,3 +72,14 @@ def test_the_order_is_completed_by_event_time_and_identity(settings: Settings) -
 def test_lineage_of_a_measure_leads_through_the_column_that_it_is_of(settings: Settings) -> None:
     columns = dataset_columns(declared_dataset(settings, "machines"))["gold.last_reports"].columns
     assert {origin.column for origin in columns["exact_average"]} >= {"watts"}
+
+
+def test_lineage_of_a_function_leads_to_all_that_it_reads(settings: Settings) -> None:
+    columns = dataset_columns(declared_dataset(settings, "machines"))
+    assert {origin.column for origin in columns["gold.spells"].columns["peak"]} == {"at", "state", "watts"}
+    assert {origin.column for origin in columns["gold.switches"].columns["at"]} == {"at"}
+
+
+def test_silver_must_keep_what_a_function_reads_again(settings: Settings) -> None:
+    found = changed(settings, "partitions: 2", "partitions: 2\nretention: {silver: 100 days}")
+    assert any("gold.spells computes rows from silver again" in why for _, why in found)

@@ -109,4 +109,4 @@ def test_workloads_run_with_their_sources_and_what_is_derived_from_these() -> No
     assert connected(["lineitem", "auction_prices"]) == [["lineitem"], ["auction", "auction_prices"]]
     groups = connected([*WORKLOADS, *DERIVED])
     assert sorted(name for group in groups for name in group) == sorted([*WORKLOADS, *DERIVED])
-    assert [len(group) for group in groups] == [1, 1, 1, 1, 1, 2, 4, 3, 3]
+    assert [len(group) for group in groups] == [1, 1, 1, 1, 1, 1, 2, 4, 3, 3]

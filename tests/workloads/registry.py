@@ -12,6 +12,7 @@ from include.producers.feed import Feed
 from workloads.ad_events_oracle import expected_ad_tables
 from workloads.auction_oracle import expected_auction_prices, expected_auction_tables
 from workloads.bank_oracle import expected_bank, expected_bank_accounts, expected_bank_history, expected_bank_tellers
+from workloads.device_oracle import expected_device_tables
 from workloads.feeds import GENERATED as GENERATED_FEEDS
 from workloads.oracle_rows import Expected
 from workloads.orders_oracle import (
@@ -40,6 +41,7 @@ ORACLES: dict[str, Oracle] = {
     "bank_accounts": expected_bank_accounts,
     "bank_tellers": expected_bank_tellers,
     "bank_history": expected_bank_history,
+    "devices": expected_device_tables,
 }
 TRAVEL_ORACLES: dict[str, Oracle] = {"flights": expected_flight_tables, "weather": expected_weather_tables}
 """Of some of their tables: the parity tests compare all of them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -138,7 +138,7 @@ def _counted(gold: Gold, inputs: GoldInputs) -> str:
     """Register the columns that name a row's grain; return the boolean column that selects counted rows."""
     window, condition = gold.window, gold.row_condition
     index = (INDEX,) if gold.over else ()
-    for name in (*POSITION, *index, *gold.keys, *((window.column,) if window else ())):
+    for name in (*POSITION, *index, *gold.keys, *(each.column for each in (window, gold.within) if each)):
         inputs.column(name)
     return "" if condition == "true" else inputs.of(condition)
 
@@ -350,12 +350,13 @@ class LastMerge(LatestMerge):
         newest = f"select *, _at as {PLACE} from ({self._placed(of_key, kept, f'<= {gold.rows}')})"
         if not self._measures:
             return newest
-        states = [part for each in self._measures for part in each.new_sql(each.measure.expression, "")]
+        values = {each.name: each.measure.expression.replace("*", "") for each in self._measures}
+        states = [part for each in self._measures for part in each.new_sql(values[each.name], "")]
         of_keys = f"select {self.grain}, {_list(states)} from newest group by {self.grain}"
-        values = _values(each for each in self._measures if not each.is_state)
+        computed = _values(each for each in self._measures if not each.is_state)
         return (
             f"with newest as materialized ({newest}), of_keys as ({of_keys}) "
-            f"select *{values} from newest join of_keys using ({self.grain})"
+            f"select *{computed} from newest join of_keys using ({self.grain})"
         )
 
 
@@ -388,11 +389,11 @@ class QueryMerge(EmbeddedMerge):
             own = sql_identifier(self.plan.where)
             if duck.rows(f"select count(*) from run_rows where not {own}")[0][0]:
                 raise NeedsSpark("a row touches every grain")
-        return grains
+        return replace(grains, since=self.query.since(duck))
 
     def sources(self, silver: Table, grains: Grains) -> list[DataFile]:
         """Return silver's files that may have rows of the grains."""
-        return silver_within(self.gold, silver, grains.spans)
+        return silver_within(self.gold, silver, grains.spans, grains.since)
 
     def finish(
         self, duck: DuckSession, old: Sequence[DataFile], silver: Table, sources: Sequence[DataFile], batch: int

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from include.declare.fold_function import FunctionFailed
 from include.declare.gold import Gold
 from include.declare.windows import windowed_sql
 from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
+from spark_jobs.backends.backend import NeedsSpark
 from spark_jobs.backends.local.duckdb_session import DuckSession
 from spark_jobs.backends.local.prepared_query import PreparedQuery, ScratchFolder, Slot
+from spark_jobs.layers.gold_files import history_since
 from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.tables.data_files import DataFile, TableSpec
@@ -52,7 +58,7 @@ class RecomputedGrains:
         self._slot.rows.createOrReplaceTempView("silver")
         parted = F.expr(self.gold.partition_expression).alias(self.spec.partition)
         rows = self.spark.sql(self.gold.query).select("*", parted)
-        return PreparedQuery(rows.select(*self.schema.fieldNames()))
+        return PreparedQuery(rows if self.gold.by_python else rows.select(*self.schema.fieldNames()))
 
     @cached_property
     def _filled_columns(self) -> Sequence[str]:
@@ -76,11 +82,32 @@ class RecomputedGrains:
             condition = duckdb_expression(general, self.source.fieldNames())
             chosen += f" union all select {names_in_sql(self._filled_columns)} from ({rows}) where {condition}"
         self._slot.fill(duck.arrow(chosen))
-        duck.view_arrow(name, self._query.result())
+        duck.view_arrow(name, self._result())
+
+    def _result(self) -> pa.Table:
+        """Return the rows of the query, or what a function makes of them. Raises NeedsSpark if it fails."""
+        found, function = self._query.result(), self.gold.by_python
+        if function is None:
+            return found
+        try:
+            # A key has one partition.
+            keys = (*self.gold.keys, self.spec.partition)
+            return function.of_keys(found, keys, to_arrow_schema(self.schema, timezone="UTC"))
+        except FunctionFailed as error:
+            raise NeedsSpark("its function fails") from error
+
+    def since(self, duck: DuckSession) -> datetime | None:
+        """Return the event time since which rows count for the grains of the view `run_rows`; None for all rows."""
+        if self.gold.within is None:
+            return None
+        oldest = duck.rows(f"select min({sql_identifier(self.gold.within.column)}) from run_rows")[0][0]
+        return history_since(self.gold, oldest)
 
     def _condition(self, duck: DuckSession) -> str:
         """Return a condition that the rows of the grains meet, so that not all rows of `sources` are read."""
-        window = self.gold.window
+        window, within, since = self.gold.window, self.gold.within, self.since(duck)
+        if within is not None and since is not None:
+            return f"{sql_identifier(within.column)} >= timestamptz '{since.isoformat()}'"
         if window is None:
             return "true"
         name = sql_identifier(window.name)
