@@ -78,7 +78,7 @@ class Measure:
 
 MEASURES = (
     Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 75_500, 52_000),
-    Measure("modules", lambda: len(product()), 342, 330),
+    Measure("modules", lambda: len(product()), 343, 330),
     Measure("packages", packages, 26, 20),
     Measure("lines of own Java", java_lines, 3_700, 650),
     Measure("modules with one importer, a sibling", single_importers, 30, 30),
