@@ -58,7 +58,7 @@ class FoldFunction:
             return pa.table(columns, names=made.names).cast(made)
         except MACHINE_ERRORS:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (a function may raise anything, and the error names its key)
             key = ", ".join(f"{name}={rows[name][0].as_py()!r}" for name in keys)
             why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise FunctionFailed(f"{self.file}:{self.name} fails on the rows of {key}: {why}") from error

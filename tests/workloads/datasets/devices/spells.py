@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 
-
-def spells(reports: pa.Table) -> Iterator[dict[str, Any]]:
+def spells(reports: Any) -> Iterator[dict[str, Any]]:
     """Yield the spells of a device, whose reports are in order; the last one has no end."""
     spell: dict[str, Any] | None = None
     for report in reports.to_pylist():
