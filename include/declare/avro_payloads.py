@@ -8,13 +8,13 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
-from decimal import Decimal
-from functools import cached_property, lru_cache, partial
+from decimal import Context, Decimal
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from include.declare.avro_record import AvroType, SchemaUnusable, avro_record
+from include.declare.avro_record import AvroType, SchemaUnusable, avro_record, fastavro_schema
 from include.declare.column_type import AvroKind
 from include.declare.contract import joined_path
 from include.declare.envelopes import columns_read
@@ -28,22 +28,25 @@ if TYPE_CHECKING:
     from include.declare.dataset import Dataset
     from include.declare.payload_format import Encode
 
+MISREAD = ValueError, KeyError, IndexError, EOFError, TypeError, OverflowError, AssertionError, StopIteration
+"""What fastavro raises for bytes that are no record of the schema."""
+MOST_DECIMAL_BYTES = 64
+"""More than any decimal of a column has."""
+
 
 def _json(value: bytes, schema: RegisteredSchema, columns: Collection[Column] = ()) -> str | None:
     """Return a record in the wire format as JSON; None when its schema does not describe it."""
-    import fastavro
-
     payload = io.BytesIO(value)
     payload.seek(HEADER_BYTES)
     try:
-        record = fastavro.schemaless_reader(payload, _parsed(schema.text), None)
+        read, parsed = _reader(schema.text)
+        record = read(payload, parsed, None)
         for path in paths_read(columns, of_text=True):
             record = as_text(record, path)
-    except (ValueError, KeyError, IndexError, EOFError, TypeError, OverflowError, AssertionError, StopIteration):
+        text = json.dumps(record, default=_plain, ensure_ascii=False, separators=(",", ":"))
+    except (*MISREAD, RecursionError):
         return None
-    if payload.read(1):
-        return None
-    return json.dumps(record, default=_plain, ensure_ascii=False, separators=(",", ":"))
+    return None if payload.read(1) else text
 
 
 def as_text(value: Any, path: Sequence[str | None]) -> Any:
@@ -58,12 +61,16 @@ def as_text(value: Any, path: Sequence[str | None]) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> Any:
+def _reader(text: str) -> tuple[Callable[..., Any], Any]:
+    """Return what reads a record of a schema, and the schema as it takes it."""
     import fastavro
+    from fastavro import _read_py
 
-    _ = avro_record(text)
+    record = avro_record(text)
     _read_as_the_data_plane()
-    return fastavro.parse_schema(json.loads(text))
+    # The compiled reader has no bound of depth: a record of a type that lies in itself could overflow its stack.
+    read = _read_py.schemaless_reader if record.is_recursive else fastavro.schemaless_reader
+    return read, fastavro_schema(text)
 
 
 @lru_cache(maxsize=1)
@@ -82,7 +89,16 @@ def _read_as_the_data_plane() -> None:
 
     kinds = [name for name in LOGICAL_READERS if not name.endswith("-decimal")]
     LOGICAL_READERS.update({name: lenient(LOGICAL_READERS[name]) for name in kinds})
+    LOGICAL_READERS.update(dict.fromkeys(("bytes-decimal", "fixed-decimal"), _decimal))
     LOGICAL_READERS["fixed-uuid"] = lambda value, *_: UUID(bytes=value)
+
+
+def _decimal(value: bytes, schema: Any, *_: Any) -> Decimal:
+    """Return a decimal with all its digits, also above the schema's precision. Raises ValueError."""
+    if not 0 < len(value) <= MOST_DECIMAL_BYTES:
+        raise ValueError(f"a decimal has {len(value)} bytes")
+    digits = Decimal(int.from_bytes(value, "big", signed=True))
+    return digits.scaleb(-schema.get("scale", 0), Context(prec=4 * MOST_DECIMAL_BYTES))
 
 
 def _plain(value: Any) -> Any:
@@ -90,7 +106,9 @@ def _plain(value: Any) -> Any:
         return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
     if isinstance(value, time):
         return value.isoformat(timespec="microseconds")
-    if isinstance(value, date | Decimal | UUID):
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, date | UUID):
         return str(value)
     return b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)
 
@@ -147,7 +165,7 @@ class AvroEncoding:
             if not isinstance(given, dict):
                 raise ValueError("it is not a JSON object")
             values = self._value(given, avro_record(self.schema), ())
-            fastavro.schemaless_writer(out, self._parsed, values, strict_allow_default=True)
+            fastavro.schemaless_writer(out, fastavro_schema(self.schema), values, strict_allow_default=True)
         except (ValueError, TypeError, ArithmeticError, AttributeError, OverflowError) as error:
             why = f"line {line} cannot be written by the schema: {error or type(error).__name__}; nothing was sent"
             remedy = "correct the line, or give the schema that describes it: --schema FILE.avsc"
@@ -172,12 +190,6 @@ class AvroEncoding:
         except (ValueError, TypeError, ArithmeticError) as error:
             name = joined_path(map(_shown, path))
             raise ValueError(f"{name} is {json.dumps(value, default=str)[:60]}, no {kind.kind}") from error
-
-    @cached_property
-    def _parsed(self) -> Any:
-        import fastavro
-
-        return fastavro.parse_schema(json.loads(self.schema))
 
 
 def _shown(part: str | None) -> str:

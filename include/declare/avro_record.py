@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from include.declare.column_type import AvroKind
@@ -123,12 +123,21 @@ class AvroType:
             return all(each.is_empty for each in found.fields.values())
         return found.schema == "null" or (isinstance(found.schema, dict) and found.schema.get("size") == 0)
 
+    @property
+    def is_recursive(self) -> bool:
+        """Whether a value may lie in one of its own type, at any depth."""
+        return _is_recursive(self, set(), set())
+
     def _inner(self, schema: Any) -> AvroType:
         return AvroType(schema, self.space, self.known)
 
 
+@lru_cache(maxsize=64)
 def avro_record(text: str) -> AvroType:
-    """Return the record that a schema describes. Raises SchemaUnusable."""
+    """Return the record that a schema describes. Raises SchemaUnusable.
+
+    Also where only fastavro refuses it: no record may be accepted that an audit cannot read.
+    """
     try:
         found = AvroType(json.loads(text))
     except ValueError as error:
@@ -138,9 +147,33 @@ def avro_record(text: str) -> AvroType:
         if isinstance(found.schema, list) or found.kind != AvroKind.record:
             raise SchemaUnusable("describes no record")
         _check(found, set())
+        _ = fastavro_schema(text)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SchemaUnusable(f"is not an Avro schema ({type(error).__name__}: {error})") from error
     return found.value
+
+
+@lru_cache(maxsize=64)
+def fastavro_schema(text: str) -> Any:
+    """Return a schema as fastavro reads and writes by it. Raises SchemaUnusable."""
+    import fastavro
+
+    try:
+        return fastavro.parse_schema(_unwrapped(json.loads(text)))
+    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise SchemaUnusable(f"is refused by fastavro: {error}") from error
+
+
+def _unwrapped(schema: Any) -> Any:
+    """Return a schema without types that only have a type, which fastavro does not know."""
+    if isinstance(schema, list):
+        return [_unwrapped(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "name" not in schema and isinstance(schema.get("type"), dict | list):
+        return _unwrapped(schema["type"])
+    parts = {key: _unwrapped(schema[key]) for key in ("type", "items", "values", "fields") if key in schema}
+    return {**schema, **parts}
 
 
 def _define(schema: Any, space: str, known: dict[str, AvroType]) -> None:
@@ -172,3 +205,14 @@ def _check(found: AvroType, seen: set[int]) -> None:
         raise SchemaUnusable("has an array or map of empty items")
     for each in found.inner():
         _check(each, seen)
+
+
+def _is_recursive(found: AvroType, around: set[int], seen: set[int]) -> bool:
+    mark = id(found.value)
+    if mark in seen:
+        return mark in around
+    seen.add(mark)
+    around.add(mark)
+    found_again = any(_is_recursive(each, around, seen) for each in found.inner())
+    around.discard(mark)
+    return found_again

@@ -186,7 +186,7 @@ final class AvroType {
         for (int number = 0; number < names.length; number++) {
             Schema.Field field = (Schema.Field) fields.get(number);
             names[number] = field.name();
-            keys[number] = (",\"" + names[number] + "\":").getBytes(StandardCharsets.US_ASCII);
+            keys[number] = (",\"" + names[number] + "\":").getBytes(StandardCharsets.UTF_8);
             inner[number] = of(field.schema(), member == null ? null : member.of(names[number]), known);
             if (inner[number].member != null && !wanted.contains(names[number])) {
                 wanted.add(names[number]);

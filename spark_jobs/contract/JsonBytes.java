@@ -32,9 +32,9 @@ final class JsonBytes {
         size += end - begin;
     }
 
-    /** Adds characters of ASCII as they are. */
-    void add(String ascii) {
-        add(ascii.getBytes(StandardCharsets.US_ASCII));
+    /** Adds characters as they are. */
+    void add(String text) {
+        add(text.getBytes(StandardCharsets.UTF_8));
     }
 
     void text(String text) {

@@ -151,7 +151,7 @@ final class ProtobufField {
 
     ProtobufField(JsonNode found) {
         name = Json.at(found, "name").asText();
-        key = (",\"" + name + "\":").getBytes(StandardCharsets.US_ASCII);
+        key = (",\"" + name + "\":").getBytes(StandardCharsets.UTF_8);
         kind = KINDS.indexOf(Json.at(found, "kind").asText());
         isRepeated = Json.at(found, "repeated").asBoolean();
         isMap = Json.at(found, "map").asBoolean();

@@ -27,7 +27,7 @@ from test_recomputed_history import differing
 
 from include.declare.avro_payloads import AvroFormat, avro_encoding, contract_schema
 from include.declare.contract import Column, Contract, Limits
-from include.declare.contract_file import load_contract
+from include.declare.contract_file import MOST_DEPTH, load_contract
 from include.ground.schema_registry import AVRO, RegisteredSchema
 from include.ground.settings import Settings
 from spark_jobs.contract.payload_texts import PayloadTexts
@@ -63,7 +63,9 @@ def opened(spark: SparkSession, folder: Path, registry: StandIn, backend: str) -
     bad_text = cut.replace(b"p8", b"\xff8")
     many = tight(ACCEPTED[9])
     many["items"] = many["items"] * 5
-    hostile = [torn, bad_text, DEEP, HUGE, encoded(TIGHT, many, 1)]
+    labels = {**ACCEPTED[9], "labels": {"k1": "x", "k2": "y"}}
+    twice = encoded(LOOSE, labels, 2).replace(b"k2", b"k1")
+    hostile = [torn, bad_text, DEEP, HUGE, encoded(TIGHT, many, 1), twice]
     made.take([*good[6:], *map(Record, hostile), good[0]])
     return made
 
@@ -98,6 +100,7 @@ def test_damaged_records_are_rejected_with_their_place(filled: SmallRelease) -> 
         ("depth", "", f"schema 3, at ${'.inner' * 8}"),
         ("undecodable", "", "schema 1, at $.items"),
         ("elements", "items", "5"),
+        ("duplicate_key", "", "$.labels.k1"),
     ]
 
 
@@ -186,6 +189,41 @@ def test_both_readers_make_one_json_of_drawn_and_damaged_records(spark: SparkSes
             assert why["rule"] in ("undecodable", "bad_utf8"), why
             count["refused"] += 1
     assert min(count.values()) > 1000
+
+
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 9}
+ODD = Contract(
+    "d",
+    "1",
+    (Column("size", "number", physical_name="größe"), Column("kept", "variant")),
+    (),
+    (),
+    payload=AvroFormat(),
+)
+DIGITS = [b"", b"\x01", b"\xff", bytes(7), b"\x7f" * 15, b"\x80" + bytes(63), b"\x01" * 65]
+
+
+def test_both_readers_make_the_same_of_names_and_decimals(spark: SparkSession) -> None:
+    schema = RegisteredSchema(
+        7, AVRO, schema_text(record("Odd", größe=MONEY, kept=record("Inner", ключ={"type": "int"})))
+    )
+    lengths = [bytes([2 * len(each)]) if len(each) < 64 else bytes([2 * len(each) & 127 | 128, 1]) for each in DIGITS]
+    payloads = [b"\0\0\0\0\7" + length + each + b"\2" for length, each in zip(lengths, DIGITS, strict=True)]
+    bronze = spark.createDataFrame(pa.table({"value": pa.array(payloads, pa.binary()), "n": range(len(payloads))}))
+    read = PayloadTexts(ODD, (schema,)).of(bronze).orderBy("n").select("_unread.rule", F.col("value").cast("string"))
+    found = [(rule, text and json.loads(text, parse_float=str, parse_int=str)) for rule, text in read.collect()]
+    own = [AvroFormat().text(each, {7: schema}, ODD.columns) for each in payloads]
+    assert [each for _, each in found] == [each and json.loads(each, parse_int=str) for each in own]
+    assert found[1] == (None, {"größe": "0.000000001", "kept": {"ключ": "1"}})
+    assert [rule for rule, _ in found] == ["undecodable", *[None] * 5, "undecodable"]
+
+
+def test_record_deeper_than_a_stack_has_no_text() -> None:
+    schema = RegisteredSchema(3, AVRO, schema_text(TREE))
+    assert [AvroFormat().text(each, {3: schema}) for each in (DEEP, DEEP + b"\0" * 3)] == [None, None]
+    deepest = AvroFormat().text(DEEP[: 5 + MOST_DEPTH] + b"\0" * (2 + MOST_DEPTH), {3: schema})
+    assert deepest is not None
+    assert deepest.count("inner") == 1 + MOST_DEPTH
 
 
 def as_read(found: dict[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def test_kind_of_a_field(kind: Any, expected: str) -> None:
         *('{"type": "record", "name": "r", "fields": [{"name": "a", "type": "Unknown"}]}',),
         *(record(a={"type": "array", "items": "null"})),
         record(a={"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}),
+        record(a={"type": "enum", "name": "E", "symbols": ["A", "Ü"]}),
+        record(a={"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}),
         record(a={"type": "map", "values": {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}}),
     ],
 )
@@ -86,6 +88,13 @@ def test_types_inside_are_found_by_their_names_in_the_namespace_around() -> None
     items, tree = found.fields["b"].element, found.fields["tree"]
     assert (items and items.kind, found.fields["c"].kind) == ("text", "text")
     assert list(tree.fields["left"].fields["left"].fields) == ["left"]
+
+
+def test_type_that_lies_in_itself_is_found_at_any_depth() -> None:
+    twice = {"type": "record", "name": "Twice", "fields": [{"name": name, "type": "long"} for name in "ab"]}
+    assert avro_record(record(a=twice, b="a.b.Twice", c={"type": "array", "items": "Twice"})).is_recursive is False
+    assert avro_record(record(a=twice, b=["null", {"type": "map", "values": TREE}])).is_recursive
+    assert avro_record(schema_text(TREE)).is_recursive
 
 
 def test_contract_reads_both_schemas(contract: Contract) -> None:
