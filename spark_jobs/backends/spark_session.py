@@ -41,12 +41,10 @@ CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.Fil
 # only the hottest methods: 4.5 CPU s until the first publication instead of 10 with five times, and 20.4 CPU s of the
 # JVM per million flights of a drain after 500,000 instead of 22.8 (sixty times: 24.9); the year takes the same.
 HOT = 20
-# A damaged record may claim a text of 2 GB, which Avro would allocate before it reads on; records have 1 MB at most.
-AVRO_LIMITS = " ".join(f"-Dorg.apache.avro.limits.{part}.maxLength={2 << 20}" for part in ("string", "bytes"))
 # The default of 21 MB collects all garbage twice while a driver starts: 0.25 s.
 METASPACE = "-XX:MetaspaceSize=256m"
 JVM_FLAGS = (
-    f"{AVRO_LIMITS} -XX:+UseParallelGC {METASPACE} -Duser.timezone=UTC -Djava.net.preferIPv4Stack=true "
+    f"-XX:+UseParallelGC {METASPACE} -Duser.timezone=UTC -Djava.net.preferIPv4Stack=true "
     f"-XX:Tier4InvocationThreshold={HOT * 5000} -XX:Tier4MinInvocationThreshold={HOT * 600} "
     f"-XX:Tier4CompileThreshold={HOT * 15000} -XX:Tier4BackEdgeThreshold={HOT * 40000}"
 )
