@@ -7,7 +7,6 @@ computed as of that moment, from silver (adr-0004).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -21,13 +20,12 @@ from include.audit.findings import Finding, FindingKind
 from include.audit.gold import DIALECT, UncheckedTable, columns_of, everywhere_sql, recompute_sql
 from include.audit.kafka import Topic
 from include.audit.source import (
-    FORMS,
     MIRROR_DIGEST,
     DatabaseTable,
-    MirroredColumn,
     Moment,
     SourceDatabase,
     SourceUnusable,
+    mirrored_table,
     row_hash,
 )
 from include.declare.dataset import Dataset, ReleaseUnknown, released_dataset
@@ -210,7 +208,7 @@ def _mirrors(database: SourceDatabase, published: PublishedChanges) -> Iterator[
     for gold in published.gold:
         with closing(memory_database(MEMORY)) as memory:
             _view(memory, "mirror", published.tables, gold.table, gold.current_rows)
-            source = _source_table(memory, published.dataset, gold, place[1:], columns)
+            source = mirrored_table(memory, published.dataset, gold, place[1:], columns)
             yield Mirror(published.dataset, gold, source, *_bounds(memory, source))
 
 
@@ -228,46 +226,6 @@ def _described_table(tables: PinnedTables, name: str) -> tuple[str, str, str] | 
         listed = ", ".join(sorted(f"{schema}.{table}" for _, schema, table in found))
         raise SourceUnusable(f"{name}: its topic has changes of several tables, {listed}", "a dataset for each of them")
     return next(iter(found), None)
-
-
-PLAIN = re.compile(r"`?(\w+)`?")
-
-
-def _source_table(
-    memory: Any, dataset: Dataset, gold: Gold, place: tuple[str, str], columns: Mapping[str, str]
-) -> DatabaseTable:
-    """Return the table that gold mirrors. Raises SourceUnusable when a column of its key cannot be compared."""
-    types = {name: kind for name, kind, *_ in memory.execute("describe mirror").fetchall()}
-    members = {column.name: column.path for column in dataset.contract.columns}
-
-    compared, left_out = list[MirroredColumn](), list[str]()
-    for name, sql in (*((key, key) for key in gold.keys), *gold.columns):
-        source = _column_of_row(members, sql)
-        form, kind = FORMS.get(types[name].partition("(")[0]), columns.get(source, "")
-        if not source:
-            left_out.append(f"{name} (is {sql})")
-        elif not kind:
-            left_out.append(f"{name} (no column of the source)")
-        elif form is None or kind not in form.types:
-            left_out.append(f"{name} ({kind} in the source, {types[name].lower()} here)")
-        else:
-            compared.append(MirroredColumn(name, source, form, kind))
-    keys = tuple(each for each in compared if each.name in gold.keys)
-    if len(keys) < len(gold.keys):
-        raise SourceUnusable(
-            f"{gold.table}: its key cannot be compared: {left_out[0]}", "keys that are columns of the row"
-        )
-    if gold.current_rows == "true":
-        used = {each.source for each in compared}
-        left_out += [f"{each} (not in {gold.table})" for each in columns if each not in used]
-    return DatabaseTable(*place, keys, tuple(compared[len(keys) :]), tuple(left_out))
-
-
-def _column_of_row(members: Mapping[str, Sequence[str]], sql: str) -> str:
-    """Return the column of the source that an expression of gold is; "" of another expression."""
-    plain = PLAIN.fullmatch(sql.strip())
-    *inside, last = members.get(plain[1], ("",)) if plain else ("",)
-    return last if inside == ["after"] else ""
 
 
 def _bounds(memory: Any, source: DatabaseTable) -> tuple[tuple[str, ...], str]:

@@ -16,6 +16,8 @@ import psycopg
 from psycopg import sql as pg
 from psycopg.conninfo import conninfo_to_dict
 
+from include.declare.dataset import Dataset
+from include.declare.gold import Gold
 from include.ground.errors import Terminal
 from include.ground.sql_quoting import sql_identifier
 
@@ -167,6 +169,49 @@ class DatabaseTable:
             return "0"
         kind = "text" if key.form is TEXT else key.type
         return f"width_bucket({key.form.key.format(key.source_name)}, %(bounds)s::{kind}[])"
+
+
+PLAIN = re.compile(r"`?(\w+)`?")
+
+
+def mirrored_table(
+    memory: Any, dataset: Dataset, gold: Gold, place: tuple[str, str], columns: Mapping[str, str]
+) -> DatabaseTable:
+    """Return the table that gold, the view `mirror`, has the rows of; `columns` are those of the source.
+
+    Raises SourceUnusable when a column of its key cannot be compared.
+    """
+    types = {name: kind for name, kind, *_ in memory.execute("describe mirror").fetchall()}
+    members = {column.name: column.path for column in dataset.contract.columns}
+
+    compared, left_out = list[MirroredColumn](), list[str]()
+    for name, sql in (*((key, key) for key in gold.keys), *gold.columns):
+        source = _column_of_row(members, sql)
+        form, kind = FORMS.get(types[name].partition("(")[0]), columns.get(source, "")
+        if not source:
+            left_out.append(f"{name} (is {sql})")
+        elif not kind:
+            left_out.append(f"{name} (no column of the source)")
+        elif form is None or kind not in form.types:
+            left_out.append(f"{name} ({kind} in the source, {types[name].lower()} here)")
+        else:
+            compared.append(MirroredColumn(name, source, form, kind))
+    keys = tuple(each for each in compared if each.name in gold.keys)
+    if len(keys) < len(gold.keys):
+        raise SourceUnusable(
+            f"{gold.table}: its key cannot be compared: {left_out[0]}", "keys that are columns of the row"
+        )
+    if gold.current_rows == "true":
+        used = {each.source for each in compared}
+        left_out += [f"{each} (not in {gold.table})" for each in columns if each not in used]
+    return DatabaseTable(*place, keys, tuple(compared[len(keys) :]), tuple(left_out))
+
+
+def _column_of_row(members: Mapping[str, Sequence[str]], sql: str) -> str:
+    """Return the column of the source that an expression of gold is; "" of another expression."""
+    plain = PLAIN.fullmatch(sql.strip())
+    *inside, last = members.get(plain[1], ("",)) if plain else ("",)
+    return last if inside == ["after"] else ""
 
 
 @dataclass(frozen=True)

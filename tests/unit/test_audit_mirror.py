@@ -16,7 +16,7 @@ from include.audit.kafka import Topic
 from include.audit.mirror import MirrorResult, mirror_audits
 from include.audit.source import Moment, SourceUnusable
 from include.declare.dataset import snapshot_dataset
-from include.ground.paths import bronze_path, gold_path, warehouse
+from include.ground.paths import bronze_path, gold_path, silver_path, warehouse
 from include.ground.settings import Settings
 from include.read.publication import Publication, TableVersion, publish
 
@@ -62,7 +62,12 @@ class EmptyDatabase:
         self._meanwhile()
         return Moment(9, 1, 2, (), 9)
 
+    counted = list[tuple[int, int, int]]()
+
     def ranges(self, *_: Any) -> list[tuple[int, int, int]]:
+        return self.counted
+
+    def rows(self, *_: Any) -> list[Any]:
         return []
 
     def mark(self) -> int:
@@ -85,7 +90,12 @@ def published(settings: Settings, *values: bytes) -> Publication:
     release = snapshot_dataset(settings, "bank").release
     mirror = pa.schema([("aid", pa.int64()), ("balance", pa.int64())])
     bronze = pa.Table.from_pylist([bronze_row(n, value) for n, value in enumerate(values)], schema=BRONZE)
-    written = {"bronze.bank": (bronze_path(settings, "bank"), bronze)}
+    written: dict[str, tuple[Path, pa.Table]] = {"bronze.bank": (bronze_path(settings, "bank"), bronze)}
+    changed = [("_partition", pa.int32()), ("_offset", pa.int64()), ("_batch_id", pa.int64()), ("sequence", pa.int64())]
+    of_record = {"_partition": 0, "_batch_id": 0, "sequence": 9}
+    places = [{**of_record, "_offset": n} for n, value in enumerate(values) if value == RECORD]
+    silver = pa.Table.from_pylist(places, schema=pa.schema(changed))
+    written["silver.bank"] = (silver_path(settings, "bank", release), silver)
     for name in ("accounts", "balances"):
         written[f"gold.{name}"] = (gold_path(settings, "bank", release, name), mirror.empty_table())
     tables = dict[str, TableVersion]()
@@ -110,9 +120,12 @@ def reasons(result: MirrorResult) -> list[str]:
 
 
 def test_records_that_are_no_objects_do_not_end_an_audit(settings: Settings) -> None:
-    values = (b"null", b"5", b"[1]", b"{", b"\xff", b'"text"', b'{"payload": null}', b'{"source": "x"}', RECORD)
+    """Neither where it looks for their table, nor where it looks for changes after the moment."""
+    values = (RECORD, b"null", b"5", b"[1]", b"{", b"\xff", b'"text"', b'{"payload": null}', b'{"source": "x"}', RECORD)
     published(settings, *values)
-    found = audited(settings, EmptyDatabase(), len(values))
+    database = EmptyDatabase()
+    database.counted = [(0, 1, 1)]
+    found = audited(settings, database, len(values))
     assert ([each.table for each in found.checks], found.unchecked) == (["gold.accounts", "gold.balances"], [])
 
 
