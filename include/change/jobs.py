@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.job_guard import TIMED_OUT
@@ -35,7 +35,15 @@ from include.state.owner_requests import (
     submit_request,
     withdraw_request,
 )
-from include.state.process_states import JobEnd, find_job_end, forget_job_end, job_name, note_job_end, stream_name
+from include.state.process_states import (
+    JobEnd,
+    ProcessState,
+    find_job_end,
+    forget_job_end,
+    job_name,
+    note_job_end,
+    stream_name,
+)
 from include.state.run_files import process_signs, read_run_file, remove_run_file
 
 STOPPED = 3
@@ -195,9 +203,8 @@ def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is
     drop_obsolete(settings, dataset)
     submit_request(settings, dataset, request)
     try:
-        if is_expected(observe_stream(settings, dataset)):
-            response = _awaited(settings, dataset, request)
-        else:
+        response = _awaited(settings, dataset, request) if is_expected(observe_stream(settings, dataset)) else None
+        if response is None:
             response = _executed_by_job(settings, dataset, request)
     except BaseException:
         # Without a waiting requester it must not be executed later.
@@ -219,16 +226,22 @@ def _executed_by_job(settings: Settings, dataset: str, request: OwnerRequest) ->
     return response
 
 
-def _awaited(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse:
-    def response() -> OwnerResponse | None:
+def _awaited(settings: Settings, dataset: str, request: OwnerRequest) -> OwnerResponse | None:
+    """Return the stream's response; None when it went to sleep before it saw the request."""
+
+    def response() -> OwnerResponse | Literal[ProcessState.ASLEEP] | None:
         found = find_response(settings, dataset, request)
-        if found is None and not is_expected(observe_stream(settings, dataset)):
-            raise _no_response(request.requester, "has ended")
-        return found
+        stream = observe_stream(settings, dataset)
+        if found is not None or is_expected(stream):
+            return found
+        if stream.state is ProcessState.ASLEEP:
+            return ProcessState.ASLEEP
+        raise _no_response(request.requester, "has ended")
 
     signs = partial(process_signs, settings, stream_name(dataset))
     try:
-        return Waiting(request.requester, signs, idle=RESPONSE_IDLE).until(response, 0.05)
+        found = Waiting(request.requester, signs, idle=RESPONSE_IDLE).until(response, 0.05)
+        return found if isinstance(found, OwnerResponse) else None
     except NoProgress as error:
         raise _no_response(request.requester, error.why) from error
 

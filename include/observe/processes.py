@@ -148,7 +148,7 @@ def _supervised(
         sleepless = replace(status, state=ProcessState.STOPPED, detail="it slept, and no runner wakes it")
         return sleepless if is_asleep else status
     if is_asleep and record.desired_since == desired_since:
-        return status
+        return replace(status, detail=record.last_error)
     again = "" if record.next_try is None else f"; tried again at {record.next_try:%H:%M:%S} UTC"
     detail = record.last_error + again
     return replace(status, state=ProcessState.PENDING, detail=detail, next_try=record.next_try)

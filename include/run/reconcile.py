@@ -40,7 +40,7 @@ class Observation:
     `recorded`: it has a run file. `error`: why it exited. `terminal`: the error is final. `refused`: what prevents a
     start. `ready`: what it needs is available. `batch`: the last published batch. `stalled`: for how long it has made
     no progress, when that is longer than the settings allow. `asleep`: whether a driver that ended because nothing came
-    still has nothing to do; None for any other end.
+    still has nothing to do, then `error` says what is not known about its topic; None for any other end.
     """
 
     status: ProcessStatus
@@ -190,7 +190,8 @@ def _reconcile_gone(observed: Observation, tries: Attempts, policy: Policy, now:
     if tries.drain_requested is not None:
         return _due(observed, _reset_for_next_start(tries), now)
     if observed.asleep is not None:
-        rested = replace(_reset_for_next_start(tries), failures=0, error="", next_try=None)
+        error = tries.error if tries.given_up else observed.error if observed.asleep else ""
+        rested = replace(_reset_for_next_start(tries), failures=0, error=error, next_try=None)
         return (rested, Nothing(observed.status.state.meaning)) if observed.asleep else _due(observed, rested, now)
     if tries.started is not None:
         return _ended(observed, _reset_for_next_start(tries), tries.killed or observed.error, policy, now)

@@ -217,18 +217,23 @@ class Runner:
         status = unsupervised_status(self.settings, stream_name(dataset))
         if self.stopping:
             return self._observe(status, None)
-        tries = self._tries(status.name)
+        tries, asleep = self._tries(status.name), self._asleep(status, request.since if request else None)
         readable = request is not None or dataset not in recorded_datasets(self.settings)
         desired_since = (request.since if request and request.desired else None) if readable else tries.desired_since
         # Declarations are read only for streams that may be started now.
-        settled = (
-            desired_since is None or status.pid is not None or (tries.given_up and tries.desired_since == desired_since)
-        )
+        given_up = tries.given_up and tries.desired_since == desired_since
+        settled = desired_since is None or status.pid is not None or bool(asleep) or given_up
         refused = "" if settled else start_blocker(self.settings, dataset)
         # A plan's job or a repair may hold the lease for a while: the stream has not failed.
-        free = status.pid is not None or self._is_lease_free(dataset)
+        free = status.pid is not None or bool(asleep) or self._is_lease_free(dataset)
         ready = free and broker.state is ProcessState.RUNNING
-        return self._observe(status, desired_since, refused=refused, ready=ready)
+        return self._observe(status, desired_since, refused=refused, ready=ready, asleep=asleep)
+
+    def _asleep(self, status: ProcessStatus, requested: datetime | None) -> bool | None:
+        """Return whether a driver that went to sleep has nothing to do; None for any other."""
+        run = self._run_file(status.name) if status.state is ProcessState.ASLEEP and status.pid is None else None
+        left = read_reported_status(self.settings, run) if run and status.name not in self.unstarted else None
+        return None if left is None else self.sleeping.is_asleep(left, requested, datetime.now(UTC))
 
     def _is_lease_free(self, dataset: str) -> bool:
         with suppress(LeaseServerUnavailable):
@@ -236,7 +241,13 @@ class Runner:
         return False
 
     def _observe(
-        self, status: ProcessStatus, desired_since: datetime | None, *, refused: str = "", ready: bool = True
+        self,
+        status: ProcessStatus,
+        desired_since: datetime | None,
+        *,
+        refused: str = "",
+        ready: bool = True,
+        asleep: bool | None = None,
     ) -> Observation:
         run = self._run_file(status.name)
         reported = read_reported_status(self.settings, run) if run else None
@@ -248,21 +259,14 @@ class Runner:
             status=status,
             desired_since=desired_since,
             recorded=run is not None,
-            error=self._error(status),
+            error=self.sleeping.why_not.get(reported.topic, "") if asleep and reported else self._error(status),
             terminal=isinstance(failed, Terminal) if failed else bool(reported and reported.terminal),
             refused=refused,
             ready=ready,
             batch=reported.refined_batch if reported and reported.refined_batch >= 0 else None,
             stalled=self._stalled(status, run, reported),
-            asleep=None if failed else self._asleep(status, reported, desired_since),
+            asleep=asleep,
         )
-
-    def _asleep(
-        self, status: ProcessStatus, reported: DriverStatus | None, desired_since: datetime | None
-    ) -> bool | None:
-        if status.state is not ProcessState.ASLEEP or reported is None:
-            return None
-        return self.sleeping.is_asleep(reported, desired_since, datetime.now(UTC))
 
     def _stalled(self, status: ProcessStatus, run: RunFile | None, reported: DriverStatus | None) -> str:
         """Return how long a driver has made no progress, "" while that is allowed."""

@@ -35,6 +35,8 @@ class SleepingStreams:
     """The topics of sleeping streams, and where each ended when the thread last looked."""
 
     ends_of: Callable[[str], Ends]
+    why_not: dict[str, str] = field(default_factory=dict)
+    """By topic why it could not be looked at."""
     _looked: dict[str, tuple[datetime, Ends]] = field(default_factory=dict)
     _looks: dict[str, Future[None]] = field(default_factory=dict)
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "sleeping"))
@@ -53,6 +55,9 @@ class SleepingStreams:
         began = datetime.now(UTC)
         try:
             self._looked[topic] = began, self.ends_of(topic)
-        except HeadraceError:
+            self.why_not.pop(topic, None)
+        except Exception as error:  # noqa: BLE001  (nobody reads the thread's result: the status has the reason)
             # What the topic has got meanwhile is not known until the broker answers.
             self._looked.pop(topic, None)
+            what = error.what if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+            self.why_not[topic] = f"whether topic {topic} has records is not known: {what}"

@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from os import getpid
 from pathlib import Path
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
 
         if how == WATCH:
             watch([settings.datasets / name, *map(Path, samples)], round_, time.sleep)
-        round_()
+        else:
+            round_()
         return True
 
     return run_job("sample", work)
@@ -75,8 +77,13 @@ def watch(files: Sequence[Path], act: Callable[[], None], sleep: Callable[[float
 
 def edits(files: Sequence[Path]) -> dict[str, int]:
     """Return when each file, and each file in a folder, was last written; nothing of one that is gone."""
-    found = [each for file in files for each in (file.rglob("*") if file.is_dir() else [file]) if each.is_file()]
-    return {str(each): each.stat().st_mtime_ns for each in found if "__pycache__" not in each.parts}
+    found: dict[str, int] = {}
+    for each in (each for file in files for each in (file.rglob("*") if file.is_dir() else [file])):
+        # An editor replaces a file while it is looked at.
+        with suppress(OSError):
+            if "__pycache__" not in each.parts and each.is_file():
+                found[str(each)] = each.stat().st_mtime_ns
+    return found
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from include.state.lease import Lease, LeaseLost
-from include.state.owner_requests import OwnerRequest
+from include.state.owner_requests import OwnerRequest, pending_request
 from spark_jobs.stream.back_off import BackOff, attempt
 from spark_jobs.stream.expiry import AutomaticDeletion
 from spark_jobs.stream.progress import StatusReporter, record_run
@@ -101,7 +101,7 @@ class DriverLoop:
 
     def _run(self) -> None:
         self.reporter.report("running")
-        while not self.stop.is_set() and not self.rests_at:
+        while not self.stop.is_set():
             self.reporter.note_progress()
             if not self.lease.is_held():
                 raise LeaseLost(self.owned.dataset, self.lease.location)
@@ -156,12 +156,15 @@ class DriverLoop:
 
     def _may_sleep(self) -> None:
         """End the loop if nothing is left to do until something comes to the source."""
-        if self.back_off.is_pausing or self.owned.is_patching:
+        owned = self.owned
+        if self.back_off.is_pausing or owned.is_patching or pending_request(owned.settings, owned.dataset):
             return
         self.rests_at = self.source.rests_at()
         if self.rests_at:
-            log_line(f"{self.owned.dataset}: nothing came, the driver sleeps; the runner wakes it")
+            log_line(f"{owned.dataset}: nothing came, the driver sleeps; the runner wakes it")
             self.reporter.status.rests_at = dict(self.rests_at)
+            # What comes from now on is for the next driver.
+            self.stop.set()
 
     def _execute_request(self) -> None:
         """Execute the pending request, unless a patch must be finished first."""

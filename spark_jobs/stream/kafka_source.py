@@ -100,6 +100,7 @@ class LedgerProjection:
 MAX_FAILURES = 6
 """Failures in a row after the same batch."""
 DRAIN_SECONDS = 50.0
+REST_CHECK = 1.0
 
 
 class IngestFailed(Terminal):
@@ -224,6 +225,8 @@ class KafkaSource(Source):
     history: AutomaticHistory = field(default_factory=AutomaticHistory)
     quiet: QuietCommits = field(default_factory=QuietCommits)
     pacing: BronzePacing = field(default_factory=BronzePacing)
+    rest_check: float = 0.0
+    """When, by the monotonic clock, the driver looks next whether it may sleep."""
     poll_seconds: ClassVar[float] = 0.02
 
     def __post_init__(self) -> None:
@@ -273,15 +276,23 @@ class KafkaSource(Source):
 
     def rests_at(self) -> Mapping[int, int]:
         """Return where the topic ends once it has been quiet for `sleep_after` and no table waits for anything."""
-        ingest, releases = self.supervisor.ingest, self.active.opened()
-        after = releases[0].dataset.pipeline.sleep_after
-        ends = {} if after is None or self.supervisor.has_ended else ingest.quiet.resting(after)
-        if not ends or any(refined_batch(each) != ingest.last_batch for each in releases):
+        ingest, after = self.supervisor.ingest, self.active.published.release.dataset.pipeline.sleep_after
+        if after is None or self.supervisor.has_ended or time.monotonic() < self.rest_check:
             return {}
+        self.rest_check = time.monotonic() + REST_CHECK
+        ends = ingest.quiet.resting(after)
+        return ends if ends and not self._is_awaited() else {}
+
+    def _is_awaited(self) -> bool:
+        """Whether a release lacks a batch, or a table waits for its refresh, or for what idle partitions let pass."""
+        ingest, releases = self.supervisor.ingest, self.active.opened()
+        if any(refined_batch(each) != ingest.last_batch for each in releases):
+            return True
         publication = find_publication(self.active.settings, self.active.dataset)
-        waits = publication is not None and batches_behind(publication)
         idle = ingest.quiet.quiet() | ingest.idle.partitions
-        return {} if waits or any(is_awaited(each, idle, ingest.ingested) for each in releases) else ends
+        return bool(publication is not None and batches_behind(publication)) or any(
+            is_awaited(each, idle, ingest.ingested) for each in releases
+        )
 
     def note_commits(self) -> None:
         self.projection.begin()

@@ -40,6 +40,7 @@ from include.plans.lookup import plan_ids_of_data
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, Stage
 from include.read.publication import NothingPublished, publish
 from include.state.lease import take_lock
+from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, submit_request, withdraw_request
 from include.state.release_files import active_releases_file
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.driver_loop import DriverLoop, Source
@@ -329,6 +330,39 @@ def test_driver_removes_data_of_ended_plans_between_two_runs(settings: Settings)
         loop.run()
     assert not release_path(settings, "flights", "bbb").exists()
     assert list(removed_tables_path(settings, "flights").glob("*")) == []
+
+
+def test_driver_does_not_sleep_while_a_request_is_pending(settings: Settings) -> None:
+    stop, owned = threading.Event(), Mock(is_patching=False, settings=settings, dataset="flights")
+    asked = list[bool]()
+
+    class RestingSource(Source):
+        """A source that has nothing; the request is there for the first two looks."""
+
+        poll_seconds = 0.0
+
+        def run_next(self) -> None:
+            return None
+
+        def rests_at(self) -> dict[int, int]:
+            asked.append(pending_request(settings, "flights") is not None)
+            return {0: 5}
+
+    owned.compactable.return_value, owned.batch = [], 3
+    request = OwnerRequest("plan-1", RequestKind.RETIRE, "aaa", after={"weather": "bbb"})
+    submit_request(settings, "flights", request)
+    loop = DriverLoop(owned, RestingSource(), Mock(), Mock(), stop)
+    turns = iter(range(3))
+
+    def is_held() -> bool:
+        if next(turns) == 2:
+            withdraw_request(settings, "flights")
+        return True
+
+    loop.lease.is_held = is_held  # type: ignore[method-assign]
+    assert loop.run() == "asleep"
+    assert asked == [False]
+    assert stop.is_set(), "ingest plans no further batch"
 
 
 def test_each_step_of_the_removal_is_short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,6 +318,22 @@ def test_driver_that_cannot_be_started_after_its_sleep_is_tried_again_after_a_pa
     assert isinstance(timeline.observe(failed, POLICY.pause(1)), Start)
 
 
+def test_reason_why_a_woken_driver_was_not_started_stays() -> None:
+    timeline = Timeline()
+    refused = observation(ProcessState.ASLEEP, asleep=False, refused="the folder is gone")
+    assert isinstance(timeline.observe(refused), GiveUp)
+    assert isinstance(timeline.observe(refused, 1), Nothing)
+    assert (timeline.tries.given_up, timeline.tries.error) == (True, "the folder is gone")
+
+
+def test_what_is_not_known_of_the_topic_of_a_sleeping_driver_is_said_while_it_lasts() -> None:
+    timeline = Timeline()
+    timeline.observe(observation(ProcessState.ASLEEP, asleep=True, error="no broker answers"))
+    assert (timeline.tries.error, timeline.tries.failures) == ("no broker answers", 0)
+    timeline.observe(observation(ProcessState.ASLEEP, asleep=True), 5)
+    assert timeline.tries.error == ""
+
+
 def test_sleeping_driver_that_is_released_is_cleared() -> None:
     assert isinstance(Timeline().observe(observation(ProcessState.ASLEEP, None, asleep=True)), ClearRunFile)
 

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from stand_ins import StandIns, report_progress
 
+from include.change import jobs
+from include.change.jobs import request_owner
 from include.ground.paths import desired_path, run_path, runner_lock_path, status_path
 from include.ground.ports import PortInUse
 from include.ground.settings import CLONE, Settings
@@ -32,6 +34,7 @@ from include.run.reconcile import Policy
 from include.run.runner import Runner, supervise
 from include.run.runner_lease import RunnerAlreadyRunning, sole_runner
 from include.state.lease import take_lock
+from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
 from include.state.process_states import BROKER, RUNNER, WORKING_STATES, ProcessState, read_process_records
 from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
 from include.state.streams import release_stream, request_stream
@@ -107,6 +110,23 @@ def test_request_wakes_a_driver_that_sleeps(settings: Settings, stand_ins: Stand
     stand_ins.until(lambda: observe_stream(settings, "flights").state is ProcessState.ASLEEP)
     stand_ins.how["flights"] = "well"
     stand_ins.started("flights")
+
+
+def test_request_to_the_owner_that_falls_asleep_is_executed_by_a_job(
+    settings: Settings, stand_ins: StandIns, runner_run_file: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins.how["flights"] = "sleeps"
+    stand_ins.runner.sleeping.ends_of = lambda topic: {0: 5}
+    request_stream(settings, "flights", "a test")
+    stand_ins.until(lambda: observe_stream(settings, "flights").pid is None and FLIGHTS in stand_ins.runner.log_from)
+    request = OwnerRequest("plan-1", RequestKind.RETIRE, "aaa")
+    response = OwnerResponse("plan-1", RequestKind.RETIRE, "aaa", "", 7)
+    seen = iter([True, False])
+    # It ran when the request was submitted, and slept when the response was waited for.
+    monkeypatch.setattr(jobs, "is_expected", lambda _: next(seen))
+    monkeypatch.setattr(jobs, "drop_obsolete", lambda *_: None)
+    monkeypatch.setattr(jobs, "_executed_by_job", lambda *_: response)
+    assert request_owner(settings, "flights", request) == response
 
 
 def test_nobody_wakes_a_stream_without_a_runner(settings: Settings, stand_ins: StandIns) -> None:

@@ -61,8 +61,10 @@ def test_stream_sleeps_on_while_no_broker_answers_and_is_looked_after_again() ->
     topic = Topic(is_down=True)
     streams = SleepingStreams(topic)
     assert after_a_look(streams, topic)
+    assert streams.why_not == {"orders": "whether topic orders has records is not known: no broker answers"}
     topic.is_down, topic.ends = False, {0: 6, 1: 7}
     assert not after_a_look(streams, topic)
+    assert streams.why_not == {}
 
 
 def test_a_look_before_the_driver_slept_wakes_nobody() -> None:
