@@ -70,9 +70,15 @@ def newest_sql(gold: Gold, candidates: str) -> str:
         return f"select * from ({candidates}) qualify {place} = 1"
     rows = Aggregates([name for name, _ in gold.columns], gold.measures)
     newest = f"select *, {place} as {PLACE} from ({candidates}) qualify {PLACE} <= {gold.rows}"
+    if not gold.measures:
+        return newest
     measures = [f"{rows.of(each)} as {sql_identifier(each.name)}" for each in gold.measures]
     of_keys = f"select {', '.join([keys, *measures])} from newest group by {keys}"
-    return f"with newest as ({newest}) select * from newest join ({of_keys}) using ({keys})"
+    same = same_sql(gold.keys, "newest", "of_keys")
+    return (
+        f"with newest as ({newest}), of_keys as ({of_keys}) "
+        f"select newest.*, of_keys.* exclude ({keys}) from newest join of_keys on {same}"
+    )
 
 
 def _query(gold: Gold, silver: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ from spark_jobs.layers.gold_windows import NUMBER, numbered_sessions, windowed
 from spark_jobs.layers.row_provenance import (
     PROVENANCE,
     first_provenance,
+    joined_by,
     merged_provenance,
     rows_in_grains,
     with_grains_replaced,
@@ -210,7 +211,7 @@ class LastGoldRows(LatestGoldRows):
         if measures:
             of_keys = newest.groupBy(*gold.keys).agg(*(part for each in measures for part in each.state()))
             values = [each.value().alias(each.name) for each in measures]
-            newest = newest.join(of_keys.select(*gold.keys, *values, *states), list(gold.keys))
+            newest = joined_by(newest, of_keys.select(*gold.keys, *values, *states), gold.keys)
         deciding = [kept for _, kept in gold.deciding_columns]
         return newest.select(*gold.declared_columns, *PROVENANCE, *deciding, *states)
 

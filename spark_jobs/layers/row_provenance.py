@@ -69,6 +69,12 @@ def rows_of_other_grains(rows: DataFrame, grains: DataFrame, grain: Sequence[str
     return rows.alias("_rows").join(grains.alias("_grains"), _same(grain, "_rows", "_grains"), "left_anti")
 
 
+def joined_by(rows: DataFrame, values: DataFrame, grain: Sequence[str]) -> DataFrame:
+    """Return the rows with the other columns of `values`, which has one row for each of their grains."""
+    both = rows.alias("_rows").join(values.alias("_values"), _same(grain, "_rows", "_values"))
+    return both.select("_rows.*", *(f"_values.`{name}`" for name in values.columns if name not in grain))
+
+
 def _same(grain: Sequence[str], left: str, right: str) -> Column:
     return reduce(and_, (F.col(f"{left}.`{name}`").eqNullSafe(F.col(f"{right}.`{name}`")) for name in grain))
 

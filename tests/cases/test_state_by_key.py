@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -81,6 +82,24 @@ def test_stream_gives_the_rows_that_plain_python_makes(filled: SmallRelease) -> 
     assert_right(filled, ALL)
     for table in ORACLES:
         assert audited(filled, table) == []
+
+
+@pytest.mark.parametrize("backend", ["local", "spark"])
+def test_rows_of_a_key_that_is_null_are_kept(spark: SparkSession, tmp_path: Path, backend: str) -> None:
+    folder = shutil.copytree(MACHINES, tmp_path / "machines", ignore=shutil.ignore_patterns("__pycache__"))
+    silver, pipeline = folder / "silver.py", folder / "pipeline.yaml"
+    silver.write_text(silver.read_text().replace("return accepted", "return accepted.selectExpr('*', HALL)"))
+    silver.write_text(silver.read_text() + "\nHALL = \"nullif(substr(machine, 1, 1), 'm') as hall\"\n")
+    pipeline.write_text(pipeline.read_text().replace("keys: [machine, state]", "keys: [hall]"))
+    release = small_release(spark, Settings(state=tmp_path / "state", backend=backend), "machines", folder)
+    found = [each for each in ALL[:40] if each.watts > 1]
+    take(release, ALL[:20])
+    take(release, ALL[20:40])
+    newest = sorted(found, key=lambda each: each.place)[-2:]
+    rows = release.read("gold.last_watts").sort("place").select("hall", "watts", "mean", "reports").rows()
+    mean = sum(each.watts for each in newest) / 2
+    assert rows == [(None, each.watts, mean, 2) for each in reversed(newest)]
+    assert audited(release, "last_watts") == []
 
 
 def test_every_order_of_arrival_and_replay_gives_the_same_rows(

@@ -356,7 +356,8 @@ class LastMerge(LatestMerge):
         computed = _values(each for each in self._measures if not each.is_state)
         return (
             f"with newest as materialized ({newest}), of_keys as ({of_keys}) "
-            f"select *{computed} from newest join of_keys using ({self.grain})"
+            f"select newest.*, of_keys.* exclude ({self.grain}){computed} "
+            f"from newest join of_keys on {same_sql(self.gold.keys, 'newest', 'of_keys')}"
         )
 
 
