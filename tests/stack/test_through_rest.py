@@ -62,6 +62,7 @@ def test_every_dag_is_loaded_and_the_api_requires_a_login(stack: Stack) -> None:
         REPLAY,
         ROLLBACK,
         f"release__{DATASET}",
+        f"load__{DATASET}",
     }
     anonymous = type(stack.page)(stack.settings, token="nobody")
     with pytest.raises(Refused) as refused:
