@@ -84,7 +84,7 @@ def test_stream_gives_the_rows_that_plain_python_makes(filled: SmallRelease) -> 
         assert audited(filled, table) == []
 
 
-@pytest.mark.parametrize("backend", ["local", "spark"])
+@pytest.mark.parametrize("backend", ["local", pytest.param("spark", marks=pytest.mark.extended)])
 def test_rows_of_a_key_that_is_null_are_kept(spark: SparkSession, tmp_path: Path, backend: str) -> None:
     folder = shutil.copytree(MACHINES, tmp_path / "machines", ignore=shutil.ignore_patterns("__pycache__"))
     silver, pipeline = folder / "silver.py", folder / "pipeline.yaml"
