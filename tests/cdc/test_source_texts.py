@@ -8,7 +8,17 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from include.audit.source import FORMS, MIRROR_DIGEST, DatabaseTable, MirroredColumn, Moment, row_hash
+from include.audit import source as audited_source
+from include.audit.source import (
+    FORMS,
+    MIRROR_DIGEST,
+    DatabaseTable,
+    MirroredColumn,
+    Moment,
+    SourceDatabase,
+    SourceUnusable,
+    row_hash,
+)
 from include.read.memory_database import memory_database
 from infra.postgres.server import PostgresServer, postgres_server
 
@@ -70,3 +80,17 @@ def test_what_no_snapshot_sees_is_later() -> None:
         ids = [2**32 - 10, 2**32 - 2, 2**32 - 1, 0, 1, 2, 3, 4, 1000]
         found = [memory.execute(f"select {moment.later_sql(str(each))}").fetchall()[0][0] for each in ids]
     assert found == [False, True, False, False, True, False, True, True, True]
+
+
+def test_lock_of_another_transaction_is_not_awaited_for_long(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audited_source, "LOCK_SECONDS", 1)
+    with psycopg.connect(server.url) as other:
+        other.execute("create table locked ()")
+        other.execute("select pg_create_physical_replication_slot('any')")
+        other.commit()
+        with closing(SourceDatabase(server.url, "any")) as database:
+            other.execute("lock table locked")
+            with pytest.raises(SourceUnusable, match="has locked a table for more than 1 s"):
+                database.moment([DatabaseTable("public", "locked", (), ())])
