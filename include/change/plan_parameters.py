@@ -217,15 +217,18 @@ class ReleaseParameters(PlanParameters):
         return super().of_options({**options, "members": tuple(dict.fromkeys(options.get("members") or ()))})
 
 
+FilePattern = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
 class LoadParameters(PlanParameters):
     """Which files are loaded, and how they are read."""
 
     files: Annotated[
-        Sequence[str],
+        Sequence[FilePattern],
         Option("--files", "PATTERN", None, "Files to load: a path or s3://…, with *, ? and **; again for more."),
     ] = Field(
-        title="Files",
-        description="Paths or addresses in a store; * and ? inside a folder, ** across folders.",
+        title="Which files",
+        description="Paths or addresses in a store; with patterns, as a shell has them.",
         min_length=1,
     )
     form: Annotated[

@@ -11,6 +11,7 @@ from grown_history import GrownHistory
 from include.ground.settings import Settings
 from spark_jobs.backends import release
 from spark_jobs.backends.release import BronzeEnd, large_run, last_of_run
+from spark_jobs.layers.bronze import ReleasedBronze
 from spark_jobs.stream.pacing import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
 
 
@@ -54,9 +55,9 @@ def test_run_of_large_records_has_fewer_batches(settings: Settings, monkeypatch:
     history = GrownHistory(settings)
     for _ in range(6):
         history.add_batch(published=False)
-    bronze = history.release.writer.bronze
+    bronze = ReleasedBronze(history.release.writer.bronze, frozenset())
     assert last_of_run(bronze, 0, 5, 60) == 2
-    size = min(file.size // file.rows for file in bronze.files())
+    size = min(file.size // file.rows for file in bronze.table.files())
     monkeypatch.setattr(release, "FOOTER_BYTES", 0)
     monkeypatch.setattr(release, "ROW_BYTES", size // 2)
     assert last_of_run(bronze, 0, 5, 60) == 0

@@ -109,10 +109,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         ),
         "rule r is about whole tables, whose columns do not include sender.name",
     ),
-    "Avro": (
-        lambda record: record["customProperties"].append({"property": "format", "value": "avro"}),
-        "a column of avro is a field of the record itself",
-    ),
     "a limit below what is read": (
         lambda record: record["customProperties"].__setitem__(0, {"property": "maxDepth", "value": 3}),
         "items reads 4 objects and arrays deep, and maxDepth is 3",

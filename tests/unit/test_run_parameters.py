@@ -12,7 +12,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import ParamValidationError
 from pydantic import ValidationError
 
-from include.change.plan_parameters import Form, Parameters, ReleaseParameters, ReplayParameters
+from include.change.plan_parameters import Form, LoadParameters, Parameters, ReleaseParameters, ReplayParameters
 from include.serve import forms
 from include.serve.api import wrong_body
 from include.serve.forms import AuditParameters, BackfillRun, RollbackParameters, StreamParameters
@@ -57,9 +57,14 @@ def test_form_shows_the_choices_that_the_platform_knows() -> None:
     assert FORMS[ReleaseParameters]["with"]["examples"] == ["weather_delays"]
 
 
-@pytest.mark.parametrize("model", [m for m in FORMS if m is not ReplayParameters])
+@pytest.mark.parametrize("model", [m for m in FORMS if m not in (ReplayParameters, LoadParameters)])
 def test_default_values_of_the_form_are_valid(model: type[Parameters]) -> None:
     validated_params(model, form_values(model))
+
+
+def test_form_of_a_load_needs_files() -> None:
+    assert refusal(LoadParameters).param == "files"
+    assert validated_params(LoadParameters, form_values(LoadParameters, files=["/a/*.jsonl"])).files == ["/a/*.jsonl"]
 
 
 @pytest.mark.parametrize("start", ["2013", "20130102", "1357084800", 1357084800, "2013-01-02", "2013-01-02T00:00:00"])
