@@ -117,6 +117,10 @@ class ChangesGold(Gold):
         return () if self.everywhere else self.keys
 
     @property
+    def made_columns(self) -> tuple[str, ...]:
+        return VERSION if self.scd == 2 else ()  # noqa: PLR2004
+
+    @property
     def current_rows(self) -> str:
         return "is_current" if self.scd == 2 else "true"  # noqa: PLR2004
 
@@ -186,12 +190,6 @@ class ChangesGold(Gold):
             for n, value in enumerate(values):
                 if not OPERATION.fullmatch(value):
                     yield ("operation", part, n), f"must be letters, digits, '_' or '-', is {shown(value)}"
-
-    def _column_findings(self) -> Iterator[Finding]:
-        yield from super()._column_findings()
-        names = [name for name, _ in self.columns] if self.scd == 2 else []  # noqa: PLR2004
-        for name in (each for each in names if each in VERSION):
-            yield ("columns", name), f"{name!r} is a column of each version: {', '.join(VERSION)}"
 
 
 OPERATION = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -213,6 +213,11 @@ class Gold(ABC):
         return (self.timed_by.column,) if self.timed_by else ()
 
     @property
+    def made_columns(self) -> tuple[str, ...]:
+        """The columns that every table of the kind has, whatever is declared."""
+        return ()
+
+    @property
     def deciding_columns(self) -> list[tuple[str, str]]:
         """The columns of silver that decide between rows of a key, in order, each with the column that keeps it."""
         return []
@@ -296,12 +301,18 @@ class Gold(ABC):
         yield from (("measures", measure.name) for measure in self.measures)
 
     def _column_findings(self) -> Iterator[Finding]:
-        named, listed = self.row_columns, ", ".join(self.row_columns)
+        named, listed, made = self.row_columns, ", ".join(self.row_columns), ", ".join(self.made_columns)
+        for n, name in enumerate(self.keys):
+            if name in self.made_columns:
+                why = f"the table has {made} of its own: give the column another name in silver.py, is {name!r}"
+                yield ("keys", n), why
         for part, name in self._outputs():
             if not NAME.fullmatch(name):
                 yield (part, name), f"{NAME_RULE}, is {shown(name)}"
             if name in named:
                 yield (part, name), f"{name!r} is already a column of the table: {listed} name its grain"
+            elif name in self.made_columns:
+                yield (part, name), f"{name!r} is already a column of the table, which has {made}"
         words = {word for word in WORD.findall(self.partition) if not word.startswith("'")}
         if self.partition and (words - set(named) or not words):
             why = f"must be an expression over {listed} alone, so that a row never moves, is {self.partition!r}"
@@ -372,14 +383,18 @@ class LatestGold(Gold):
     @property
     def deciding_columns(self) -> list[tuple[str, str]]:
         """The columns of silver by which a row is the newest, in order, each with the column that keeps it."""
-        index = (INDEX,) if self.over else ()
-        position = [(name, f"_by{name}") for name in ("_partition", "_offset", *index)]
+        position = [(name, f"_by{name}") for name in self._position]
         taken, declared = {kept for _, kept in position}, list[tuple[str, str]]()
         for name in self.order_by:
             kept = f"_by_{name.removeprefix('_')}"
             declared.append((name, f"_by_{name}_column" if kept in taken else kept))
             taken.add(declared[-1][1])
         return [*declared, *position]
+
+    @property
+    def _position(self) -> tuple[str, ...]:
+        """The columns that decide between rows that are equal by `order_by`."""
+        return ("_partition", "_offset", *((INDEX,) if self.over else ()))
 
     def _own_findings(self) -> Iterator[Finding]:
         yield from listed_once(("order_by",), self.order_by)

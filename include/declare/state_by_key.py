@@ -53,11 +53,15 @@ class LastGold(LatestGold):
 
     @property
     def row_columns(self) -> tuple[str, ...]:
-        return (*self.keys, PLACE)
+        return (*self.keys, *self.made_columns)
 
     @property
-    def deciding_columns(self) -> list[tuple[str, str]]:
-        return [(name, f"_by_{name.removeprefix('_')}") for name in self.order_by]
+    def made_columns(self) -> tuple[str, ...]:
+        return (PLACE,)
+
+    @property
+    def _position(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def silver_measures(self) -> tuple[Measure, ...]:

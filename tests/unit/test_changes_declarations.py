@@ -27,7 +27,11 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
     (TABLE, "keys: [number]\n    columns: {owner: owner}"): ("gold.account_now.keys[0]", "'number' is not a column"),
     ("nobody')\"", "nobody')\", valid_to: owner"): (
         "gold.account_versions.columns.valid_to",
-        "a column of each version",
+        "which has valid_from, valid_to, is_current",
+    ),
+    ("    scd: 2", "    scd: 2\n    keys: [is_current]"): (
+        "gold.account_versions.keys[0]",
+        "has valid_from, valid_to, is_current of its own",
     ),
     ("delete: [d]", "delete: ['d;']"): ("gold.account_now.operation.delete[0]", "must be letters"),
     ("delete: [d]", "remove: [d]"): ("changes.operation.remove", "is not a known key"),

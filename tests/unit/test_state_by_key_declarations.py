@@ -11,6 +11,7 @@ import pytest
 from include.declare.column_lineage import dataset_columns
 from include.declare.dataset import declared_dataset
 from include.declare.dataset_checks import dataset_problems
+from include.declare.state_by_key import LastGold
 from include.ground.settings import Settings
 
 MACHINES = Path(__file__).parents[1] / "recovery" / "datasets" / "machines"
@@ -22,6 +23,7 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
     ("{max: watts}", "{last: watts}"): (f"{LAST}.measures.most.last", "must be one of count,"),
     ("rows: 2", "rows: 2\n    order_by: [speed]"): (f"{LAST}.order_by[0]", "'speed' is not a column"),
     ("columns: {watts: watts}", "columns: {place: watts}"): (f"{LAST}.columns.place", "already a column"),
+    ("keys: [machine, state]", "keys: [machine, place]"): (f"{LAST}.keys[1]", "the table has place of its own"),
     ("function: spells.py:spells", "partition: machine"): ("gold.spells.function", "required and missing"),
     ("spells.py:spells", "spells.py"): ("gold.spells.function", "must be like spells.py:spells"),
     ("spells.py:spells", "spells.py:spell"): ("gold.spells.function", "spells.py has no function spell"),
@@ -67,6 +69,16 @@ def test_the_order_is_completed_by_event_time_and_identity(settings: Settings) -
     reports, watts = declared_dataset(settings, "machines").pipeline.gold[:2]
     assert reports.order_by == watts.order_by == ("at", "event_id")
     assert reports.row_columns == ("machine", "place")
+
+
+def test_each_column_of_the_order_is_kept_under_a_name_of_its_own() -> None:
+    reports = LastGold("last", order_by=("_offset", "offset", "at", "_partition"))
+    assert reports.deciding_columns == [
+        ("_offset", "_by_offset"),
+        ("offset", "_by_offset_column"),
+        ("at", "_by_at"),
+        ("_partition", "_by_partition"),
+    ]
 
 
 def test_lineage_of_a_measure_leads_through_the_column_that_it_is_of(settings: Settings) -> None:
