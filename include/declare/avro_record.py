@@ -1,7 +1,6 @@
-"""Avro schemas of records: the kinds of values that columns take from their fields, also from inside.
+"""Avro schemas of records: which kind of value each field has, and what lies inside of it.
 
-`kind` of a single value is an AvroKind; that of others names what they are. Of a union with null it is that of the
-other branch, and so is what lies inside.
+A kind is an AvroKind, or words for a type that no column reads. A union of null and one type counts as this type.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ KINDS = {
     ("long", "local-timestamp-millis"): "local timestamp",
     ("long", "local-timestamp-micros"): "local timestamp",
 }
-"""By type and logical type. One that is not here is the type's alone, as Avro has it."""
+"""By type and logical type. Avro says to ignore a logical type that a reader does not know."""
 PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 NAMED = ("record", "error", "enum", "fixed")
 DEFINED = (*NAMED, "array", "map")
@@ -51,7 +50,10 @@ class SchemaUnusable(ValueError):
 
 @dataclass(frozen=True)
 class AvroType:
-    """A type: a type's name, or its definition in JSON. `known`: named types by full name, `space` the namespace."""
+    """A type in a schema: `schema` is its name or its definition, as parsed from JSON.
+
+    `space`: the namespace around it. `known`: the named types of the whole schema, by full name.
+    """
 
     schema: Any
     space: str = ""
@@ -59,12 +61,12 @@ class AvroType:
 
     @cached_property
     def branches(self) -> tuple[AvroType, ...]:
-        """What a union chooses from; of another type the type itself."""
+        """The types of a union; of another type only itself."""
         return tuple(map(self._inner, self.schema)) if isinstance(self.schema, list) else (self,)
 
     @cached_property
     def value(self) -> AvroType:
-        """The type by its definition, of a union with null the other branch."""
+        """The definition of a named type; of a union of null and one type this type; of another type itself."""
         if isinstance(self.schema, list):
             values = [each.value for each in self.branches if each.value.schema != "null"]
             return values[0] if len(values) == 1 else self
@@ -76,7 +78,6 @@ class AvroType:
 
     @cached_property
     def kind(self) -> str:
-        """What its values are."""
         found = self.value.schema
         if isinstance(found, list):
             return f"union of {', '.join(self.kinds) or 'nothing'}"
@@ -85,7 +86,7 @@ class AvroType:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of its values but null; one unless it is a union of several types."""
+        """The kinds of its values except null; several only of a union of several types."""
         return tuple(each.kind for each in self.value.branches if each.kind != "null")
 
     @cached_property
@@ -115,7 +116,7 @@ class AvroType:
 
     @property
     def is_empty(self) -> bool:
-        """Whether its values have no bytes."""
+        """Whether a value of it is written as no bytes at all."""
         found = self.value
         if isinstance(self.schema, list):
             return False
@@ -136,7 +137,7 @@ class AvroType:
 def avro_record(text: str) -> AvroType:
     """Return the record that a schema describes. Raises SchemaUnusable.
 
-    Also where only fastavro refuses it: no record may be accepted that an audit cannot read.
+    What only fastavro refuses is refused as well, because an audit reads records with fastavro.
     """
     try:
         found = AvroType(json.loads(text))

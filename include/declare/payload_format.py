@@ -34,7 +34,7 @@ Encode = Callable[[int, bytes], bytes]
 TEXT_OF = "payload_text"
 """The function of DuckDB: payload → text, null for bytes that are none."""
 FIX_TEXT = "fix_text"
-"""The same of a record's fix."""
+"""The same for a record's fix, which is JSON in any format."""
 Opened = Callable[[str], str | None]
 
 
@@ -83,9 +83,9 @@ class PayloadFormat:
     def define_texts(
         self, database: Any, schemas: WriterSchemas, columns: Collection[Column] = (), opened: Opened | None = None
     ) -> None:
-        """Define the functions `payload_text` and `fix_text` in a DuckDB database; a fix is JSON in any format.
+        """Define the functions `payload_text` and `fix_text` in a DuckDB database.
 
-        `columns` read what they return. `opened`: how a text in an envelope becomes the one that is read.
+        `columns` read the texts. `opened` takes the text of a row out of the text of its envelope.
         """
         for name, payload in ((TEXT_OF, self), (FIX_TEXT, JsonFormat())):
             payload.define(name, database, partial(payload.text, schemas=schemas, columns=columns), opened)
@@ -160,9 +160,10 @@ class JsonSchemaFormat(FramedFormat):
 
 
 def paths_read(columns: Collection[Column], *, of_text: bool) -> Iterator[tuple[str | None, ...]]:
-    """Yield the paths to the values that columns read as they are; None in a path stands for each element.
+    """Yield the path of each value that a column reads: names of fields, and None for each element of an array.
 
-    `of_text`: to those of which bytes are text; else to those that are bytes, or base64.
+    `of_text`: the values whose bytes a column reads as a text; else those that it reads as bytes, which JSON has as
+    base64.
     """
     for column in columns:
         path = column.path or (None,)
