@@ -78,8 +78,6 @@ class DriverLoop:
     compaction: AutomaticCompaction = field(init=False)
     deletion: AutomaticDeletion = field(default_factory=AutomaticDeletion)
     removal: AutomaticRemoval = field(default_factory=AutomaticRemoval)
-    rests_at: Mapping[int, int] = field(default_factory=dict)
-    """Where each partition of the topic ends, once the driver sleeps."""
 
     def __post_init__(self) -> None:
         self.compaction = declared_compaction(self.owned.settings)
@@ -97,7 +95,7 @@ class DriverLoop:
                 self.source.close()
             raise
         self.source.close()
-        return "asleep" if self.rests_at else "stopped"
+        return "asleep" if self.reporter.status.rests_at else "stopped"
 
     def _run(self) -> None:
         self.reporter.report("running")
@@ -159,10 +157,10 @@ class DriverLoop:
         owned = self.owned
         if self.back_off.is_pausing or owned.is_patching or pending_request(owned.settings, owned.dataset):
             return
-        self.rests_at = self.source.rests_at()
-        if self.rests_at:
+        ends = self.source.rests_at()
+        if ends:
             log_line(f"{owned.dataset}: nothing came, the driver sleeps; the runner wakes it")
-            self.reporter.status.rests_at = dict(self.rests_at)
+            self.reporter.status.rests_at = dict(ends)
             # What comes from now on is for the next driver.
             self.stop.set()
 

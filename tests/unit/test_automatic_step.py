@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from include.ground.settings import Settings
+from include.state.streams import DriverStatus
 from spark_jobs.stream import expiry, requests, upkeep
 from spark_jobs.stream.back_off import FIRST_CHECK, PAUSE_AFTER_FAILURE, AutomaticStep
 from spark_jobs.stream.driver_loop import DriverLoop
@@ -141,9 +142,10 @@ def test_tables_are_kept_up_between_runs_also_when_there_is_always_another(
     monkeypatch.setattr(requests, "pending_request", Mock(return_value=None))
     runs = Mock(side_effect=[True, True, True])
     stop = Mock(spec=threading.Event, **{"is_set.side_effect": [False, False, False, True]})
-    loop, upkeep = DriverLoop(Mock(settings=settings), Mock(), Mock(), Mock(), stop), Mock(return_value=False)
+    upkeep, reporter = Mock(return_value=False), Mock(status=DriverStatus())
+    loop = DriverLoop(Mock(settings=settings), Mock(), Mock(), reporter, stop)
     monkeypatch.setattr(loop, "advance", runs)
     monkeypatch.setattr(loop, "keep_up", upkeep)
-    loop.run()
+    assert loop.run() == "stopped"
     assert (runs.call_count, upkeep.call_count) == (3, 3)
     stop.wait.assert_not_called()

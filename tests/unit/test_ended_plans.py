@@ -42,6 +42,7 @@ from include.read.publication import NothingPublished, publish
 from include.state.lease import take_lock
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, submit_request, withdraw_request
 from include.state.release_files import active_releases_file
+from include.state.streams import DriverStatus
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.driver_loop import DriverLoop, Source
 from spark_jobs.stream.upkeep import AutomaticRemoval
@@ -351,7 +352,7 @@ def test_driver_does_not_sleep_while_a_request_is_pending(settings: Settings) ->
     owned.compactable.return_value, owned.batch = [], 3
     request = OwnerRequest("plan-1", RequestKind.RETIRE, "aaa", after={"weather": "bbb"})
     submit_request(settings, "flights", request)
-    loop = DriverLoop(owned, RestingSource(), Mock(), Mock(), stop)
+    loop = DriverLoop(owned, RestingSource(), Mock(), Mock(status=DriverStatus()), stop)
     turns = iter(range(3))
 
     def is_held() -> bool:
