@@ -1,6 +1,5 @@
 package headrace;
 
-import java.io.Serializable;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.nio.ByteBuffer;
@@ -9,7 +8,6 @@ import java.time.LocalDate;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
@@ -18,39 +16,9 @@ import java.util.UUID;
 import org.apache.avro.LogicalType;
 import org.apache.avro.LogicalTypes;
 import org.apache.avro.Schema;
-import org.apache.spark.sql.RowFactory;
-import org.apache.spark.sql.api.java.UDF1;
 
-/**
- * A function from an Avro record in a registry's wire format to why it is none, and to the same record as JSON
- * (adr-0003). Compiled by Janino: no generics in interfaces, no lambdas.
- */
-public final class AvroJson implements UDF1, Serializable {
-    private static final int HEADER = 5;
-    private final ReadMember root = new ReadMember();
-    private final Map schemas = new HashMap();
-    private final Map unusable = new HashMap();
-    private int maxDepth;
-    private transient Map types;
-
-    public void limit(int depth) {
-        maxDepth = depth;
-    }
-
-    /** Adds what a column reads: a path, in which null stands for each element. */
-    public void read(List path, boolean isText) {
-        root.read(path, isText);
-    }
-
-    /** Adds the schema of an id, or says why it is not used. */
-    public void schema(long id, String text, String why) {
-        if (why == null) {
-            schemas.put(Long.valueOf(id), text);
-        } else {
-            unusable.put(Long.valueOf(id), why);
-        }
-    }
-
+/** Reads Avro (adr-0003). */
+public final class AvroJson extends FramedJson {
     /** Returns why Avro refuses a schema, null if it does not. */
     public static String refused(String text) {
         try {
@@ -65,55 +33,20 @@ public final class AvroJson implements UDF1, Serializable {
         return new Schema.Parser().setValidateDefaults(false).parse(text);
     }
 
-    /** Returns a rule and its detail, null where the record is read; then its JSON. */
-    public Object call(Object value) {
-        byte[] record = (byte[]) value;
-        if (record == null) {
-            return RowFactory.create(new Object[3]);
-        }
-        Payload payload = new Payload(record, Math.min(HEADER, record.length), record.length);
-        if (record.length < HEADER || record[0] != 0) {
-            return fault("wire_format", HexFormat.of().withUpperCase().formatHex(record, 0, payload.at));
-        }
-        Long id = Long.valueOf(ByteBuffer.wrap(record).getInt(1) & 0xffffffffL);
-        AvroType type = type(id);
-        if (type == null) {
-            Object why = unusable.get(id);
-            return why == null ? fault("unknown_schema", id.toString()) : fault("unusable_schema", "schema " + id + " " + why);
-        }
-        JsonBytes json = new JsonBytes();
-        try {
-            type.write(payload, json, maxDepth);
-            if (payload.at < payload.end) {
-                throw new Unread("undecodable");
-            }
-        } catch (Unread error) {
-            return fault(error.rule, "schema " + id + error.path());
-        }
-        return RowFactory.create(new Object[] {null, null, json.found()});
+    Object reader(String schema) {
+        return AvroType.of(parsed(schema), root, new IdentityHashMap());
     }
 
-    private static Object fault(String rule, String detail) {
-        return RowFactory.create(new Object[] {rule, detail, null});
-    }
-
-    private AvroType type(Long id) {
-        types = types == null ? new HashMap() : types;
-        AvroType known = (AvroType) types.get(id);
-        if (known == null && schemas.containsKey(id)) {
-            known = AvroType.of(parsed((String) schemas.get(id)), root, new IdentityHashMap());
-            types.put(id, known);
+    void write(Object reader, Payload payload, JsonBytes json) throws Unread {
+        ((AvroType) reader).write(payload, json, maxDepth);
+        if (payload.at < payload.end) {
+            throw new Unread("undecodable");
         }
-        return known;
     }
 }
 
 /** How a value of a schema is read, and what of it becomes JSON. */
 final class AvroType {
-    private static final long SECOND = 1000000L;
-    private static final long DAY = 86400 * SECOND;
-    private static final long FIRST_DAY = -719162;
-    private static final long LAST_DAY = 2932896;
     /** More bytes than any decimal of a column has. */
     private static final int MOST_BYTES = 64;
     private final Schema schema;
@@ -204,11 +137,11 @@ final class AvroType {
     void write(Payload in, JsonBytes out, int levels) throws Unread {
         switch (schema.getType()) {
             case RECORD:
-                writeFields(in, out, deeper(levels));
+                writeFields(in, out, Unread.deeper(levels));
                 break;
             case ARRAY:
             case MAP:
-                writeElements(in, out, deeper(levels));
+                writeElements(in, out, Unread.deeper(levels));
                 break;
             case UNION:
                 inner[index(in.zigzag(), inner.length)].write(in, out, levels);
@@ -229,13 +162,6 @@ final class AvroType {
                     out.add(found);
                 }
         }
-    }
-
-    private static int deeper(int levels) throws Unread {
-        if (levels == 0) {
-            throw new Unread("depth");
-        }
-        return levels - 1;
     }
 
     private static int index(long index, int count) throws Unread {
@@ -364,34 +290,18 @@ final class AvroType {
             throw new Unread("undecodable");
         }
         long micros = logicalName.endsWith("-millis") ? 1000 : 1;
-        if (logicalName.equals("date") && isDay(number)) {
+        if (logicalName.equals("date") && Times.isDay(number)) {
             return "\"" + LocalDate.ofEpochDay(number) + "\"";
         }
-        if (logicalName.startsWith("time-") && number >= 0 && number < DAY / micros) {
-            return "\"" + clock(micros * number) + "\"";
+        if (logicalName.startsWith("time-") && number >= 0 && number < Times.DAY / micros) {
+            return "\"" + Times.clock(micros * number) + "\"";
         }
-        if (logicalName.contains("timestamp-") && !logicalName.endsWith("-nanos") && isDay(Math.floorDiv(number, DAY / micros))) {
+        if (logicalName.contains("timestamp-") && !logicalName.endsWith("-nanos")
+            && Times.isDay(Math.floorDiv(number, Times.DAY / micros))) {
             long time = micros * number;
-            String text = LocalDate.ofEpochDay(Math.floorDiv(time, DAY)) + "T" + clock(Math.floorMod(time, DAY));
+            String text = LocalDate.ofEpochDay(Math.floorDiv(time, Times.DAY)) + "T" + Times.clock(Math.floorMod(time, Times.DAY));
             return "\"" + text + (logicalName.startsWith("local-") ? "\"" : "Z\"");
         }
         return Long.toString(number);
-    }
-
-    /** Whether a day is of the years 1 to 9999, in which the calendars of all readers agree. */
-    static boolean isDay(long day) {
-        return day >= FIRST_DAY && day <= LAST_DAY;
-    }
-
-    /** A time of day, in microseconds, with all its digits. */
-    static String clock(long micros) {
-        long[] parts = {micros / (3600 * SECOND), micros / (60 * SECOND) % 60, micros / SECOND % 60, micros % SECOND};
-        StringBuilder text = new StringBuilder(15);
-        for (int number = 0; number < 4; number++) {
-            String digits = Long.toString(parts[number]);
-            text.append(number == 0 ? "" : number < 3 ? ":" : ".");
-            text.append("000000", 0, (number < 3 ? 2 : 6) - digits.length()).append(digits);
-        }
-        return text.toString();
     }
 }

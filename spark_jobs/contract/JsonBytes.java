@@ -219,11 +219,25 @@ final class Payload {
 final class Unread extends Exception {
     private static final int SHOWN = 64;
     final String rule;
+    private final String why;
     private String path = "";
 
     Unread(String rule) {
+        this(rule, "");
+    }
+
+    Unread(String rule, String why) {
         super(rule, null, false, false);
         this.rule = rule;
+        this.why = why;
+    }
+
+    /** Returns how many levels may lie inside of one that is entered. */
+    static int deeper(int levels) throws Unread {
+        if (levels == 0) {
+            throw new Unread("depth");
+        }
+        return levels - 1;
     }
 
     Unread inside(String place) {
@@ -232,7 +246,36 @@ final class Unread extends Exception {
         return this;
     }
 
-    String path() {
-        return path.isEmpty() ? "" : ", at $" + path;
+    /** Returns what is known of the fault, to follow the name of the schema. */
+    String where() {
+        return why + (path.isEmpty() ? "" : ", at $" + path);
+    }
+}
+
+/** Dates and times of day as texts. */
+final class Times {
+    private static final long SECOND = 1000000L;
+    static final long DAY = 86400 * SECOND;
+    private static final long FIRST_DAY = -719162;
+    private static final long LAST_DAY = 2932896;
+
+    private Times() {
+    }
+
+    /** Whether a day is of the years 1 to 9999, in which the calendars of all readers agree. */
+    static boolean isDay(long day) {
+        return day >= FIRST_DAY && day <= LAST_DAY;
+    }
+
+    /** A time of day, in microseconds, with all its digits. */
+    static String clock(long micros) {
+        long[] parts = {micros / (3600 * SECOND), micros / (60 * SECOND) % 60, micros / SECOND % 60, micros % SECOND};
+        StringBuilder text = new StringBuilder(15);
+        for (int number = 0; number < 4; number++) {
+            String digits = Long.toString(parts[number]);
+            text.append(number == 0 ? "" : number < 3 ? ":" : ".");
+            text.append("000000", 0, (number < 3 ? 2 : 6) - digits.length()).append(digits);
+        }
+        return text.toString();
     }
 }

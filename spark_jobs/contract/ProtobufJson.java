@@ -1,13 +1,10 @@
 package headrace;
 
 import java.io.IOException;
-import java.io.Serializable;
-import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -16,72 +13,21 @@ import java.util.Map;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 
-import org.apache.spark.sql.RowFactory;
-import org.apache.spark.sql.api.java.UDF1;
-
-/**
- * A function from a Protobuf record in a registry's wire format to why it is none, and to the same record as JSON
- * (adr-0008). Compiled by Janino: no generics in interfaces, no lambdas.
- */
-public final class ProtobufJson implements UDF1, Serializable {
-    private static final int HEADER = 5;
+/** Reads Protobuf (adr-0008), by schemas as protobuf_schemas.py writes them. */
+public final class ProtobufJson extends FramedJson {
     private static final int MOST_INDEXES = 32;
-    private final ReadMember root = new ReadMember();
-    private final Map schemas = new HashMap();
-    private final Map unusable = new HashMap();
-    private int maxDepth;
-    private transient Map types;
 
-    public void limit(int depth) {
-        maxDepth = depth;
+    Object reader(String schema) throws IOException {
+        return MessageType.all(new ObjectMapper().readTree(schema));
     }
 
-    /** Adds what a column reads: a path, in which null stands for each element. */
-    public void read(List path, boolean isText) {
-        root.read(path, isText);
-    }
-
-    /** Adds the messages of a schema (protobuf_schemas.py), or says why it is not used. */
-    public void schema(long id, String text, String why) {
-        if (why == null) {
-            schemas.put(Long.valueOf(id), text);
-        } else {
-            unusable.put(Long.valueOf(id), why);
+    void write(Object reader, Payload payload, JsonBytes json) throws Unread {
+        String index = index(payload);
+        MessageType type = (MessageType) ((Map) reader).get(index);
+        if (type == null) {
+            throw new Unread("undecodable", " has no message of index " + index);
         }
-    }
-
-    /** Returns a rule and its detail, null where the record is read; then its JSON. */
-    public Object call(Object value) throws IOException {
-        byte[] record = (byte[]) value;
-        if (record == null) {
-            return RowFactory.create(new Object[3]);
-        }
-        Payload payload = new Payload(record, Math.min(HEADER, record.length), record.length);
-        if (record.length < HEADER || record[0] != 0) {
-            return fault("wire_format", HexFormat.of().withUpperCase().formatHex(record, 0, payload.at));
-        }
-        Long id = Long.valueOf(ByteBuffer.wrap(record).getInt(1) & 0xffffffffL);
-        Map messages = messages(id);
-        if (messages == null) {
-            Object why = unusable.get(id);
-            return why == null ? fault("unknown_schema", id.toString()) : fault("unusable_schema", "schema " + id + " " + why);
-        }
-        JsonBytes json = new JsonBytes();
-        try {
-            String index = index(payload);
-            MessageType type = (MessageType) messages.get(index);
-            if (type == null) {
-                return fault("undecodable", "schema " + id + " has no message of index " + index);
-            }
-            type.write(payload, root, json, maxDepth);
-        } catch (Unread error) {
-            return fault(error.rule, "schema " + id + error.path());
-        }
-        return RowFactory.create(new Object[] {null, null, json.found()});
-    }
-
-    private static Object fault(String rule, String detail) {
-        return RowFactory.create(new Object[] {rule, detail, null});
+        type.write(payload, root, json, maxDepth);
     }
 
     /** Reads which message of the schema it is: the places that lead to it, the first one if there are none. */
@@ -95,16 +41,6 @@ public final class ProtobufJson implements UDF1, Serializable {
             index.append(number == 0 ? "" : ",").append(payload.zigzag());
         }
         return index.toString();
-    }
-
-    private Map messages(Long id) throws IOException {
-        types = types == null ? new HashMap() : types;
-        Map known = (Map) types.get(id);
-        if (known == null && schemas.containsKey(id)) {
-            known = MessageType.all(new ObjectMapper().readTree((String) schemas.get(id)));
-            types.put(id, known);
-        }
-        return known;
     }
 }
 
@@ -275,14 +211,12 @@ final class MessageType {
     }
 
     void write(Payload in, ReadMember member, JsonBytes out, int levels) throws Unread {
-        if (levels == 0) {
-            throw new Unread("depth");
-        }
+        int deeper = Unread.deeper(levels);
         Map found = values(in, levels);
         if (form.isEmpty()) {
-            writeMembers(found, in, member, out, levels - 1);
+            writeMembers(found, in, member, out, deeper);
         } else if (form.equals("value")) {
-            writeAlone(found, in, member, out, levels - 1);
+            writeAlone(found, in, member, out, deeper);
         } else {
             writeTime(found, in, out);
         }
@@ -350,9 +284,7 @@ final class MessageType {
     }
 
     private static void skipGroup(Payload in, int number, int levels) throws Unread {
-        if (levels == 0) {
-            throw new Unread("depth");
-        }
+        int deeper = Unread.deeper(levels);
         for (long tag = in.varint(); tag != (number << 3 | ProtobufField.END_GROUP); tag = in.varint()) {
             if (tag >>> 3 == 0 || tag >>> 32 != 0) {
                 throw new Unread("undecodable");
@@ -360,7 +292,7 @@ final class MessageType {
             if ((tag & 7) == ProtobufField.LENGTH) {
                 in.take(length(in));
             }
-            skip(in, (int) (tag & 7), (int) (tag >>> 3), levels - 1);
+            skip(in, (int) (tag & 7), (int) (tag >>> 3), deeper);
         }
     }
 
@@ -458,9 +390,7 @@ final class MessageType {
 
     private void writeElements(ProtobufField field, List values, Payload in, ReadMember member, JsonBytes out, int levels)
         throws Unread {
-        if (levels == 0) {
-            throw new Unread("depth");
-        }
+        int deeper = Unread.deeper(levels);
         int start = out.size;
         int count = 0;
         for (int number = 0; number < values.size(); number++) {
@@ -472,7 +402,7 @@ final class MessageType {
                 try {
                     out.add(',');
                     int at = value.at;
-                    field.write(value, member == null ? null : member.ofElements(), out, levels - 1);
+                    field.write(value, member == null ? null : member.ofElements(), out, deeper);
                     if (isPacked && field.isClosed
                         && !field.symbols.containsKey(Long.valueOf((int) new Payload(value.bytes, at, value.at).varint()))) {
                         out.size = begin;
@@ -490,9 +420,7 @@ final class MessageType {
     /** Of the entries of one key the last one counts. */
     private void writeEntries(ProtobufField field, List values, Payload in, ReadMember member, JsonBytes out, int levels)
         throws Unread {
-        if (levels == 0) {
-            throw new Unread("depth");
-        }
+        int deeper = Unread.deeper(levels);
         ProtobufField key = (ProtobufField) field.type.inOrder.get(0);
         ProtobufField value = (ProtobufField) field.type.inOrder.get(1);
         Map places = new LinkedHashMap();
@@ -513,9 +441,9 @@ final class MessageType {
             try {
                 boolean isEmpty = !found.containsKey(value) && value.kind == ProtobufField.MESSAGE;
                 if (isEmpty) {
-                    value.type.write(new Payload(new byte[0], 0, 0), inner, out, levels - 1);
+                    value.type.write(new Payload(new byte[0], 0, 0), inner, out, deeper);
                 } else {
-                    field.type.writeValues(value, (List) found.get(value), in, inner, out, levels - 1);
+                    field.type.writeValues(value, (List) found.get(value), in, inner, out, deeper);
                 }
             } catch (Unread error) {
                 throw error.inside("[" + plain + "]");
@@ -558,11 +486,11 @@ final class MessageType {
             return;
         }
         long day = Math.floorDiv(seconds, DAY);
-        if (!AvroType.isDay(day) || nanos < 0 || nanos > 999999999) {
+        if (!Times.isDay(day) || nanos < 0 || nanos > 999999999) {
             out.add(Long.toString(seconds));
             return;
         }
-        String clock = AvroType.clock(Math.floorMod(seconds, DAY) * 1000000).substring(0, 8);
+        String clock = Times.clock(Math.floorMod(seconds, DAY) * 1000000).substring(0, 8);
         out.add("\"" + java.time.LocalDate.ofEpochDay(day) + "T" + clock + fraction(nanos) + "Z\"");
     }
 

@@ -25,8 +25,10 @@ from spark_jobs.contract.unread import UNREAD, WireFrame, too_large, unread
 
 CSV_LINE = Path(__file__).with_name("CsvLine.java")
 READ = StructType().add("rule", "string").add("detail", "string").add("json", "binary")
-PROTOBUF_JSON = [Path(__file__).with_name(f"{name}.java") for name in ("ProtobufJson", "AvroJson", "JsonBytes")]
-AVRO_JSON = [Path(__file__).with_name(f"{name}.java") for name in ("AvroJson", "JsonBytes")]
+AVRO_JSON, PROTOBUF_JSON = (
+    [Path(__file__).with_name(f"{name}.java") for name in (reader, "FramedJson", "JsonBytes")]
+    for reader in ("AvroJson", "ProtobufJson")
+)
 CHANGE_ENVELOPE = Path(__file__).with_name("ChangeEnvelope.java")
 
 

@@ -80,7 +80,7 @@ MEASURES = (
     Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 74_900, 52_000),
     Measure("modules", lambda: len(product()), 343, 330),
     Measure("packages", packages, 26, 20),
-    Measure("lines of own Java", java_lines, 3_700, 650),
+    Measure("lines of own Java", java_lines, 3_632, 650),
     Measure("modules with one importer, a sibling", single_importers, 27, 30),
     Measure("isinstance(…Gold) outside its packages", gold_branches, 0, 0),
     Measure("median lines of a function", median_function, 8, 8),
