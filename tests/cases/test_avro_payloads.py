@@ -170,6 +170,7 @@ def test_schema_that_is_registered_after_the_next_run_was_validated_is_used(trad
     assert made.silver()["trade_id"].to_list() == ["t1", "t2"]
 
 
+@pytest.mark.extended
 def test_records_of_an_unknown_schema_are_accepted_by_a_rebuild_once_it_is_known(
     trades: Trades, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_every_order_of_arrival_and_replay_gives_the_same_rows(
     assert_right(other, ALL)
 
 
+@pytest.mark.extended
 def test_rows_after_each_batch_are_those_of_the_changes_so_far(spark: SparkSession, tmp_path: Path) -> None:
     release, so_far = opened(spark, tmp_path), list[Change]()
     for batch, step in zip(deal(ALL, 77, len(DEATHS)), DEATHS, strict=True):

@@ -226,6 +226,7 @@ def silver(accepted: DataFrame) -> DataFrame:
     (folder / "silver.py").write_text(code)
 
 
+@pytest.mark.extended
 def test_a_patch_replaces_the_children_of_its_records(release: SmallRelease, tmp_path: Path) -> None:
     patcher, before = SlicePatcher(release, tmp_path), head_rows(release)
     patch, _, found = patcher.rebuild(WHOLE_HISTORY, cheaper)
@@ -256,6 +257,7 @@ def test_death_at_each_step_of_a_patch_leaves_each_child_once(release: SmallRele
     assert children_counted(release)[1] == []
 
 
+@pytest.mark.extended
 def test_compaction_and_the_deep_audit(release: SmallRelease) -> None:
     assert differing(release) == {}
     compact_tables(release.settings, [release.release], 600, EARLY)

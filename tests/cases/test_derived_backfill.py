@@ -249,6 +249,7 @@ def test_crash_while_a_patch_is_applied_or_reverted_is_finished_before_any_run(
         assert published_rows(site) == after
 
 
+@pytest.mark.extended
 def test_patch_of_rows_that_have_changed_since_is_refused_and_of_others_is_applied(site: DerivedSite) -> None:
     planted(site, "wind_hours", "hour = '2013-03-02T01:00:00Z'", departures="departures + 7")
     record = approve(site.settings, compared(site, planned(site, *SECOND))[0], "ann")
@@ -277,6 +278,7 @@ def test_patch_of_rows_that_have_changed_since_is_refused_and_of_others_is_appli
     assert differing(site)["gold.wind_hours"] == (0, 0)
 
 
+@pytest.mark.extended
 def test_run_that_was_begun_is_finished_before_a_patch(site: DerivedSite) -> None:
     planted(site, "wind_hours", "hour = '2013-03-02T01:00:00Z'", departures="departures + 7")
     record = approve(site.settings, compared(site, planned(site, *SECOND))[0], "ann")

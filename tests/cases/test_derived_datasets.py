@@ -193,6 +193,7 @@ def test_a_run_computes_touched_grains_alone_and_files_moved_by_compaction_cause
     assert_right(site)
 
 
+@pytest.mark.extended
 def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_started(site: DerivedSite) -> None:
     site.flights.take([flight(1, 1, 20)])
     site.weather.take([wind(1, 3.0)])
@@ -234,6 +235,7 @@ def test_owner_compacts_derived_tables_by_itself_as_the_settings_say(
     assert_right(site)
 
 
+@pytest.mark.extended
 def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
     site: DerivedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +353,7 @@ def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(
     assert "executes no rebuild_identities request" in response.refused
 
 
+@pytest.mark.extended
 def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_tables_says_which(
     site: DerivedSite, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def test_run_that_no_table_has_is_forgotten(scene: Scene) -> None:
     assert read_publication(scene.settings, "taps_hours").batch == 0
 
 
+@pytest.mark.extended
 def test_run_that_one_table_has_is_repeated_once_when_its_sources_have_moved(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

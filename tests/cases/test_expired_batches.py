@@ -256,6 +256,7 @@ def double_litres(folder: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_patch_of_grains_whose_records_expired_since_it_was_built_is_refused(
     release: SmallRelease, tmp_path: Path
 ) -> None:

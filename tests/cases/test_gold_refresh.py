@@ -136,6 +136,7 @@ def test_gold_on_close_has_closed_windows_with_late_rows_and_no_open_ones(releas
     assert rows(release, "closed_days")["readings"].to_list() == [4, 2]
 
 
+@pytest.mark.extended
 def test_audit_of_gold_that_is_behind_is_exact(release: SmallRelease) -> None:
     assert all_audited(release) == []
     assert differing_from_bronze(release) == {}

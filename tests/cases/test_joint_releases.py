@@ -34,6 +34,7 @@ def published(site: JointSite) -> list[str]:
     return [read_publication(site.settings, name).release for name in ("taps", "taps_hours", "taps_weeks")]
 
 
+@pytest.mark.extended
 def test_a_release_that_takes_a_column_away_names_who_reads_it_and_is_held(site: JointSite) -> None:
     site.declare_taps(BIG)
     before = published(site)

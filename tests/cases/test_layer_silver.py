@@ -131,6 +131,7 @@ def test_redelivered_batches_commit_nothing(snapshots: BatchSnapshots) -> None:
     assert release.silver().height == rows
 
 
+@pytest.mark.extended
 def test_thousands_of_copies_are_accepted_once(spark: SparkSession, settings: Settings) -> None:
     """The first record of the first batch is accepted; all others are its duplicates."""
     release = small_flights(spark, settings)

@@ -75,6 +75,7 @@ def test_users_of_the_ad_events_get_campaigns_that_they_like(spark: SparkSession
     assert sum(liked) > 0.95 * len(liked)
 
 
+@pytest.mark.extended
 def test_recommended_items_are_those_of_the_user_s_taste(spark: SparkSession, tmp_path: Path) -> None:
     numbers = random.Random(2)
     ratings = [

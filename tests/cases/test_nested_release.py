@@ -105,6 +105,7 @@ def test_both_backends_give_the_same_rows(filled: SmallRelease, spark: SparkSess
     assert_same_rows(head_rows(by_spark), head_rows(filled))
 
 
+@pytest.mark.extended
 def test_deep_audit_finds_a_changed_value_inside(release: SmallRelease) -> None:
     assert differing(release) == {}
     compact_tables(release.settings, [release.release], 600, EARLY)

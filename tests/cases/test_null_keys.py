@@ -66,6 +66,7 @@ def rows(release: SmallRelease, table: str) -> Rows:
     return release.read(table).sort("place", nulls_last=False).select("place", "litres").rows()
 
 
+@pytest.mark.extended
 def test_null_key_is_a_grain_of_its_own(patcher: SlicePatcher) -> None:
     release = patcher.production
     assert rows(release, "gold.meter_places") == [(None, 5), ("d2", 10)]

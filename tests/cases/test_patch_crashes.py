@@ -118,6 +118,7 @@ def test_reverted_patch_interrupted_at_each_step_is_finished_by_next_owner(patch
     crash_at_every_step(release, revert, (visible(release), before))
 
 
+@pytest.mark.extended
 def test_patch_is_refused_after_newer_decision(patcher: SlicePatcher) -> None:
     """A record is discarded after the patch was built, so the patch does not contain that decision."""
     release, before = patcher.production, visible(patcher.production)

@@ -103,6 +103,7 @@ def test_fix_is_validated_and_bronze_stays_unchanged(patcher: SlicePatcher) -> N
     assert set(patcher.rebuild(WHOLE_HISTORY)[2].values()) == {0}
 
 
+@pytest.mark.extended
 def test_new_release_is_built_with_decisions(patcher: SlicePatcher, spark: SparkSession) -> None:
     decide(patcher, FIX, BROKEN, value(departed(8, 3)))
     decide(patcher, DISCARD, WINNER)
@@ -127,6 +128,7 @@ def test_invalid_fix_stays_rejected_with_its_own_reasons(patcher: SlicePatcher) 
     assert rules[BROKEN[1]] == "range"
 
 
+@pytest.mark.extended
 def test_fix_with_known_identity_is_a_duplicate(patcher: SlicePatcher) -> None:
     decide(patcher, FIX, BROKEN, value(departed(1, 5)))
     reinstate(patcher, BROKEN)
@@ -134,6 +136,7 @@ def test_fix_with_known_identity_is_a_duplicate(patcher: SlicePatcher) -> None:
     assert_each_record_once(patcher)
 
 
+@pytest.mark.extended
 def test_record_is_reinstated_after_discard(patcher: SlicePatcher) -> None:
     """Every record stays in exactly one table."""
     decide(patcher, FIX, BROKEN, value(departed(8, 3)))

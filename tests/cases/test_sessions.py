@@ -110,6 +110,7 @@ def wrong(release: SmallRelease, changes: dict[str, str] | None, condition: str)
     release.take([])
 
 
+@pytest.mark.extended
 def test_patch_recomputes_the_sessions_near_its_rows_as_they_are_now_and_no_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_patch_recomputes_the_sessions_near_its_rows_as_they_are_now_and_no_othe
     assert sessions(release)[0] == ("d1", 0, 40, 6, 531)
 
 
+@pytest.mark.extended
 def test_session_that_gold_lacks_is_computed_whole_although_the_slice_has_a_part_of_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def lose(release: SmallRelease, table: Table, is_lost: Callable[[DataFile], bool
     publish(release.settings, replace(found, tables=tables))
 
 
+@pytest.mark.extended
 def test_patch_is_refused_after_another_one_has_added_its_identity(patcher: SlicePatcher) -> None:
     first, second = (patcher.rebuild(only(position), raise_distance)[0] for position in TOO_FAR)
     patcher.apply(first)

@@ -74,6 +74,7 @@ def sessions(release: SmallRelease) -> list[tuple[object, ...]]:
     return [(r["since"].strftime("%H:%M"), r["until"].strftime("%H:%M"), r["litres"]) for r in rows.to_dicts()]
 
 
+@pytest.mark.extended
 def test_session_across_slice_edge_is_rebuilt_completely(patcher: SlicePatcher) -> None:
     assert sessions(patcher.production) == [("10:00", "10:40", 7), ("12:00", "12:00", 8)]
     edge = (datetime(2024, 2, 27, 10, 30, tzinfo=UTC), datetime(2024, 2, 27, 11, tzinfo=UTC))

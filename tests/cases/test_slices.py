@@ -115,6 +115,7 @@ def test_rebuild_with_same_code_gives_same_rows(patcher: SlicePatcher) -> None:
     assert patcher.production.versions() == before
 
 
+@pytest.mark.extended
 def test_duplicate_is_accepted_when_its_winner_is_rejected(patcher: SlicePatcher) -> None:
     before = visible(patcher.production)
     # The slice selects only the winner; both duplicates are in other batches.
@@ -144,6 +145,7 @@ def test_key_that_moves_to_another_window_leaves_the_old_one(patcher: SlicePatch
     assert visible(patcher.production) == before
 
 
+@pytest.mark.extended
 def test_window_partly_in_slice_is_computed_completely(patcher: SlicePatcher) -> None:
     half = Slice(WHOLE_HISTORY.spans, datetime(2013, 4, 2, 10, 30, tzinfo=UTC), datetime(2013, 4, 2, 11, tzinfo=UTC))
     patch, rebuilt, differing = patcher.rebuild(half, delay_united)

@@ -116,6 +116,7 @@ def test_every_order_of_arrival_and_replay_gives_the_same_rows(
     assert_right(other, ALL)
 
 
+@pytest.mark.extended
 def test_rows_after_each_batch_are_those_of_the_reports_so_far(spark: SparkSession, tmp_path: Path) -> None:
     release, so_far = opened(spark, tmp_path), list[Report]()
     for batch, step in zip(deal(ALL, 77, len(DEATHS)), DEATHS, strict=True):
@@ -142,6 +143,7 @@ def test_spark_gives_the_same_rows_in_other_orders_and_after_deaths(spark: Spark
             assert_right(release, so_far)
 
 
+@pytest.mark.extended
 def test_a_slice_that_is_computed_again_is_equal_and_a_correction_is_applied_and_reverted(
     release: SmallRelease, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def comparison_text(site: JointSite, record: PlanRecord) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.extended
 def test_release_of_an_earlier_version_keeps_its_types_until_the_folder_is_released(
     site: JointSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_derived_dataset_over_a_widened_source_is_named_and_released_with_it(sit
     assert [(row["most"], row["taps"]) for row in site.rows("gold.taps_hours")] == [(HUGE, 3)]
 
 
+@pytest.mark.extended
 def test_derived_dataset_whose_types_stay_goes_on_over_a_widened_source(site: JointSite) -> None:
     declare(site, "logicalType: integer")
     site.write("taps_hours/derived.yaml", HOURS)

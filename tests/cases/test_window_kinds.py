@@ -98,6 +98,7 @@ def test_audit_recomputes_every_kind_of_window(release: SmallRelease, table: str
     assert audited(release, table) == []
 
 
+@pytest.mark.extended
 def test_rebuilt_slice_is_equal_and_a_patch_corrects_every_window(release: SmallRelease, tmp_path: Path) -> None:
     patcher = SlicePatcher(release, tmp_path)
     _, _, differing = patcher.rebuild(WHOLE_HISTORY)

@@ -77,6 +77,7 @@ def test_range_has_the_records_from_its_start_up_to_its_end(settings: Settings) 
     assert chunks(settings, 3, 3) == []
 
 
+@pytest.mark.extended
 def test_chunks_of_a_range_follow_each_other_without_a_gap(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "CHUNK_RECORDS", 2)
     assert_chunks(chunks(settings, 0, 5), 0, 2, 4, 5)
@@ -86,6 +87,7 @@ def test_chunks_of_a_range_follow_each_other_without_a_gap(settings: Settings, m
     assert_chunks(chunks(settings, 0, 5), 0, 2, 5)
 
 
+@pytest.mark.extended
 def test_chunks_end_at_the_requested_offsets(settings: Settings) -> None:
     ends = [0, 2, 4, COMMITTED, 99]
     found = read_chunks(bootstrap_servers(settings), TOPIC, 0, 0, 5, settings.jars, ends)
@@ -102,6 +104,7 @@ def test_chunks_end_at_the_requested_offsets(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("headers", [[("trace", bytes(2000))], [("", b"")] * 250])
+@pytest.mark.extended
 def test_headers_count_in_the_size_of_a_read(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, bytes]]
 ) -> None:
@@ -119,6 +122,7 @@ def test_headers_count_in_the_size_of_a_read(
     assert [len(chunk.records) for chunk in found] == [5] * 4
 
 
+@pytest.mark.extended
 def test_chunk_has_several_reads(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "READ_BYTES", 1)
     assert_chunks(chunks(settings, 0, 5), 0, 5)

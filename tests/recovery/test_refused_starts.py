@@ -37,6 +37,7 @@ def test_invalid_setting_is_refused(site: Site, key: str) -> None:
     assert site.status() == {}
 
 
+@pytest.mark.extended
 def test_missing_java_is_refused(site: Site, tmp_path: Path) -> None:
     nowhere = {"PATH": str(tmp_path), "JAVA_HOME": ""}
     driver = site.start_driver(**nowhere)
