@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from account_changes import ACCOUNTS, Change, assert_right, history, published, snapshot, versions
 from compactable_release import EARLY, assert_same_rows, head_rows
+from dealt_events import DEATHS, ORDERS, deal, refined_after_death, take
 from declared_gold import audited
 from pyspark.sql import SparkSession
-from simulated_deaths import Died, dying_at
 from slice_patcher import SlicePatcher, copy_release
 from small_release import SmallRelease, small_release
 from test_recomputed_history import differing, recomputed, rewrite
@@ -23,14 +21,11 @@ from include.ground.settings import Settings
 from include.read.published_tables import open_dataset, published_tables
 from include.state.release_files import PatchDirection
 from spark_jobs.stream.compaction import compact_tables
-from spark_jobs.tables.failpoints import Step
 
 CHANGES = history(1, 120)
 OVERLAPPING = snapshot(CHANGES, 600)
 ALL = [*CHANGES, *OVERLAPPING]
 TABLES = ("account_now", "account_versions")
-ORDERS = (pytest.param(range(1, 4), id="some"), pytest.param(range(4, 11), id="more", marks=pytest.mark.extended))
-DEATHS = (Step.SILVER_COMMITTED, Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED)
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 
 
@@ -41,28 +36,6 @@ def opened(spark: SparkSession, folder: Path, backend: str = "local") -> SmallRe
 def lower_balance(folder: Path) -> None:
     path = folder / "contract.yaml"
     path.write_text(path.read_text("utf-8").replace("maximum: 1000", "maximum: 1"), "utf-8")
-
-
-def deal(changes: Sequence[Change], seed: int, batches: int) -> list[list[Change]]:
-    """Return the changes in another order, in batches of different sizes."""
-    numbers = random.Random(seed)
-    order = numbers.sample(list(changes), len(changes))
-    cuts = sorted(numbers.randrange(len(order)) for _ in range(batches - 1))
-    return [order[low:high] for low, high in zip([0, *cuts], [*cuts, len(order)], strict=True)]
-
-
-def take(release: SmallRelease, changes: Sequence[Change], seed: int = 0) -> None:
-    numbers = random.Random(seed)
-    release.take([each.sent(numbers.randrange(2)) for each in changes])
-
-
-def refined_after_death(release: SmallRelease, changes: Sequence[Change], step: Step) -> None:
-    """Refine a batch in a process that dies at a step, and once more in the next one."""
-    number = release.ingest([each.sent() for each in changes])
-    with pytest.raises(Died), dying_at(step):
-        release.refine(number, number)
-    release.restart()
-    release.refine(number, number)
 
 
 @pytest.fixture(scope="module")

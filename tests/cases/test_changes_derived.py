@@ -9,11 +9,11 @@ from shutil import copytree
 
 import pytest
 from account_changes import ACCOUNTS, Change, current, history, versions
+from dealt_events import deal
 from held_lease import HeldLease
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import small_release
-from test_changes import deal
 
 from include.declare.derived_dataset import snapshot_derived
 from include.ground.settings import Settings

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from compactable_release import EARLY, assert_same_rows, head_rows
+from dealt_events import DEATHS, ORDERS, deal, refined_after_death, take
 from declared_gold import audited
 from machine_reports import MACHINES, ORACLES, Report, assert_right, published, reports
 from pyspark.sql import SparkSession
@@ -28,8 +27,6 @@ from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.tables.failpoints import Step
 
 ALL = reports(1, 120)
-ORDERS = 10
-DEATHS = (Step.SILVER_COMMITTED, Step.GOLD_WRITTEN, Step.GOLD_COMMITTED, Step.ALL_GOLD_COMMITTED)
 WHOLE_HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 
 
@@ -40,28 +37,6 @@ def opened(spark: SparkSession, folder: Path, backend: str = "local") -> SmallRe
 def lower_watts(folder: Path) -> None:
     path = folder / "contract.yaml"
     path.write_text(path.read_text("utf-8").replace("maximum: 1000", "maximum: 3"), "utf-8")
-
-
-def deal(found: Sequence[Report], seed: int, batches: int) -> list[list[Report]]:
-    """Return the reports in another order, in batches of different sizes."""
-    numbers = random.Random(seed)
-    order = numbers.sample(list(found), len(found))
-    cuts = sorted(numbers.randrange(len(order)) for _ in range(batches - 1))
-    return [order[low:high] for low, high in zip([0, *cuts], [*cuts, len(order)], strict=True)]
-
-
-def take(release: SmallRelease, found: Sequence[Report], seed: int = 0) -> None:
-    numbers = random.Random(seed)
-    release.take([each.sent(numbers.randrange(2)) for each in found])
-
-
-def refined_after_death(release: SmallRelease, found: Sequence[Report], step: Step) -> None:
-    """Refine a batch in a process that dies at a step, and once more in the next one."""
-    number = release.ingest([each.sent() for each in found])
-    with pytest.raises(Died), dying_at(step):
-        release.refine(number, number)
-    release.restart()
-    release.refine(number, number)
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +77,11 @@ def test_rows_of_a_key_that_is_null_are_kept(spark: SparkSession, tmp_path: Path
     assert audited(release, "last_watts") == []
 
 
+@pytest.mark.parametrize("orders", ORDERS)
 def test_every_order_of_arrival_and_replay_gives_the_same_rows(
-    filled: SmallRelease, spark: SparkSession, tmp_path: Path
+    filled: SmallRelease, spark: SparkSession, tmp_path: Path, orders: range
 ) -> None:
-    for seed in range(ORDERS):
+    for seed in orders:
         other = opened(spark, tmp_path / str(seed))
         for batch in deal(ALL, seed, 1 + seed % 4):
             take(other, batch, seed)
