@@ -134,7 +134,8 @@ def _new_files(base: Dataset, files: Sequence[RecordFile], parameters: LoadParam
     if parameters.skip_loaded:
         files, repeated = [file for file in files if file.address not in repeated], {}
         if not files:
-            raise LoadRefused(base.name, "all of these files are loaded already", f"headrace status {base.name}")
+            remedy = f"headrace audit --dataset {base.name}   (lists them)"
+            raise LoadRefused(base.name, "all of these files are loaded already", remedy)
     if repeated:
         address, where = next(iter(repeated.items()))
         more = f", and {len(repeated) - 1} more like it" if len(repeated) > 1 else ""

@@ -39,13 +39,14 @@ from include.state.process_states import ProcessState, ProcessStatus, stream_nam
 
 POLL_SECONDS = 1.0
 COLOURS = {"running": "green", "crashed": "bold red", "failed": "bold red", "stopped": "dim", "asleep": "dim"}
+WELL = {ProcessState.RUNNING, ProcessState.ASLEEP}
 UNKNOWN = "?"
 
 
 def status(
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option(help="Refresh every second, until Ctrl-C.")] = False,
-    check: Annotated[bool, typer.Option(help="Exit 1 when a process is not running.")] = False,
+    check: Annotated[bool, typer.Option(help="Exit 1 when a process is neither running nor asleep.")] = False,
 ) -> None:
     """Show processes, batches, rates, lag, rows per layer and rejected records by reason."""
 
@@ -58,7 +59,7 @@ def status(
         print_json(progress_json(progress), indent=None)
     else:
         Console().print(progress_table(progress))
-    if check and any(process.state.label != "running" for process in progress.processes):
+    if check and any(process.state not in WELL for process in progress.processes):
         raise typer.Exit(FAILED)
 
 

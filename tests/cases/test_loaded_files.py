@@ -183,6 +183,9 @@ def test_file_that_was_loaded_is_named(site: LoadSite) -> None:
     shutil.rmtree(site.base.settings.state / "plans" / record.plan.id)
     with pytest.raises(LoadRefused, match=r"a\.jsonl of plan load-meter-1"):
         site.plan(dry_run=True)
+    with pytest.raises(LoadRefused, match="loaded already") as raised:
+        site.plan(dry_run=True, skip_loaded=True)
+    assert raised.value.remedy == "headrace audit --dataset meter   (lists them)"
 
 
 @pytest.mark.parametrize("change", ["grown", "other bytes", "gone"])

@@ -31,7 +31,15 @@ from include.observe.progress import (
     offsets_behind,
 )
 from include.serve.observer import LiveObserver
-from include.state.process_states import BROKER, RUNNER, ProcessRecord, ProcessState, RunnerRecord, runner_record_file
+from include.state.process_states import (
+    BROKER,
+    RUNNER,
+    ProcessRecord,
+    ProcessState,
+    ProcessStatus,
+    RunnerRecord,
+    runner_record_file,
+)
 from include.state.run_files import RunFile, started_at, write_run_file
 from include.state.streams import request_stream
 
@@ -179,6 +187,19 @@ def test_crash_is_shown_in_red_and_fails_only_with_check(
     assert "\x1b[1;31mcrashed" in capture.get()
     assert headrace.invoke(app, ["status"]).exit_code == 0
     assert headrace.invoke(app, ["status", "--check"]).exit_code == 1
+
+
+@pytest.mark.parametrize("state", ProcessState)
+def test_check_fails_unless_each_process_runs_or_sleeps(
+    settings: Settings, headrace: CliRunner, monkeypatch: pytest.MonkeyPatch, state: ProcessState
+) -> None:
+    observed = replace(
+        observe_progress(settings),
+        processes=(ProcessStatus(RUNNER, 1, ProcessState.RUNNING), ProcessStatus(FLIGHTS, None, state)),
+    )
+    monkeypatch.setattr(status_command, "observe_progress", lambda settings, ledger: observed)
+    expected = 0 if state in {ProcessState.RUNNING, ProcessState.ASLEEP} else 1
+    assert headrace.invoke(app, ["status", "--check"]).exit_code == expected
 
 
 def test_nothing_is_unknown_before_the_first_stream(settings: Settings) -> None:
