@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import xml.etree.ElementTree as ElementTree
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -97,7 +100,10 @@ def is_listener(connection: Any, port: int) -> bool:
     return bool(connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port)
 
 
-STANDALONE = "spark://"
+STANDALONE, YARN = "spark://", "yarn"
+HADOOP_CONF = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Variables that name the folder of Hadoop's configuration; Spark reads the first one that is set."""
+RESOURCE_MANAGER = "yarn.resourcemanager."
 ANSWER_SECONDS = 5.0
 EXECUTOR_SECONDS = 120.0
 """How long a driver waits for its first executor."""
@@ -107,21 +113,65 @@ class MasterUnreachable(Transient):
     """No host of HEADRACE_SPARK_MASTER answers."""
 
     def __init__(self, master: str, why: str) -> None:
-        super().__init__(f"the Spark master {master} does not answer ({why}); nothing was read", "headrace doctor")
+        super().__init__(
+            f"the Spark master {master} does not answer ({why}); nothing was read",
+            "start the master, or correct HEADRACE_SPARK_MASTER (docs/how-to/run-on-a-cluster.md)",
+        )
         self.master = master
 
 
+class HadoopUnknown(Terminal):
+    """The folder of Hadoop's configuration is not set, or lacks what a session on YARN needs."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"HEADRACE_SPARK_MASTER=yarn: {what}; nothing was started",
+            f"export {HADOOP_CONF[0]}=/etc/hadoop/conf   (core-site.xml and yarn-site.xml of the cluster)",
+        )
+
+
+def hadoop_properties(file: str) -> dict[str, str]:
+    """Return the properties of a file of Hadoop's configuration. Raises HadoopUnknown."""
+    folder = next((found for name in HADOOP_CONF if (found := os.environ.get(name))), None)
+    if folder is None:
+        raise HadoopUnknown(f"neither {' nor '.join(HADOOP_CONF)} is set")
+    try:
+        root = ElementTree.parse(Path(folder, file)).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        raise HadoopUnknown(f"{Path(folder, file)} cannot be read ({error})") from error
+    return {each.findtext("name", ""): each.findtext("value", "") for each in root.iter("property")}
+
+
+def master_addresses(master: str) -> list[str]:
+    """Return host:port of each server of a master; none of Kubernetes, which answers only who is logged in.
+
+    Raises HadoopUnknown.
+    """
+    if master.startswith(STANDALONE):
+        return master.removeprefix(STANDALONE).split(",")
+    if master != YARN:
+        return []
+    # With several resource managers each property ends with the id of one.
+    properties = hadoop_properties("yarn-site.xml")
+    named = {key.removeprefix(RESOURCE_MANAGER): value for key, value in properties.items()}
+    found = [value for key, value in named.items() if key == "address" or key.startswith("address.")]
+    hosts = [f"{value}:8032" for key, value in named.items() if key == "hostname" or key.startswith("hostname.")]
+    if not (found or hosts):
+        raise HadoopUnknown(f"yarn-site.xml has neither {RESOURCE_MANAGER}address nor {RESOURCE_MANAGER}hostname")
+    return found or hosts
+
+
 def require_master(settings: Settings) -> None:
-    """Raise MasterUnreachable unless a host of a standalone master accepts connections. Other masters are not tried."""
-    if not settings.spark_master.startswith(STANDALONE):
-        return
+    """Raise MasterUnreachable unless a server of the master accepts connections; HadoopUnknown."""
+    addresses = master_addresses(settings.spark_master)
     why = ""
-    for address in settings.spark_master.removeprefix(STANDALONE).split(","):
+    for address in addresses:
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
-        except (OSError, OverflowError) as error:
-            why = str(error)
+        except (OSError, OverflowError, ValueError) as error:
+            why = f"{address}: {error}"
         else:
             return
-    raise MasterUnreachable(settings.spark_master, why)
+    if addresses:
+        raise MasterUnreachable(settings.spark_master, why)

@@ -123,7 +123,7 @@ ALLOWED = {
             "spark.log.*",
         ),
         *("spark.cores.max", "spark.executor.cores", "spark.executor.memory", "spark.pyspark.python"),
-        *("spark.driver.host", "spark.driver.bindaddress"),
+        *("spark.driver.host", "spark.driver.bindaddress", "spark.yarn.*", "spark.kubernetes.*"),
         *("spark.memory.*", "spark.cleaner.*", "spark.network.*", "spark.rpc.*", "spark.shuffle.*", "spark.locality.*"),
         *(
             "spark.kryoserializer.buffer*",

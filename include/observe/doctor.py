@@ -31,7 +31,7 @@ from include.ground.java import Jar, JarMismatch, Java, JavaMissing, find_java, 
 from include.ground.kafka import TopicMissing, cluster_id, topic_concerns
 from include.ground.object_store import StoreUnavailable, find_store
 from include.ground.paths import runner_lock_path, snapshot_path
-from include.ground.ports import STANDALONE, MasterUnreachable, require_master
+from include.ground.ports import HadoopUnknown, MasterUnreachable, master_addresses, require_master
 from include.ground.settings import CLONE, InvalidSetting, PasswordUnreadable, Settings, heap_bytes, load_settings
 from include.observe.processes import observe_process
 from include.read.publication import find_publication
@@ -106,16 +106,15 @@ def check_heaps(settings: Settings, memory: int) -> CheckResult:
 
 
 def check_spark_master(settings: Settings) -> list[CheckResult]:
-    """Check that the master of a standalone Spark cluster answers; other masters are not tried: a warning."""
+    """Check that the master of a Spark cluster answers; Kubernetes is not tried: a warning."""
     if not settings.spark_master:
         return []
-    if not settings.spark_master.startswith(STANDALONE):
-        return [warning("spark master", f"{settings.spark_master} was not tried", "headrace up, then headrace status")]
     try:
         require_master(settings)
-    except MasterUnreachable as error:
-        remedy = "start the master, or correct HEADRACE_SPARK_MASTER (docs/how-to/run-on-a-cluster.md)"
-        return [failed("spark master", error.what, remedy)]
+    except (HadoopUnknown, MasterUnreachable) as error:
+        return [failed("spark master", error.what, error.remedy)]
+    if not master_addresses(settings.spark_master):
+        return [warning("spark master", f"{settings.spark_master} was not tried", "headrace up, then headrace status")]
     return [passed("spark master", settings.spark_master)]
 
 

@@ -7,6 +7,7 @@ import shutil
 import time
 import zipfile
 from collections.abc import Sequence
+from getpass import getuser
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from include.ground.errors import Transient
 from include.ground.java import packaged_home
-from include.ground.ports import EXECUTOR_SECONDS
+from include.ground.ports import EXECUTOR_SECONDS, YARN, HadoopUnknown, hadoop_properties
 from include.ground.settings import CLONE, Settings
 
 LOOPBACK = "127.0.0.1"
@@ -62,8 +63,17 @@ def master_options(settings: Settings, jars: Sequence[Path], jvm_flags: str) -> 
         "spark.sql.shuffle.partitions": str(max(2, settings.spark_cores)),
         # With version 2 the files of a task that an executor did not complete would stay among the results.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
+        **(yarn_options() if settings.spark_master == YARN else {}),
         **settings.spark_conf,
     }
+
+
+def yarn_options() -> dict[str, str]:
+    """Return what YARN needs besides: a folder of the cluster's file system for jars and code. Raises HadoopUnknown."""
+    file_system = hadoop_properties("core-site.xml").get("fs.defaultFS")
+    if file_system is None:
+        raise HadoopUnknown("core-site.xml does not name the cluster's file system, fs.defaultFS")
+    return {"spark.yarn.stagingDir": f"{file_system.rstrip('/')}/user/{getuser()}"}
 
 
 def prepare_environment(settings: Settings, python: str) -> None:

@@ -31,6 +31,8 @@ from spark_jobs.backends.spark_cluster import (
 # Other values lose, duplicate or misread records, so the running session is verified too.
 GUARDED = {
     "spark.sql.session.timeZone": "UTC",
+    # A path is one of the state folder, also where the configuration of Hadoop names another file system.
+    "spark.hadoop.fs.defaultFS": "file:///",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",
     "spark.sql.streaming.checkpoint.verifyMetadataExists.enabled": "true",

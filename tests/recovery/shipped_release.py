@@ -7,7 +7,8 @@ from typing import Any
 
 from recovery_site import Site
 
-REFUSED = 2
+NEEDED, REFUSED = 1, 2
+"""Exit codes: an approval is needed, the plan failed."""
 
 
 def ship_doubled_litres(site: Site) -> None:

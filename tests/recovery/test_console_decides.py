@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from recovery_site import Site
 from served_console import served_console
-from shipped_release import REFUSED, only_plan, ship_doubled_litres
+from shipped_release import NEEDED, REFUSED, only_plan, ship_doubled_litres
 
 from include.plans.journal import load_plan
 from include.plans.plan import Stage
@@ -22,7 +22,6 @@ from include.serve.log_in import add_user
 CHROMIUM = "/usr/bin/chromium"
 USER, PASSWORD = "ann", "correct horse"
 MILLISECONDS = 90_000
-NEEDED = 1
 
 
 @contextmanager

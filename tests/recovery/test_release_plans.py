@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from polling_reader import PollingReader
 from recovery_site import Site, wait_until
-from shipped_release import REFUSED, only_plan, ship_doubled_litres
+from shipped_release import NEEDED, REFUSED, only_plan, ship_doubled_litres
 
 from include.change import stages as plan_stages
 from include.ground.paths import active_releases_path
@@ -18,7 +18,6 @@ from include.plans.plan import PlanRecord
 from include.state.owner_requests import OwnerRequest, RequestKind, pending_request, submit_request
 
 READS = 300
-NEEDED = 1
 
 
 def move(site: Site, act: Callable[..., PlanRecord], plan: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from getpass import getuser
 from pathlib import Path
 
 import pytest
 
-from include.ground.ports import MasterUnreachable, require_master
+from include.ground.ports import HadoopUnknown, MasterUnreachable, master_addresses, require_master
 from include.ground.settings import InvalidSetting, Settings
 from include.observe.doctor import Verdict, check_spark_master
 from spark_jobs.backends import spark_cluster
@@ -20,8 +21,10 @@ from spark_jobs.backends.spark_cluster import (
     require_executor,
     spark_master,
 )
+from spark_jobs.backends.spark_session import GUARDED
 
 MASTER = "spark://127.0.0.1:7077"
+KUBERNETES = "k8s://https://cluster.example:6443"
 TOO_MANY = {"spark.cores.max": "2", "spark.executor.cores": "3"}
 
 
@@ -96,10 +99,62 @@ def test_master_that_does_not_answer_is_named_at_once() -> None:
     assert (finding.verdict, "does not answer" in finding.found) == (Verdict.FAIL, True)
 
 
-@pytest.mark.parametrize("master", ["yarn", "k8s://https://cluster.example:6443"])
-def test_doctor_warns_of_a_master_that_it_cannot_try(master: str) -> None:
-    (finding,) = check_spark_master(Settings(spark_master=master))
-    assert (finding.verdict, finding.found) == (Verdict.WARN, f"{master} was not tried")
+def test_doctor_warns_of_a_master_that_it_cannot_try() -> None:
+    (finding,) = check_spark_master(Settings(spark_master=KUBERNETES))
+    assert (finding.verdict, finding.found) == (Verdict.WARN, f"{KUBERNETES} was not tried")
+
+
+def configure(folder: Path, file: str, **properties: str) -> None:
+    named = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in properties.items())
+    (folder / file).write_text(f"<configuration>{named}</configuration>", "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("properties", "addresses"),
+    [
+        ({"yarn.resourcemanager.address": "one:8050", "yarn.resourcemanager.admin.address": "one:1"}, ["one:8050"]),
+        ({"yarn.resourcemanager.hostname": "one"}, ["one:8032"]),
+        ({f"yarn.resourcemanager.hostname.rm{n}": f"h{n}" for n in (1, 2)}, ["h1:8032", "h2:8032"]),
+    ],
+)
+def test_resource_managers_of_yarn_are_those_of_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], addresses: list[str]
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    configure(tmp_path, "yarn-site.xml", **properties)
+    assert master_addresses("yarn") == addresses
+
+
+def test_session_on_yarn_has_its_files_in_the_cluster_and_its_tables_in_the_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
+    configure(tmp_path, "core-site.xml", **{"fs.defaultFS": "hdfs://names:9000/"})
+    options = master_options(Settings(spark_master="yarn"), [], "")
+    assert options["spark.yarn.stagingDir"] == f"hdfs://names:9000/user/{getuser()}"
+    assert GUARDED["spark.hadoop.fs.defaultFS"] == "file:///"
+    chosen = Settings(spark_master="yarn", spark_conf={"spark.yarn.stagingDir": "hdfs://names/elsewhere"})
+    assert master_options(chosen, [], "")["spark.yarn.stagingDir"] == "hdfs://names/elsewhere"
+
+
+def test_what_the_configuration_of_hadoop_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(spark_master="yarn")
+    with pytest.raises(HadoopUnknown, match="neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set; nothing was started"):
+        require_master(settings)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with pytest.raises(HadoopUnknown, match=r"yarn-site.xml cannot be read \(.*No such file"):
+        require_master(settings)
+    configure(tmp_path, "yarn-site.xml")
+    with pytest.raises(HadoopUnknown, match="has neither yarn.resourcemanager.address nor"):
+        require_master(settings)
+    (finding,) = check_spark_master(settings)
+    assert (finding.verdict, "HADOOP_CONF_DIR" in finding.remedy) == (Verdict.FAIL, True)
+    configure(tmp_path, "yarn-site.xml", **{"yarn.resourcemanager.address": "127.0.0.1:1"})
+    with pytest.raises(MasterUnreachable, match="the Spark master yarn does not answer .127.0.0.1:1: "):
+        require_master(settings)
+    configure(tmp_path, "core-site.xml")
+    with pytest.raises(HadoopUnknown, match=r"does not name the cluster's file system, fs.defaultFS"):
+        master_options(settings, [], "")
 
 
 def test_doctor_says_nothing_of_a_master_that_is_not_set() -> None:
