@@ -80,7 +80,7 @@ def _options(model: type[Parameters]) -> Iterator[inspect.Parameter]:
         if option.hidden:
             continue
         parse = None if option.parser is None else parser_of(option.parser)
-        kind = list[str] | None if field.annotation == Sequence[str] else types[name]
+        kind = list[str] | None if types[name] == Sequence[str] else types[name]
         info = typer.Option(option.name, parser=parse, metavar=option.metavar, help=option.help or field.description)
         default = inspect.Parameter.empty if field.is_required() else None if kind != types[name] else field.default
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])

@@ -10,7 +10,14 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from include.change.kind import PlanKind
-from include.change.plan_parameters import Option, PlanParameters, ReplayParameters, form
+from include.change.plan_parameters import (
+    LoadParameters,
+    Option,
+    PlanParameters,
+    ReleaseParameters,
+    ReplayParameters,
+    form,
+)
 from include.change.stages import KINDS
 from include.cli.changes import given, with_options
 
@@ -37,6 +44,24 @@ def test_option_is_made_from_the_field() -> None:
 
 def test_options_that_were_not_given_have_the_defaults_of_the_model() -> None:
     assert CliRunner().invoke(app, ["--dataset", "d"]).output.split() == ["d", "False", "False", "None", "0.0"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "field"), [(LoadParameters, "--files", "files"), (ReleaseParameters, "--with", "members")]
+)
+def test_option_of_several_values_is_given_again(model: type[PlanParameters], name: str, field: str) -> None:
+    several = typer.Typer()
+    taken: list[PlanParameters] = []
+
+    @several.command()
+    @with_options(model)
+    def command(dataset: Annotated[str, typer.Option("--dataset")], **options: Any) -> None:
+        taken.append(given(model, options))
+
+    for values in (["one"], ["one", "two"]):
+        done = CliRunner().invoke(several, ["--dataset", "a", *(word for each in values for word in (name, each))])
+        assert done.exit_code == 0, done.output
+        assert list(getattr(taken[-1], field)) == values
 
 
 def test_wrong_option_is_a_usage_error_that_names_it() -> None:
