@@ -121,6 +121,7 @@ class _PipelineFile:
     retention: Retention = Retention()
     idle: Annotated[timedelta | None, BeforeValidator(_parsed_idle)] = IDLE_AFTER
     sleep_after: Annotated[timedelta | None, BeforeValidator(_parsed_idle)] = None
+    driver: str = ""
     changes: Changes | None = None
     children: Annotated[tuple[Children, ...], BeforeValidator(named_items)] = ()
     envelope: Annotated[str, BeforeValidator(known_envelope)] = ""
@@ -143,6 +144,8 @@ class Pipeline:
     """A partition without records for so long does not hold the watermark back; None: it does."""
     sleep_after: timedelta | None = None
     """A driver whose topic brings nothing for so long ends, until records come; None: it runs on."""
+    driver: str = ""
+    """The process that it shares with other datasets, or `own`; "": as HEADRACE_SHARED_DRIVER says."""
     children: tuple[Children, ...] = ()
     changes: Changes | None = None
     envelope: str = ""
@@ -196,7 +199,7 @@ def load_pipeline(folder: Path) -> Pipeline:
 
     What the values mean is checked by `load_dataset`.
     """
-    document = Document(folder / "pipeline.yaml", strict=False)
+    document = Document(folder / PIPELINE, strict=False)
     pipeline = read_pipeline(document)
     raise_problems(document)
     assert pipeline is not None
@@ -223,12 +226,16 @@ def read_pipeline(document: Document) -> Pipeline | None:
         retention=found.retention,
         idle=found.idle,
         sleep_after=found.sleep_after,
+        driver=found.driver,
         children=found.children,
         changes=changes,
         envelope=found.envelope,
     )
 
 
+OWN_DRIVER = "own"
+PIPELINE = "pipeline.yaml"
+DRIVER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MAX_PARTITIONS = 10_000
 SHORTEST_RETENTION = timedelta(hours=1)
@@ -249,6 +256,8 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
     if pipeline.sleep_after is not None and pipeline.idle is not None and pipeline.sleep_after <= pipeline.idle:
         why = "must be longer than `idle`: before that, windows that wait for a quiet partition are not closed"
         yield ("sleep_after",), f"{why}, is {pipeline.sleep_after}, and idle is {pipeline.idle}"
+    if pipeline.driver and not DRIVER_NAME.fullmatch(pipeline.driver):
+        yield ("driver",), f"must be a name of small letters, digits and _, is {shown(pipeline.driver)}"
     yield from listed_once(("identity", "columns"), pipeline.identity)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     for gold in pipeline.gold:

@@ -22,6 +22,7 @@ from include.state.process_states import (
     AIRFLOW,
     BROKER,
     CONSOLE,
+    DRIVER,
     JOB,
     METRICS,
     OPENLINEAGE,
@@ -62,7 +63,7 @@ def observe_processes(settings: Settings, datasets: list[str] | None = None) -> 
 
 def observe_process(settings: Settings, name: str) -> ProcessStatus:
     """Return the status of a process: its own, or what the runner will do when it is gone."""
-    if name in (RUNNER, AIRFLOW):
+    if name in (RUNNER, AIRFLOW) or name.startswith(DRIVER):
         return unsupervised_status(settings, name)
     return _supervised(settings, name, unsupervised_status(settings, RUNNER), read_process_records(settings))
 
@@ -73,8 +74,9 @@ def observe_stream(settings: Settings, dataset: str) -> ProcessStatus:
 
 
 def observe_optional(settings: Settings) -> list[ProcessStatus]:
-    """Return the status of the processes that settings switch on: console, metrics endpoint, OpenLineage events."""
-    return [observe_process(settings, name) for name in (CONSOLE, METRICS, OPENLINEAGE)]
+    """Return the status of drivers that are shared, and of processes that settings switch on, such as the console."""
+    names = (*started_drivers(settings), CONSOLE, METRICS, OPENLINEAGE)
+    return [observe_process(settings, name) for name in names]
 
 
 def observe_jobs(settings: Settings) -> list[ProcessStatus]:
@@ -160,6 +162,12 @@ def started_datasets(settings: Settings) -> list[str]:
     return sorted(path.stem.removeprefix("stream-") for path in found if not path.stem.endswith(".status"))
 
 
+def started_drivers(settings: Settings) -> list[str]:
+    """Return the names of the shared drivers that have a run file, sorted."""
+    found = run_path(settings, f"{DRIVER}*").parent.glob("driver-*.json")
+    return sorted(path.stem.replace("-", ":", 1) for path in found if not path.stem.endswith(".status"))
+
+
 def unsupervised_status(settings: Settings, name: str, now: datetime | None = None) -> ProcessStatus:
     """Return the status of a process from its run file, the process table and its own report, without the runner's."""
     if name == BROKER and settings.kafka_bootstrap:
@@ -223,7 +231,11 @@ def _reporting_status(settings: Settings, run: RunFile, now: datetime) -> Proces
     if silence > SILENT_AFTER:
         return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no report for {silence:.0f} s")
     slow = f"no progress for {stalled:.0f} s" if stalled > SLOW_AFTER else ""
-    return ProcessStatus(run.name, run.pid, reported.process_state, reported.reason or slow)
+    place = f"in {run.extra['driver']}" if "driver" in run.extra else ""
+    detail = reported.reason or slow
+    return ProcessStatus(
+        run.name, run.pid, reported.process_state, f"{place}: {detail}" if detail and place else detail or place
+    )
 
 
 def stalled_seconds(run: RunFile, reported: DriverStatus | None, now: datetime) -> float:

@@ -18,16 +18,17 @@ from typing import Any
 
 import psutil
 
-from include.declare.dataset import declared_dataset
+from include.declare.dataset import declared_dataset, released_folder
 from include.declare.dataset_checks import validate_datasets
 from include.declare.derived_dataset import derived_names
+from include.declare.pipeline import OWN_DRIVER, PIPELINE, load_pipeline
 from include.ground.durable_files import write_atomically
 from include.ground.errors import HeadraceError, Transient
 from include.ground.paths import log_path, run_path
 from include.ground.processes import process_label
 from include.ground.settings import CLONE, Settings
 from include.read.publication import find_publication
-from include.state.process_states import JOB, JobEnd, forget_job_end, job_name, note_job_end, stream_name
+from include.state.process_states import DRIVER, JOB, JobEnd, forget_job_end, job_name, note_job_end, stream_name
 from include.state.run_files import (
     ProcessElsewhere,
     RunFile,
@@ -148,10 +149,36 @@ ALLOCATOR = {"_RJEM_MALLOC_CONF": "narenas:1,tcache_max:4096,dirty_decay_ms:1000
 """Of delta-rs, whose threads otherwise keep what the largest commit needed, each in an arena of its own."""
 
 
-def start_driver(settings: Settings, dataset: str) -> RunFile:
-    """Start a dataset's driver so that it dies with this process; return its run file."""
-    argv = tethered(driver_command(dataset))
-    return spawn(settings, stream_name(dataset), argv, CLONE, driver_environment(settings))
+def start_driver(settings: Settings, dataset: str, shared: str = "") -> RunFile:
+    """Start a dataset's driver, or its place in a `shared` one, so that it dies with this process."""
+    argv = tethered(member_command(settings, dataset, shared) if shared else driver_command(dataset))
+    facts = {"driver": shared} if shared else {}
+    return spawn(settings, stream_name(dataset), argv, CLONE, driver_environment(settings), facts)
+
+
+def start_shared_driver(settings: Settings, name: str) -> RunFile:
+    """Start the driver of several datasets so that it dies with this process; return its run file."""
+    argv = tethered([sys.executable, "-m", "spark_jobs.jobs.shared_job", name])
+    return spawn(settings, name, argv, CLONE, driver_environment(settings))
+
+
+def shared_driver(settings: Settings, dataset: str) -> str:
+    """Return the process name of the driver that a dataset shares, "" for a driver of its own.
+
+    The published release says it, before the first publication the folder.
+    """
+    publication = find_publication(settings, dataset)
+    folder = released_folder(settings, dataset, publication.release) if publication else settings.datasets / dataset
+    is_plain = (folder / PIPELINE).is_file()
+    declared = load_pipeline(folder).driver if is_plain else ""
+    name = declared or ("shared" if settings.shared_driver == "auto" else OWN_DRIVER)
+    return "" if name == OWN_DRIVER else f"{DRIVER}{name}"
+
+
+def member_command(settings: Settings, dataset: str, shared: str) -> list[str]:
+    """Return the command line of a dataset's place in a shared driver."""
+    channel = run_path(settings, shared).with_suffix(".sock")
+    return [sys.executable, "-S", str(CLONE / "include" / "run" / "member.py"), str(channel), dataset]
 
 
 def driver_command(dataset: str) -> list[str]:

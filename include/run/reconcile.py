@@ -223,7 +223,9 @@ def _due(observed: Observation, tries: Attempts, now: float) -> tuple[Attempts, 
     if observed.refused:
         return replace(tries, error=observed.refused, given_up=True), GiveUp(observed.refused)
     if not observed.ready:
-        return tries, Nothing("it waits for the broker, or for another process to release its lease")
+        return tries, Nothing(
+            "it waits for the broker, for the driver that it shares, or for another process to release its lease"
+        )
     again, is_woken = tries.next_try is not None, observed.asleep is False
     reason = f"again: {tries.error}" if again else "there is something to do" if is_woken else "it is requested"
     return replace(tries, started=now, next_try=None, restarts=tries.restarts + again), Start(reason)

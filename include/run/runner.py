@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -26,14 +26,22 @@ from include.ground.paths import console_path, lease_path, metrics_path, run_pat
 from include.ground.ports import LOOPBACK, chosen_port
 from include.ground.processes import NoProgress, Waiting, stop_on
 from include.ground.settings import CLONE, Settings, given_port, list_settings, load_settings
-from include.observe.processes import stalled_seconds, started_datasets, switched_on, unsupervised_status
+from include.observe.processes import (
+    stalled_seconds,
+    started_datasets,
+    started_drivers,
+    switched_on,
+    unsupervised_status,
+)
 from include.run.child_process import (
     driver_environment,
     end_children,
     exit_code,
+    shared_driver,
     spawn,
     start_blocker,
     start_driver,
+    start_shared_driver,
     tethered,
 )
 from include.run.kafka_broker import start_broker
@@ -58,6 +66,7 @@ from include.state.migrate_state import migrate_state
 from include.state.process_states import (
     BROKER,
     CONSOLE,
+    DRIVER,
     METRICS,
     OPENLINEAGE,
     RUNNER,
@@ -177,6 +186,8 @@ class Runner:
     ended: dict[str, str] = field(default_factory=dict)
     log_from: dict[str, int] = field(default_factory=dict)
     sleeping: SleepingStreams = field(init=False)
+    drivers: dict[str, str] = field(default_factory=dict)
+    """By dataset that is to run, the process name of the driver that it shares, "" for its own."""
 
     def __post_init__(self) -> None:
         self.sleeping = SleepingStreams(partial(topic_ends, self.settings))
@@ -186,6 +197,7 @@ class Runner:
         requests = self._requests()
         broker = unsupervised_status(self.settings, BROKER)
         found = {stream_name(name): self._observe_stream(name, requests.get(name), broker) for name in self._datasets()}
+        found |= self._observe_drivers(found)
         if not self.only and not self.settings.kafka_bootstrap:
             needed = not self.stopping or any(stream.status.pid for stream in found.values())
             found[BROKER] = self._observe(broker, last_change(requests) if needed else None)
@@ -221,13 +233,47 @@ class Runner:
         readable = request is not None or dataset not in recorded_datasets(self.settings)
         desired_since = (request.since if request and request.desired else None) if readable else tries.desired_since
         # Declarations are read only for streams that may be started now.
-        given_up = tries.given_up and tries.desired_since == desired_since
+        given_up = self._has_given_up(status.name, desired_since)
         settled = desired_since is None or status.pid is not None or bool(asleep) or given_up
-        refused = "" if settled else start_blocker(self.settings, dataset)
+        refused = (
+            "" if settled else start_blocker(self.settings, dataset) or self._choose_driver(dataset, desired_since)
+        )
         # A plan's job or a repair may hold the lease for a while: the stream has not failed.
         free = status.pid is not None or bool(asleep) or self._is_lease_free(dataset)
-        ready = free and broker.state is ProcessState.RUNNING
+        ready = free and broker.state is ProcessState.RUNNING and (settled or self._has_driver(dataset))
         return self._observe(status, desired_since, refused=refused, ready=ready, asleep=asleep)
+
+    def _has_given_up(self, name: str, desired_since: datetime | None) -> bool:
+        tries = self._tries(name)
+        return tries.given_up and tries.desired_since == desired_since
+
+    def _choose_driver(self, dataset: str, desired_since: datetime | None) -> str:
+        """Note which driver a dataset that is to start shares; return why it cannot, "" if it can."""
+        try:
+            if dataset not in self.drivers or self._tries(stream_name(dataset)).desired_since != desired_since:
+                self.drivers[dataset] = shared_driver(self.settings, dataset)
+        except HeadraceError as error:
+            return error.what
+        driver = self._tries(name := self.drivers[dataset])
+        is_newer = desired_since and driver.desired_since and desired_since > driver.desired_since
+        return f"{name}: {driver.error}" if driver.given_up and not is_newer else ""
+
+    def _has_driver(self, dataset: str) -> bool:
+        name = self.drivers.get(dataset, "")
+        return not name or unsupervised_status(self.settings, name).state is ProcessState.RUNNING
+
+    def _observe_drivers(self, streams: Mapping[str, Observation]) -> dict[str, Observation]:
+        """Observe the shared drivers: each is requested while a dataset runs in it, or is to start."""
+        needed = dict[str, datetime]()
+        for name, stream in streams.items():
+            run, since = self._run_file(name), stream.desired_since
+            driver = self.drivers.get(name.removeprefix(STREAM), "")
+            if run is not None and stream.status.pid is not None:
+                driver = str(run.extra.get("driver", ""))
+            if driver and since is not None and not stream.asleep and not self._has_given_up(name, since):
+                needed[driver] = max(since, needed.get(driver, since))
+        names = sorted({*needed, *started_drivers(self.settings)} if not self.only else {*needed})
+        return {name: self._observe(unsupervised_status(self.settings, name), needed.get(name)) for name in names}
 
     def _asleep(self, status: ProcessStatus, requested: datetime | None) -> bool | None:
         """Return whether a driver that went to sleep has nothing to do; None for any other."""
@@ -336,8 +382,11 @@ class Runner:
                 start_broker(self.settings)
             elif name in OPTIONAL:
                 start_optional(self.settings, name)
+            elif name.startswith(DRIVER):
+                start_shared_driver(self.settings, name)
             else:
-                start_driver(self.settings, name.removeprefix(STREAM))
+                dataset = name.removeprefix(STREAM)
+                start_driver(self.settings, dataset, self.drivers.get(dataset, ""))
         except (HeadraceError, OSError) as error:
             self.unstarted[name] = error
 

@@ -20,6 +20,7 @@ CONSOLE = "console"
 METRICS = "metrics"
 OPENLINEAGE = "openlineage"
 STREAM = "stream:"
+DRIVER = "driver:"
 JOB = "plan:"
 
 

@@ -248,7 +248,7 @@ def compiled_validator(contract: Contract) -> Validator:
 
 
 # One release is opened several times in a process (to validate its code, to write, to rebuild a slice).
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _compiled(contract: Contract, application: str) -> Validator:
     coordinates = [F.col(alias) for alias in COORDINATES.values()] + [F.col("_batch_id")]
     unread = [F.col(UNREAD)] if contract.payload.is_translated else []

@@ -20,21 +20,34 @@ from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.derived import DerivedSource, open_derived
 from spark_jobs.stream.driver_loop import DriverLoop
 from spark_jobs.stream.kafka_source import open_kafka_source
+from spark_jobs.stream.pacing import Tempo
 from spark_jobs.stream.preflight import fence_earlier_owner
 from spark_jobs.stream.progress import StatusReporter
-from spark_jobs.tables.failpoints import INGEST_STEPS, step_listeners
+from spark_jobs.tables.failpoints import step_listeners
 from spark_jobs.tables.log_lines import error_reason, log_line
 
+ALONE = Tempo()
 
-def drive(settings: Settings, name: str, lease: Lease, stop: threading.Event, opened: Opened) -> int:
+
+def drive(
+    settings: Settings,
+    name: str,
+    lease: Lease,
+    stop: threading.Event,
+    opened: Opened,
+    tempo: Tempo = ALONE,
+    pid: int = 0,
+) -> int:
     """Prepare and run the driver under its lease, report the final status, and return the exit code.
 
-    `opened` returns the session, which is being opened meanwhile.
+    `opened` returns the session, which is being opened meanwhile. `pid`: the dataset's process, if it is not this one.
     """
-    reporter = StatusReporter(status_path(settings, stream_name(name)), lease.is_held)
+    status = status_path(settings, stream_name(name))
+    reporter = StatusReporter(status, lease.is_held, pid, tempo.report)
     run: Callable[[], str] | None = None
+    step_listeners.append(reporter.note_step)
     try:
-        run = prepare(settings, name, lease, reporter, stop, opened)
+        run = prepare(settings, name, lease, reporter, stop, opened, tempo)
         end = run()
     except HeadraceError as error:
         log_line(str(error))
@@ -44,26 +57,33 @@ def drive(settings: Settings, name: str, lease: Lease, stop: threading.Event, op
         log_line(f"{name}: the driver failed: {error_reason(error)}. Next: headrace status", error)
         reporter.finish("failed", error_reason(error))
         return FAILED
+    finally:
+        step_listeners.remove(reporter.note_step)
     reporter.finish(end)
     return DONE
 
 
 def prepare(
-    settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event, opened: Opened
+    settings: Settings,
+    name: str,
+    lease: Lease,
+    reporter: StatusReporter,
+    stop: threading.Event,
+    opened: Opened,
+    tempo: Tempo,
 ) -> Callable[[], str]:
     """Return the loop of the driver, ready to run, which returns its final state."""
     reporter.status.epoch = lease.epoch
     reporter.start()
-    step_listeners.append(lambda step: None if step in INGEST_STEPS else reporter.note_progress())
     if not await_store(settings, name, lease, reporter, stop):
         return lambda: "stopped"
     fence_earlier_owner(settings, name, lease.epoch)
     if name in derived_names(settings):
         release = open_derived(settings, name, opened(), lease)
         reporter.status.release = release.release_name
-        return DriverLoop(release, DerivedSource(release, reporter), lease, reporter, stop).run
-    source, lease = open_kafka_source(settings, name, lease, reporter, stop, opened)
-    return DriverLoop(source.active, source, lease, reporter, stop).run
+        return DriverLoop(release, DerivedSource(release, reporter), lease, reporter, stop, tempo).run
+    source, lease = open_kafka_source(settings, name, lease, reporter, stop, opened, tempo)
+    return DriverLoop(source.active, source, lease, reporter, stop, tempo).run
 
 
 def await_store(settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event) -> bool:

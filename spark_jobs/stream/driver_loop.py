@@ -16,6 +16,7 @@ from include.state.lease import Lease, LeaseLost
 from include.state.owner_requests import OwnerRequest, pending_request
 from spark_jobs.stream.back_off import BackOff, attempt
 from spark_jobs.stream.expiry import AutomaticDeletion
+from spark_jobs.stream.pacing import Tempo
 from spark_jobs.stream.progress import StatusReporter, record_run
 from spark_jobs.stream.refine import RunReport
 from spark_jobs.stream.requests import Owned, receive_request, send_response
@@ -74,6 +75,7 @@ class DriverLoop:
     lease: Lease
     reporter: StatusReporter
     stop: threading.Event
+    tempo: Tempo = Tempo()
     back_off: BackOff = field(default_factory=BackOff)
     compaction: AutomaticCompaction = field(init=False)
     deletion: AutomaticDeletion = field(default_factory=AutomaticDeletion)
@@ -90,8 +92,11 @@ class DriverLoop:
         try:
             self._run()
         except BaseException:
-            # The process would finish when it exits, after it has reported its end.
+            # The process would finish when it exits, after it has reported its end; a shared one goes on.
             with suppress(Exception):
+                if self.tempo.gate is not None:
+                    self.stop.set()
+                    self.source.drain()
                 self.source.close()
             raise
         self.source.close()
@@ -105,14 +110,19 @@ class DriverLoop:
                 raise LeaseLost(self.owned.dataset, self.lease.location)
             self.source.keep_reading()
             self._execute_request()
+            if not self._work():
+                self._may_sleep()
+                self.stop.wait(max(self.source.poll_seconds, self.tempo.loop))
+        self.reporter.report("draining")
+        self.source.drain()
+
+    def _work(self) -> bool:
+        """Do a run and a step of upkeep; return whether there was anything."""
+        with self.tempo.turn():
             worked = self.advance() or self._step_between_runs()
             if worked:
                 self.compaction.note_run()
-            if not self.keep_up() and not worked:
-                self._may_sleep()
-                self.stop.wait(self.source.poll_seconds)
-        self.reporter.report("draining")
-        self.source.drain()
+            return self.keep_up() or worked
 
     def advance(self) -> bool:
         """Execute the next run, or a refresh, if there is one; return whether there was."""

@@ -46,6 +46,7 @@ from spark_jobs.stream.pacing import (
     BatchLimitChanged,
     BronzePacing,
     CommittedBatch,
+    Tempo,
     newest_files,
     size_in_bronze,
     size_in_topic,
@@ -118,8 +119,6 @@ JOB_INTERVAL = 1.0
 """Least seconds between batches while a job of a plan, a deep or a derived audit reads the dataset: it has the CPU."""
 LOOK_SECONDS = 0.5
 """How often ingest looks whether a job still reads the dataset, while its interval lasts."""
-POLL_SECONDS = 0.1
-"""How often Spark polls Kafka while there are no records."""
 
 
 @dataclass
@@ -138,6 +137,7 @@ class Ingest:
     generation: Generation
     epoch: int
     stop: threading.Event
+    tempo: Tempo = Tempo()
     failure: Exception | None = None
     pacing: BronzePacing | None = None
     """None: refine does not run, and no batch waits."""
@@ -195,7 +195,9 @@ class Ingest:
         reader = self.spark.readStream.format("kafka").options(**options)
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
         checkpoint = str(self._checkpoint())
-        interval = f"{int(min(POLL_SECONDS, self.settings.trigger_seconds) * 1000)} milliseconds"
+        # While there are no records, Spark polls Kafka so often.
+        seconds = self.tempo.trigger if self.tempo.gate else min(self.tempo.trigger, self.settings.trigger_seconds)
+        interval = f"{int(seconds * 1000)} milliseconds"
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=interval).start()
 
     def _open_reader(self, options: Mapping[str, str]) -> None:
@@ -248,7 +250,7 @@ class Ingest:
         begun = time.monotonic()
         try:
             self.limit.refuse_outdated()
-            with self._committing:
+            with self.tempo.turn(), self._committing:
                 batch = self._batch(number)
                 self.reading = batch.offsets
                 self._sync_plan(number)

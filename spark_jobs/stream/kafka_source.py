@@ -34,7 +34,7 @@ from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.driver_loop import Source
 from spark_jobs.stream.ingest import DRAINED, Ingest
 from spark_jobs.stream.loading import LOAD_SECONDS, Loads
-from spark_jobs.stream.pacing import BatchLimitChanged, BronzePacing
+from spark_jobs.stream.pacing import BatchLimitChanged, BronzePacing, Tempo
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_changed_topic, refuse_lost_bronze
 from spark_jobs.stream.progress import StatusReporter, refresh_progress
 from spark_jobs.stream.recovery import last_active_release, republish, roll_back_tables, usable_generation
@@ -305,7 +305,13 @@ class KafkaSource(Source):
 
 
 def open_kafka_source(
-    settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event, opened: Opened
+    settings: Settings,
+    name: str,
+    lease: Lease,
+    reporter: StatusReporter,
+    stop: threading.Event,
+    opened: Opened,
+    tempo: Tempo,
 ) -> tuple[KafkaSource, Lease]:
     """Preflight (step 2), then start ingest and open the releases' tables; return the source, and the lease as claimed.
 
@@ -331,7 +337,7 @@ def open_kafka_source(
         mismatch = error
     pass_step(Step.PREFLIGHT_PASSED)
     spark = opened()
-    ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop)
+    ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop, tempo)
     if head is not None:
         ingest.continue_after(head)
     supervisor, found_version = IngestSupervisor(ingest, reporter), bronze.version

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow.parquet as pq
@@ -81,6 +82,38 @@ def size_in_topic(bootstrap: str, topic: str, starts: Mapping[int, int]) -> tupl
     with record_reader(bootstrap, topic) as read:
         records = [one for partition, start in starts.items() for one in read(partition, start, start + SAMPLED)]
     return len(records), sum(len(one.key or b"") + len(one.value or b"") for one in records)
+
+
+LONGEST_WAIT = 30.0
+"""After it a dataset goes on although another one has the turn: a run that hangs holds up only its own dataset."""
+
+
+@dataclass(frozen=True)
+class Tempo:
+    """How often a driver looks for work, seconds; with a `gate`, what runs of datasets of one process pass one by one.
+
+    `loop`: least pause of an idle main loop. `trigger`: between two polls of Kafka. `report`: between two reports.
+    """
+
+    loop: float = 0.0
+    trigger: float = 0.1
+    report: float = 1.0
+    gate: threading.Semaphore | None = None
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Work while no other dataset of the process does."""
+        has_turn = self.gate is not None and self.gate.acquire(timeout=LONGEST_WAIT)
+        try:
+            yield
+        finally:
+            if self.gate is not None and has_turn:
+                self.gate.release()
+
+
+def shared_tempo() -> Tempo:
+    """Return the tempo of many small streams: none needs to be fast, and looking must cost next to nothing."""
+    return Tempo(loop=1.0, trigger=5.0, report=5.0, gate=threading.Semaphore())
 
 
 SLOW_PACE = 2.0

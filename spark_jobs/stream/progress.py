@@ -31,14 +31,17 @@ from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.refine import RunReport
 from spark_jobs.tables.data_files import BATCH, DataFile
 from spark_jobs.tables.delta_table import Table
+from spark_jobs.tables.failpoints import INGEST_STEPS, Step
 from spark_jobs.tables.log_lines import log_line
 
 
 class StatusReporter:
-    """Writes the driver's status while `owns` returns True; `refresh` updates progress before each periodic write."""
+    """Writes a process's status while `owns` returns True; `refresh` updates progress before each periodic write."""
 
-    def __init__(self, path: Path, owns: Callable[[], bool]) -> None:
-        self.status = DriverStatus(pid=os.getpid(), identity=identity_of(os.getpid()))
+    def __init__(self, path: Path, owns: Callable[[], bool], pid: int = 0, every: float = 1.0) -> None:
+        pid = pid or os.getpid()
+        self.status = DriverStatus(pid=pid, identity=identity_of(pid))
+        self._every, self._worker = every, threading.get_ident()
         self.refresh: Callable[[], None] = lambda: None
         self.waiting_for: str | None = None
         """An outage outside this process: while it lasts, state `running` is reported as `waiting`."""
@@ -69,6 +72,11 @@ class StatusReporter:
         """Note that the main loop has completed an iteration or a step, which this thread's reports do not show."""
         self._progress = time.monotonic()
 
+    def note_step(self, step: Step) -> None:
+        """Note a step of this driver's own: the datasets of a shared one have threads of their own."""
+        if step not in INGEST_STEPS and threading.get_ident() == self._worker:
+            self.note_progress()
+
     def finish(self, state: str, reason: str | None = None, *, terminal: bool = False) -> None:
         """Write the final status; nothing is written after it."""
         self._finished.set()
@@ -76,11 +84,11 @@ class StatusReporter:
         self.report(state, reason)
 
     def _run(self) -> None:
-        while not self._finished.wait(1.0):
+        while not self._finished.wait(self._every):
             try:
                 self.refresh()
             except Exception as error:  # noqa: BLE001  (a failed refresh must not end the status thread)
-                log_line("status not refreshed; next try in 1 s", error)
+                log_line("status not refreshed; tried again at the next report", error)
             with self._lock:
                 if not self._finished.is_set():
                     self._write()

@@ -14,9 +14,10 @@ import sys
 import traceback
 from collections import deque
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from deltalake.exceptions import DeltaError
 
@@ -103,12 +104,17 @@ CALL = re.compile(r"\AAn error occurred while calling .*\n: ")
 """Py4J names its own object before what Java has thrown."""
 
 
+log_of_thread: ContextVar[TextIO | None] = ContextVar("log_of_thread", default=None)
+"""Where the lines of a thread go; None: to the log of the process."""
+
+
 def log_line(line: str, error: BaseException | None = None) -> None:
     """Write a line to the log, followed by the last three frames of `error`'s traceback."""
     with suppress(OSError):
-        print(f"{datetime.now(UTC).isoformat()} {line}", file=sys.stderr)
+        log = log_of_thread.get() or sys.stderr
+        print(f"{datetime.now(UTC).isoformat()} {line}", file=log)
         if error is not None:
-            traceback.print_exception(error, limit=-3, file=sys.stderr)
+            traceback.print_exception(error, limit=-3, file=log)
 
 
 def error_reason(error: BaseException) -> str:
