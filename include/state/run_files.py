@@ -330,7 +330,9 @@ def process_signs(settings: Settings, *names: str) -> tuple[tuple[int, int], ...
 
 
 def _pid(settings: Settings, name: str) -> int | None:
+    """Return the process that works for a process: a dataset's own one in a shared driver does nothing."""
     with suppress(StateFileUnreadable):
         run = read_run_file(settings, name)
-        return None if run is None or is_elsewhere(run) else run.pid
+        if run is not None and not is_elsewhere(run):
+            return _pid(settings, run.extra["driver"]) if "driver" in run.extra else run.pid
     return None

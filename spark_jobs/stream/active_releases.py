@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -195,6 +196,11 @@ class ActiveReleases(Owned):
 
     def retained(self) -> RetainedTables:
         return retained_tables(self.settings, self.opened())
+
+    def close(self) -> None:
+        """Release the leases of the releases: other datasets may go on in this process."""
+        for each in self.all_releases:
+            each.lease.release()
 
     def opened(self) -> list[Release]:
         return [each.release for each in self.all_releases]
@@ -393,10 +399,13 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
 def open_active_releases(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table) -> ActiveReleases:
     """Open and return the published release, its patch finished if one was begun, and the recorded shadow releases."""
     active = ActiveReleases(settings, spark, bronze, open_active_release(spark, settings, dataset, bronze))
-    active.resume_patch()
-    for name in recorded_releases(settings, dataset.name):
-        if name != dataset.release:
-            active.open_shadow(name)
+    with ExitStack() as failed:
+        failed.callback(active.close)
+        active.resume_patch()
+        for name in recorded_releases(settings, dataset.name):
+            if name != dataset.release:
+                active.open_shadow(name)
+        failed.pop_all()
     return active
 
 

@@ -97,6 +97,7 @@ class DriverLoop:
                 if self.tempo.gate is not None:
                     self.stop.set()
                     self.source.drain()
+            with suppress(Exception):
                 self.source.close()
             raise
         self.source.close()

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import ClassVar
@@ -301,7 +301,10 @@ class KafkaSource(Source):
         self.supervisor.drain()
 
     def close(self) -> None:
-        self.projection.finish()
+        try:
+            self.projection.finish()
+        finally:
+            self.active.close()
 
 
 def open_kafka_source(
@@ -344,8 +347,9 @@ def open_kafka_source(
     # The first batch's commit names the versions of the reference tables.
     create_reference_tables(settings, dataset)
     supervisor.start(bootstrap)
-    with drained_on_error(supervisor):
+    with drained_on_error(supervisor) as failed:
         active = open_active_releases(spark, settings, dataset, bronze)
+        failed.callback(active.close)
         status.shadows = active.advanced_names
         rolled_back = republish(settings, active.published.release, found_version)
         if mismatch is not None:
@@ -360,17 +364,19 @@ def open_kafka_source(
 
 
 @contextmanager
-def drained_on_error(supervisor: IngestSupervisor) -> Iterator[None]:
-    """End ingest at a batch boundary when the driver cannot continue; committed batches stay."""
-    try:
-        yield
-    except BaseException:
-        supervisor.ingest.stop.set()
+def drained_on_error(supervisor: IngestSupervisor) -> Iterator[ExitStack]:
+    """End ingest at a batch boundary when the driver cannot continue, then close the stack; committed batches stay."""
+    with ExitStack() as failed:
         try:
-            supervisor.drain()
-        except Exception as error:  # noqa: BLE001  (what ended the driver is more than how ingest ended)
-            log_line(f"ingest ended with an error meanwhile: {error_reason(error)}", error)
-        raise
+            yield failed
+        except BaseException:
+            supervisor.ingest.stop.set()
+            try:
+                supervisor.drain()
+            except Exception as error:  # noqa: BLE001  (what ended the driver is more than how ingest ended)
+                log_line(f"ingest ended with an error meanwhile: {error_reason(error)}", error)
+            raise
+        failed.pop_all()
 
 
 def follow_tables(settings: Settings, mismatch: LedgerMismatch, event: str | None) -> None:

@@ -84,8 +84,34 @@ def size_in_topic(bootstrap: str, topic: str, starts: Mapping[int, int]) -> tupl
     return len(records), sum(len(one.key or b"") + len(one.value or b"") for one in records)
 
 
-LONGEST_WAIT = 30.0
-"""After it a dataset goes on although another one has the turn: a run that hangs holds up only its own dataset."""
+LONGEST_TURN = 30.0
+"""After it the next dataset goes on beside: one whose run hangs or is long holds up no other."""
+
+
+@dataclass
+class Gate:
+    """Lets the datasets of a process work one by one."""
+
+    clock: Callable[[], float] = time.monotonic
+    _holder: object = None
+    _since: float = 0.0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def enter(self) -> object:
+        """Wait for the turn; return the token that ends it."""
+        token = object()
+        with self._changed:
+            while self._holder is not None and (left := self._since + LONGEST_TURN - self.clock()) > 0:
+                self._changed.wait(left)
+            self._holder, self._since = token, self.clock()
+        return token
+
+    def leave(self, token: object) -> None:
+        """End the turn, unless another dataset has passed."""
+        with self._changed:
+            if self._holder is token:
+                self._holder = None
+                self._changed.notify()
 
 
 @dataclass(frozen=True)
@@ -98,22 +124,22 @@ class Tempo:
     loop: float = 0.0
     trigger: float = 0.1
     report: float = 1.0
-    gate: threading.Semaphore | None = None
+    gate: Gate | None = None
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Work while no other dataset of the process does."""
-        has_turn = self.gate is not None and self.gate.acquire(timeout=LONGEST_WAIT)
+        token = self.gate.enter() if self.gate else None
         try:
             yield
         finally:
-            if self.gate is not None and has_turn:
-                self.gate.release()
+            if self.gate:
+                self.gate.leave(token)
 
 
 def shared_tempo() -> Tempo:
     """Return the tempo of many small streams: none needs to be fast, and looking must cost next to nothing."""
-    return Tempo(loop=1.0, trigger=5.0, report=5.0, gate=threading.Semaphore())
+    return Tempo(loop=1.0, trigger=5.0, report=5.0, gate=Gate())
 
 
 SLOW_PACE = 2.0
