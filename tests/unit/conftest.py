@@ -10,7 +10,6 @@ from command_line import CommandLine
 from stand_ins import StandIns
 
 from include.ground.settings import Settings
-from include.run import child_process as driver_process
 from include.run import runner
 
 
@@ -28,8 +27,7 @@ def two_datasets(tmp_path: Path) -> Settings:
 def stand_ins(two_datasets: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """A runner in this process, with stand-ins."""
     found = StandIns(two_datasets)
-    monkeypatch.setattr(driver_process, "driver_command", found.command)
-    monkeypatch.setattr(runner, "start_broker", found.start_broker)
+    found.stand_in(monkeypatch)
     monkeypatch.setattr(runner, "start_blocker", lambda *_: "")
     yield found
     found.end()

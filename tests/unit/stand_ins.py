@@ -75,11 +75,15 @@ def report_progress(settings: Settings, name: str) -> None:
 
 @dataclass
 class StandIns:
-    """`how[dataset]` chooses how its driver misbehaves; `turn` is one turn of the runner."""
+    """`how[dataset]` chooses how its driver misbehaves; `turn` is one turn of the runner.
+
+    `shared[dataset]`: the driver that it shares, which `how` names by its process name.
+    """
 
     settings: Settings
     how: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    shared: dict[str, str] = field(default_factory=dict)
     policy: Policy = QUICK
     runner: Runner = field(init=False)
     port: int = 0
@@ -89,8 +93,12 @@ class StandIns:
 
     def command(self, dataset: str) -> list[str]:
         """What is run instead of a driver."""
-        status = status_path(self.settings, stream_name(dataset))
-        return [sys.executable, "-c", DRIVER, self.how.get(dataset, "well"), str(status)]
+        return self.shared_command(dataset, stream_name(dataset))
+
+    def shared_command(self, named: str, process: str = "") -> list[str]:
+        """What is run instead of a shared driver, or of any process that reports."""
+        status = status_path(self.settings, process or named)
+        return [sys.executable, "-c", DRIVER, self.how.get(named, "well"), str(status)]
 
     def start_broker(self, settings: Settings) -> RunFile:
         """What is started instead of a broker: something that listens."""
@@ -119,6 +127,14 @@ class StandIns:
         assert run is not None
         return run
 
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have the runner start the stand-ins."""
+        monkeypatch.setattr(driver_process, "driver_command", self.command)
+        monkeypatch.setattr(driver_process, "shared_command", self.shared_command)
+        monkeypatch.setattr(driver_process, "member_command", lambda settings, dataset, driver: self.command(dataset))
+        monkeypatch.setattr(runner, "shared_driver", lambda settings, dataset: self.shared.get(dataset, ""))
+        monkeypatch.setattr(runner, "start_broker", self.start_broker)
+
     def end(self) -> None:
         """End whatever is left."""
         for name in (
@@ -127,6 +143,7 @@ class StandIns:
             METRICS,
             OPENLINEAGE,
             *(stream_name(dataset) for dataset in ("flights", "weather")),
+            *self.shared.values(),
         ):
             run = read_run_file(self.settings, name)
             if run is not None:
@@ -140,8 +157,7 @@ def runner_with(settings: Settings, monkeypatch: pytest.MonkeyPatch, **chosen: s
     for name, value in (*chosen.items(), ("datasets", settings.datasets)):
         monkeypatch.setenv(f"HEADRACE_{name.upper()}", str(value))
     found = StandIns(settings)
-    monkeypatch.setattr(driver_process, "driver_command", found.command)
-    monkeypatch.setattr(runner, "start_broker", found.start_broker)
+    found.stand_in(monkeypatch)
     try:
         yield found
     finally:

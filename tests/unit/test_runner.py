@@ -423,3 +423,47 @@ def test_damaged_runner_record_counts_as_none(settings: Settings, stand_ins: Sta
         status_path(settings, RUNNER).write_text(text)
         assert read_process_records(settings) == {}
         assert observe_stream(settings, "flights").state is ProcessState.RUNNING
+
+
+SHARED = "driver:shared"
+
+
+def test_datasets_of_a_shared_driver_start_after_it_and_it_ends_with_the_last(
+    settings: Settings, stand_ins: StandIns
+) -> None:
+    stand_ins.shared = {"flights": SHARED, "weather": SHARED}
+    assert stand_ins.started("flights").extra == {"driver": SHARED}
+    driver = run_of(settings, SHARED).pid
+    began = [line.split(",")[0] for line in stand_ins.lines]
+    assert began.index(f"{SHARED}: started") < began.index(f"{FLIGHTS}: started")
+    stand_ins.started("weather")
+    assert observe_stream(settings, "weather").detail == f"in {SHARED}"
+    release_stream(settings, "flights", "a test")
+    stand_ins.until(lambda: observe_stream(settings, "flights").pid is None)
+    assert (run_of(settings, SHARED).pid, observe_stream(settings, "weather").state) == (driver, ProcessState.RUNNING)
+    release_stream(settings, "weather", "a test")
+    stand_ins.until(lambda: read_run_file(settings, SHARED) is None, "nobody needs it")
+
+
+def test_datasets_fail_with_the_reason_of_a_shared_driver_that_was_given_up(
+    settings: Settings, stand_ins: StandIns
+) -> None:
+    stand_ins.shared, stand_ins.how[SHARED] = {"flights": SHARED, "weather": SHARED}, "dies"
+    request_stream(settings, "flights", "a test")
+    stand_ins.until(lambda: given_up(settings))
+    assert "no such thing" in read_process_records(settings)[FLIGHTS].last_error
+    stand_ins.how[SHARED] = "well"
+    stand_ins.started("flights")
+
+
+def test_shared_driver_sleeps_when_all_its_datasets_do(
+    settings: Settings, stand_ins: StandIns, runner_run_file: None
+) -> None:
+    stand_ins.shared, stand_ins.how["flights"] = {"flights": SHARED}, "sleeps"
+    stand_ins.runner.sleeping.ends_of = lambda topic: {0: 5}
+    request_stream(settings, "flights", "a test")
+    stand_ins.until(lambda: FLIGHTS in stand_ins.runner.log_from and read_run_file(settings, SHARED) is None)
+    assert observe_stream(settings, "flights").state is ProcessState.ASLEEP
+    stand_ins.how["flights"] = "well"
+    stand_ins.started("flights")
+    assert run_of(settings, SHARED)
