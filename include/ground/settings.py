@@ -167,10 +167,7 @@ class Settings(ProfiledSettings):
         None, description="file whose first line is that user's password"
     )
     schema_registry_ca_file: Path | None = Field(None, description="CA certificates (PEM) for TLS to that registry")
-    shared_driver: Literal["off", "auto"] = Field(
-        "off",
-        description="auto: datasets whose pipeline.yaml says nothing else share one driver; off: each has its own",
-    )
+    shared_driver: Literal["off", "auto"] = Field("off", description="auto: datasets that name no driver share one")
     driver_memory: str = Field("3g", pattern=r"^\d+[mg]$", description="driver JVM heap, each dataset")
     driver_jvm: str = Field("", description="additional JVM flags of a driver")
     driver_cores: int = Field(2, ge=1, le=64, description="threads of a driver that has no cluster: local[N]")
