@@ -86,7 +86,13 @@ ROWS: dict[str, Row] = {
     "unknown key of a column": distance(f"{DISTANCE}\n        colour: red", "colour", "is not a known key; known:"),
     "unknown key of the options": flight("{minimun: 1}", "minimun", "known: format, maxItems, maxLength"),
     "unknown key of the pipeline": pipeline(
-        "lateness: 2 days", "lateness: 2 days\nlate: 1", "late", "known: changes, children, envelope, event_time"
+        "lateness: 2 days",
+        "lateness: 2 days\nlate: 1",
+        "late",
+        "known: changes, children, driver, envelope, event_time",
+    ),
+    "driver that is no name": pipeline(
+        "lateness: 2 days", "lateness: 2 days\ndriver: a/b", "driver", "must be a name of small letters"
     ),
     "duplicate key of a bound": flight("{minimum: 1, minimum: 2}", "minimum", "occurs twice"),
     "duplicate gold table": pipeline("  route_days:", "  carrier_hours:", "gold.carrier_hours", "occurs twice"),
