@@ -11,7 +11,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-tables test-stack test-containers test-cdc test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-rules bench-run bench-identities bench-gold-keys bench-start bench-shared golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-tables test-stack test-containers test-cdc test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-scale bench-rules bench-run bench-identities bench-gold-keys bench-start bench-shared golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -147,6 +147,9 @@ bench-run: setup-dev ## measure what one live run of a few thousand rows costs, 
 
 bench-derived: setup-dev ## measure what a derived run costs the driver of a cluster, with few and many grains
 	@PYTHONPATH=tests:tests/cases:tests/recovery:tests/parity:tests/speed .venv/bin/python tests/speed/derived_driver.py $(ARGS)
+
+bench-scale: setup-dev ## measure a driver's CPU and heap for few and many records, and what a second worker gains
+	@PYTHONPATH=tests:tests/recovery .venv/bin/python tests/speed/scale_speed.py $(ARGS)
 
 bench-rules: setup-dev ## measure the cost of 20 row rules in refine, as a ratio
 	@PYTHONPATH=tests:tests/parity .venv/bin/python tests/speed/rule_cost.py

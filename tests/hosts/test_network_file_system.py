@@ -59,7 +59,7 @@ def machines(shared: Shared) -> list[Machine]:
 
 
 def test_each_version_is_committed_by_one_machine(shared: Shared, machines: list[Machine]) -> None:
-    script = (sys.executable, str(FOLDER / "race_commits.py"), str(shared.folder / "race"), str(COMMITS))
+    script = (sys.executable, str(FOLDER / "race_commits.py"), str(shared.folder / "race"), str(COMMITS), "2")
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda machine: machine.execute(*script), machines))
     assert [code for code, _ in done] == [0, 0], done
