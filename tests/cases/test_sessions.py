@@ -182,11 +182,13 @@ def test_patch_is_refused_when_a_session_that_later_rows_joined_has_expired_reco
     release.take(records([("d1", 0.0, 1), ("d1", 9.0, 500), ("d1", 18.0, 2)]))
     patch, _, _ = SlicePatcher(release, tmp_path).rebuild(Slice([Span(0, 102, 103, BRONZE)]), without_row_that_joins, 1)
     writer, target = release.release.writer, release.release.gold[0]
-    refuse_expired_grains(target, writer.silver, patch.folder, release.refined(), complete=1)
+    refuse_expired_grains(release.release.backend, target, writer.silver, patch.folder, release.refined(), complete=1)
     release.take(records([("d1", 27.0, 8), ("d1", 34.0, 16)]))
     writer, target = release.release.writer, release.release.gold[0]
     with pytest.raises(GrainsExpired, match="gold.meter_sessions: 1 rows"):
-        refuse_expired_grains(target, writer.silver, patch.folder, release.refined(), complete=1)
+        refuse_expired_grains(
+            release.release.backend, target, writer.silver, patch.folder, release.refined(), complete=1
+        )
 
 
 @pytest.mark.extended

@@ -167,7 +167,7 @@ def test_python_function_fails_on_one_record(spark: SparkSession, tmp_path: Path
     release.take([event(0), event(1, wind_dir='20,"humid":1e1'), event(2, wind_dir="13")])
     ((place, (rule, detail)),) = verdicts(release).items()
     assert (place, rule, len(detail)) == ((0, 102), "transform_error", 300)
-    assert detail.startswith("ValueError: thirteen, password=***, at 0x…!!!")
+    assert detail.startswith("ValueError: thirteen, password=*** at 0x…!!!")
 
 
 @pytest.mark.extended
