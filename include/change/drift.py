@@ -232,10 +232,12 @@ def _unknown_fields(database: Any, contract: Contract) -> Iterator[UnknownField]
     for column in contract.plain_columns:
         for depth, member in enumerate(column.path):
             objects.setdefault(column.path[:depth], set()).add(member)
-    paths = [path for path in objects if is_of_row(path, contract)]
+    kept = {column.path for column in contract.plain_columns if column.kind.keeps_all}
+    known = [path for path in objects if not any(path[:depth] in kept for depth in range(len(path) + 1))]
+    paths = [path for path in known if is_of_row(path, contract)]
     parts = ", ".join(f"json_extract(text, {sql_literal(json_path(path))})" for path in paths)
-    known = ", ".join(f"[{', '.join(map(sql_literal, sorted(objects[path])))}]" for path in paths)
-    for number, field, rows, place in database.execute(UNKNOWN_FIELDS.format(parts=parts, known=known)).fetchall():
+    members = ", ".join(f"[{', '.join(map(sql_literal, sorted(objects[path])))}]" for path in paths)
+    for number, field, rows, place in database.execute(UNKNOWN_FIELDS.format(parts=parts, known=members)).fetchall():
         yield UnknownField((*paths[number - 1], field), rows, RecordPosition(*_numbers(place)))
 
 

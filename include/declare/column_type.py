@@ -127,7 +127,13 @@ class ColumnType:
     element_key: tuple[str | int, ...] = ()
     """Where a contract declares what each element is."""
     has_members: bool = False
-    """A path may lead into it, to another column's value."""
+    """It is an object with the column's fields."""
+    keeps_all: bool = False
+    """It is kept as JSON, whatever it is."""
+
+    def shares(self, other: ColumnType) -> bool:
+        """Return whether a column of this type and one of another may read the same value."""
+        return other.keeps_all or not (other.is_nested or other.is_base64 != self.is_base64)
 
     def spark_type(self, column: Column) -> Any:
         """Return the type of silver's column as Spark has it in JSON: a name unless it is nested."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -253,38 +255,49 @@ def depth_of(column: Column) -> int:
 def member_findings(base: Key, columns: Sequence[Column]) -> Iterator[Finding]:
     """Yield the paths into the JSON object that are invalid, or lead to what another column reads: case is ignored.
 
-    A column may read inside of an object, of which another column is made, what this one does not read.
+    A column may read a value inside of an object, or of a part that is kept, of which another column is made.
     """
-    others: list[tuple[tuple[str, ...], Column]] = []
+    others = defaultdict[str, list[Read]](list)
     for n, column in enumerate(columns):
         key: Key = (*base, n, "physicalName")
         if column.physical_name and (why := _path_fault(column.physical_name)):
             yield key, why
-        own = [(tuple(map(str.lower, each.path)), each) for each in column.single()]
-        shared = next(
-            ((each, other) for path, each in own for at, other in others if _is_shared(each, path, other, at)), None
-        )
-        if shared:
-            yield key, _shared(*shared)
-        others += own
+        own = [Read(each, is_inside=number > 0) for number, each in enumerate(column.single())]
+        if clash := next((why for each in own for other in others[each.path[0]] if (why := each.clash(other))), ""):
+            yield key, clash
+        others[own[0].path[0]] += own
         inner, place = column, (*base, n)
         while inner.kind.element_key and inner.fields:
             inner, place = inner.fields[0], (*place, *inner.kind.element_key)
         yield from member_findings((*place, "properties"), inner.fields)
 
 
-def _is_shared(column: Column, path: Sequence[str], other: Column, at: Sequence[str]) -> bool:
-    """Return whether two columns read one value, or one reads inside of what the other reads as a whole."""
-    length = min(len(path), len(at))
-    outer = column if len(path) < len(at) else other
-    return path[:length] == at[:length] and (len(path) == len(at) or not outer.kind.has_members)
+@dataclass(frozen=True)
+class Read:
+    """A value that a column reads, which may lie inside of the declared one."""
 
+    column: Column
+    is_inside: bool
 
-def _shared(column: Column, other: Column) -> str:
-    if len(column.path) == len(other.path):
-        return f"{column.member!r} is the field {other.member!r} of {other.name}: case is ignored"
-    inner, outer = sorted((column, other), key=lambda each: -len(each.path))
-    return f"{inner.member!r} of {inner.name} lies in {outer.member!r}, which {outer.name} reads: one of them must go"
+    @cached_property
+    def path(self) -> tuple[str, ...]:
+        """Where it is; case is ignored."""
+        return tuple(map(str.lower, self.column.path))
+
+    def clash(self, other: Read) -> str:
+        """Return why the record's reader cannot give both their values, or nobody would want it; empty if it can."""
+        own, known, length = self.column, other.column, min(len(self.path), len(other.path))
+        if self.path[:length] != other.path[:length]:
+            return ""
+        if len(self.path) != len(other.path):
+            inner, outer = sorted((own, known), key=lambda each: -len(each.path))
+            is_open = outer.kind.has_members or outer.kind.keeps_all
+            where = f"{inner.member!r} of {inner.name} lies in {outer.member!r}, which {outer.name} reads"
+            return "" if is_open else f"{where} as {outer.type_text}: one of them must go"
+        if own.path != known.path or not (self.is_inside or other.is_inside):
+            return f"{own.member!r} is the field {known.member!r} of {known.name}: case is ignored"
+        as_both = f"{own.member!r} is read as {own.type_text} here and as {known.type_text} by {known.name}"
+        return "" if own.kind.shares(known.kind) else f"{as_both}: one of them must go"
 
 
 def _path_fault(member: str) -> str:

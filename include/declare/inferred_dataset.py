@@ -374,24 +374,20 @@ def _single(tree: Sequence[InferredField]) -> Iterator[InferredField]:
 
 
 def _with_columns(tree: Sequence[InferredField], chosen: Sequence[InferredField]) -> list[InferredField]:
-    """Return the fields, with those that are chosen inside of objects as columns of their own, before these objects."""
+    """Return the fields, with those that are chosen inside of objects as columns of their own, after these objects."""
     lifted = {field.path: field for field in chosen if len(field.path) > 1}
     found = []
     for field in tree:
-        found += [each for path, each in lifted.items() if path[0] == field.path[0]]
-        if (rest := _without(field, lifted)) is not None:
-            found.append(rest)
+        found += [_loose(field, lifted), *(each for path, each in lifted.items() if path[0] == field.path[0])]
     return found
 
 
-def _without(field: InferredField, paths: Collection[tuple[str, ...]]) -> InferredField | None:
-    """Return a field without what is inside at these paths; None if nothing is left of it."""
-    if field.path in paths:
-        return None if len(field.path) > 1 else field
-    if field.type != "object":
-        return field
-    kept = tuple(rest for each in field.fields if (rest := _without(each, paths)) is not None)
-    return replace(field, fields=kept) if kept else None
+def _loose(field: InferredField, paths: Collection[tuple[str, ...]]) -> InferredField:
+    """Return a field in which the values at these paths may be any: a column of its own says what each must be."""
+    if field.path in paths and field.around:
+        return replace(field, required=False, values=(), seen=())
+    inner = tuple(_loose(each, paths) for each in field.fields) if field.type == "object" else field.fields
+    return replace(field, fields=inner)
 
 
 def _time(sample: RecordSample, fields: Sequence[InferredField], left_out: dict[str, str]) -> InferredField:

@@ -19,6 +19,10 @@ class VariantType(ColumnType):
     reads: str = "variant"
     inside: str = "variant"
     is_custom: bool = True
+    keeps_all: bool = True
+
+    def shares(self, other: ColumnType) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class ObjectType(ColumnType):
     is_nested: bool = True
     inside: str = "properties"
     has_members: bool = True
+
+    def shares(self, other: ColumnType) -> bool:
+        return other.keeps_all or (self.has_members and other.has_members)
 
     def declared_inside(self, found: Any) -> Iterator[tuple[tuple[str | int, ...], str, Any]]:
         for number, each in enumerate(found.properties):

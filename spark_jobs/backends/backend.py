@@ -161,6 +161,8 @@ class Sql(Queries, Protocol):
     """The rules of the reasons of a row of rejected, each once and in a row of its own."""
     numbers: str
     """As many rows as a number that is put into it."""
+    with_map: str
+    """What a column that has a map inside is compared by."""
 
     def view_candidates(self, name: str, writer: SilverTables, given: Sequence[Path]) -> None:
         """Create a view of identity and rank of silver's rows that may share an identity with rows of files `given`."""

@@ -31,7 +31,7 @@ final class JsonWalk extends Reading {
     final Object[] found;
     /** Where the fault is: a path, if it is at one place. */
     String detail;
-    private final RecordField root;
+    private final Place root;
     private final int maxDepth;
     private final int maxDigits;
     private JsonParser parser;
@@ -55,10 +55,10 @@ final class JsonWalk extends Reading {
 
     JsonWalk(RecordField root, long arrived, int maxDepth, int maxDigits) {
         super(arrived);
-        this.root = root;
+        this.root = root.place;
         this.maxDepth = maxDepth;
         this.maxDigits = maxDigits;
-        found = new Object[root.slots];
+        found = new Object[root.place.slots];
     }
 
     /** Returns the first reason, in the order of `record_reader.py`, why the record is no strict object; or null. */
@@ -113,32 +113,38 @@ final class JsonWalk extends Reading {
         }
     }
 
-    /** Reads a value inside of `depth` objects and arrays; `field` is null for one that no column reads. */
-    private void read(JsonToken token, RecordField field, Object[] found, int depth) throws IOException {
+    /** Reads a value inside of `depth` objects and arrays; `place` is null for one that no column reads. */
+    private void read(JsonToken token, Place place, Object[] found, int depth) throws IOException {
+        boolean isKept = place != null && place.kept.length > 0 && token != JsonToken.VALUE_NULL;
+        int begin = isKept ? begin() : 0;
         if (!token.isStructStart()) {
-            readScalar(token, field, found);
-        } else if (field == null || !field.isIn(token)) {
-            readOther(token, field, found, depth);
+            readScalar(token, place, found);
+        } else if (place == null || !place.isIn(token)) {
+            readOther(token, place, found, depth);
         } else {
             begin(depth);
-            if (field.hasMembers()) {
-                readMembers(field, found, depth + 1);
+            if (place.form == RecordField.OBJECT) {
+                readMembers(place, found, depth + 1);
             } else {
-                int count = field.reads == RecordField.ARRAY ? readElements(field, found, depth + 1)
-                    : readEntries(field, found, depth + 1);
-                if (count > field.longest) {
-                    putFault(field, found, new Fault("elements", UTF8String.fromString(String.valueOf(count))));
+                RecordField column = place.columns[0];
+                int count = place.form == RecordField.ARRAY ? readElements(column, found, depth + 1)
+                    : readEntries(column, found, depth + 1);
+                if (count > column.longest) {
+                    putFault(place, found, new Fault("elements", UTF8String.fromString(String.valueOf(count))));
                 }
             }
             isTooDeep |= depth >= maxDepth;
         }
+        if (isKept) {
+            putText(place, found, written(begin));
+        }
     }
 
-    private void readMembers(RecordField field, Object[] found, int depth) throws IOException {
-        putObject(field, found);
+    private void readMembers(Place place, Object[] found, int depth) throws IOException {
+        putObject(place, found);
         while (parser.nextToken() == JsonToken.FIELD_NAME) {
             String name = name(depth);
-            read(parser.nextToken(), field.member(name), found, depth);
+            read(parser.nextToken(), place.member(name), found, depth);
         }
     }
 
@@ -170,35 +176,32 @@ final class JsonWalk extends Reading {
     }
 
     private Object readElement(JsonToken token, RecordField field, int count, int depth) throws IOException {
-        RecordField item = field.fields[0];
-        Object[] inner = new Object[item.slots];
-        read(token, count < field.longest ? item : null, inner, depth);
+        RecordField item = field.columns[0];
+        Object[] inner = new Object[item.place.slots];
+        read(token, count < field.longest ? item.place : null, inner, depth);
         return value(item, inner);
     }
 
-    private void readScalar(JsonToken token, RecordField field, Object[] found) throws IOException {
+    private void readScalar(JsonToken token, Place place, Object[] found) throws IOException {
         String text = parser.getText();
         lookAt(token, text);
-        if (field == null || field == root || token == JsonToken.VALUE_NULL) {
+        if (place == null || place == root || place.form == RecordField.VARIANT || token == JsonToken.VALUE_NULL) {
             return;
         }
-        if (field.reads == RecordField.VARIANT) {
-            putText(field, found, written(begin()));
-        } else if (field.reads <= RecordField.MAP) {
-            putFault(field, found, new Fault("type", UTF8String.fromString(text)));
+        if (place.form < RecordField.VARIANT) {
+            putFault(place, found, new Fault("type", UTF8String.fromString(text)));
         } else if (notFinite == null && tooLong == null) {
             byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
             int kind = token == JsonToken.VALUE_STRING ? TypedValue.TEXT
                 : token.isNumeric() ? TypedValue.NUMBER : TypedValue.BOOLEAN;
-            put(field, found, kind, bytes, 0, bytes.length);
+            put(place, found, kind, bytes, 0, bytes.length);
         }
     }
 
-    /** Reads an object or array that no column reads, or another one than its column does, or as it is written. */
-    private void readOther(JsonToken first, RecordField field, Object[] found, int depth) throws IOException {
-        boolean isVariant = field != null && field.reads == RecordField.VARIANT;
-        int begin = isVariant ? begin() : 0;
-        shown = field == null || field == root || isVariant ? null : new StringBuilder();
+    /** Reads an object or array that no column reads, or another one than its column does. */
+    private void readOther(JsonToken first, Place place, Object[] found, int depth) throws IOException {
+        boolean isShown = place != null && place != root && place.form != RecordField.VARIANT;
+        shown = isShown ? new StringBuilder() : null;
         int level = depth;
         for (JsonToken token = first;; token = parser.nextToken()) {
             level -= token.isStructEnd() ? 1 : 0;
@@ -214,10 +217,8 @@ final class JsonWalk extends Reading {
                 break;
             }
         }
-        if (isVariant) {
-            putText(field, found, written(begin));
-        } else if (shown != null) {
-            putFault(field, found, new Fault("type", UTF8String.fromString(shown.toString())));
+        if (isShown) {
+            putFault(place, found, new Fault("type", UTF8String.fromString(shown.toString())));
             shown = null;
         }
     }

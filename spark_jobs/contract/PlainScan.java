@@ -27,8 +27,8 @@ final class PlainScan extends Reading {
 
     /** Returns what was read of the record; null if it is not in plain form. */
     Object[] found(RecordField root) {
-        Object[] found = new Object[root.slots];
-        boolean isPlain = last > 0 && record[0] == '{' && record[last] == '}' && readMembers(root, found) && at == last
+        Object[] found = new Object[root.place.slots];
+        boolean isPlain = last > 0 && record[0] == '{' && record[last] == '}' && readMembers(root.place, found) && at == last
             && (isAscii() || UTF8String.fromBytes(record).isValid());
         return isPlain ? found : null;
     }
@@ -46,17 +46,17 @@ final class PlainScan extends Reading {
     }
 
     /** Reads the members of an object, from its first one on, in the contract's order. */
-    private boolean readMembers(RecordField owner, Object[] found) {
-        RecordField[] fields = owner.fields;
+    private boolean readMembers(Place owner, Object[] found) {
+        Place[] members = owner.members;
         int begin = at;
-        for (int number = 0; number < fields.length; number++) {
+        for (int number = 0; number < members.length; number++) {
             int key = at == begin ? afterSpace(at) : record[at] == ',' ? afterSpace(at + 1) : -1;
             if (key < 0) {
                 break;
             }
-            if (has(key, fields[number].key)) {
-                at = afterSpace(key + fields[number].key.length);
-                if (!read(fields[number], found)) {
+            if (has(key, members[number].key)) {
+                at = afterSpace(key + members[number].key.length);
+                if (!read(members[number], found)) {
                     return false;
                 }
             }
@@ -69,32 +69,33 @@ final class PlainScan extends Reading {
     }
 
     /** Reads the value at this place into a row. */
-    private boolean read(RecordField field, Object[] found) {
+    private boolean read(Place place, Object[] found) {
         if (record[at] == 'n') {
             return skip(NULL);
         }
-        if (field.hasMembers()) {
-            return record[at] == '{' && readObject(field, found);
+        if (place.kept.length > 0) {
+            return false;
         }
-        if (field.reads <= RecordField.MAP) {
-            return field.reads == RecordField.ARRAY ? record[at] == '[' && readElements(field, found)
-                : record[at] == '{' && readEntries(field, found);
+        if (place.form > RecordField.VARIANT) {
+            return readScalar(place, found);
         }
-        return field.reads != RecordField.VARIANT && readScalar(field, found);
+        return place.form == RecordField.ARRAY ? record[at] == '[' && readElements(place.columns[0], found)
+            : record[at] == '{' && (place.form == RecordField.OBJECT ? readObject(place, found)
+                : readEntries(place.columns[0], found));
     }
 
-    private boolean readObject(RecordField field, Object[] found) {
+    private boolean readObject(Place place, Object[] found) {
         at++;
-        putObject(field, found);
-        return readMembers(field, found) && end('}');
+        putObject(place, found);
+        return readMembers(place, found) && end('}');
     }
 
     private boolean readElements(RecordField field, Object[] found) {
         List elements = new ArrayList();
-        RecordField item = field.fields[0];
+        RecordField item = field.columns[0];
         for (at++; record[at] != ']';) {
-            Object[] inner = new Object[item.slots];
-            if (elements.size() == field.longest || !next(elements.isEmpty()) || !read(item, inner)) {
+            Object[] inner = new Object[item.place.slots];
+            if (elements.size() == field.longest || !next(elements.isEmpty()) || !read(item.place, inner)) {
                 return false;
             }
             elements.add(value(item, inner));
@@ -105,9 +106,9 @@ final class PlainScan extends Reading {
 
     private boolean readEntries(RecordField field, Object[] found) {
         Map entries = new LinkedHashMap();
-        RecordField item = field.fields[0];
+        RecordField item = field.columns[0];
         for (at++; record[at] != '}';) {
-            Object[] inner = new Object[item.slots];
+            Object[] inner = new Object[item.place.slots];
             if (entries.size() == field.longest || !next(entries.isEmpty()) || record[at] != '"') {
                 return false;
             }
@@ -117,7 +118,7 @@ final class PlainScan extends Reading {
                 return false;
             }
             at = afterSpace(end + 2);
-            if (!read(item, inner)) {
+            if (!read(item.place, inner)) {
                 return false;
             }
             entries.put(key, value(item, inner));
@@ -139,7 +140,7 @@ final class PlainScan extends Reading {
         return record[at] == sign && at++ < last;
     }
 
-    private boolean readScalar(RecordField field, Object[] found) {
+    private boolean readScalar(Place place, Object[] found) {
         int begin = at;
         if (record[at] == '"') {
             int end = endOfText(at + 1);
@@ -147,14 +148,14 @@ final class PlainScan extends Reading {
             if (record[end] != '"') {
                 return false;
             }
-            put(field, found, TypedValue.TEXT, record, begin + 1, end);
+            put(place, found, TypedValue.TEXT, record, begin + 1, end);
             return true;
         }
         boolean isBoolean = record[at] == 't' || record[at] == 'f';
         if (isBoolean ? !skip(record[at] == 't' ? TRUE : FALSE) : !skipNumber()) {
             return false;
         }
-        put(field, found, isBoolean ? TypedValue.BOOLEAN : TypedValue.NUMBER, record, begin, at);
+        put(place, found, isBoolean ? TypedValue.BOOLEAN : TypedValue.NUMBER, record, begin, at);
         return true;
     }
 

@@ -21,42 +21,43 @@ abstract class Reading {
     }
 
     /** Takes a scalar that is not null; `found` has what was read of the record, or of the element. */
-    final void put(RecordField field, Object[] found, int kind, byte[] bytes, int begin, int end) {
-        Object value = TypedValue.of(field, kind, bytes, begin, end);
-        if (value instanceof Fault) {
-            putFault(field, found, (Fault) value);
-            return;
+    final void put(Place place, Object[] found, int kind, byte[] bytes, int begin, int end) {
+        for (int number = 0; number < place.columns.length; number++) {
+            RecordField column = place.columns[number];
+            Object value = TypedValue.of(column, kind, bytes, begin, end);
+            boolean isFault = value instanceof Fault;
+            hasFaults |= isFault;
+            isProven = isProven && !isFault && column.accepts(value, bytes, begin, end, arrived);
+            found[column.slot] = value;
         }
-        isProven = isProven && field.accepts(value, bytes, begin, end, arrived);
-        found[field.slot] = value;
     }
 
     /** Takes the text of a value of any kind. */
-    final void putText(RecordField field, Object[] found, UTF8String text) {
-        isProven = isProven && field.hasLength(text.numBytes());
-        found[field.slot] = text;
+    final void putText(Place place, Object[] found, UTF8String text) {
+        for (int number = 0; number < place.kept.length; number++) {
+            isProven = isProven && place.kept[number].hasLength(text.numBytes());
+        }
+        Place.put(place.kept, found, text);
     }
 
-    final void putFault(RecordField field, Object[] found, Fault fault) {
+    final void putFault(Place place, Object[] found, Fault fault) {
         hasFaults = true;
-        field.block(found, fault);
+        place.block(found, fault);
     }
 
     /** Notes that an object is there. */
-    final void putObject(RecordField field, Object[] found) {
-        if (field.slot >= 0) {
-            found[field.slot] = THERE;
-        }
+    final void putObject(Place place, Object[] found) {
+        Place.put(place.columns, found, THERE);
     }
 
-    final void putElements(RecordField field, Object[] found, List elements) {
-        isProven = isProven && field.isComplete(elements);
-        found[field.slot] = elements;
+    final void putElements(RecordField column, Object[] found, List elements) {
+        isProven = isProven && column.isComplete(elements);
+        found[column.slot] = elements;
     }
 
-    final void putEntries(RecordField field, Object[] found, Map entries) {
-        isProven = isProven && field.isComplete(entries.values());
-        found[field.slot] = entries;
+    final void putEntries(RecordField column, Object[] found, Map entries) {
+        isProven = isProven && column.isComplete(entries.values());
+        found[column.slot] = entries;
     }
 
     /** Returns a column's value; an object has a row. */

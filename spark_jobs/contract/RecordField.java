@@ -5,50 +5,46 @@ import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.util.Arrays;
 import java.util.Collection;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.regex.Pattern;
-
-import com.fasterxml.jackson.core.JsonToken;
 
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** What a column reads, or an object in which columns read others. */
+/** What a column reads: the type, and the restrictions that `is_proven` of record_reader.py names. */
 public final class RecordField implements Serializable {
-    private static final List READS = Arrays.asList(new String[] {"through", "object", "array", "map", "variant",
-        "text", "uuid", "clock", "base64", "time", "date", "boolean", "whole", "decimal", "double", "float"});
+    private static final List READS = Arrays.asList(new String[] {"object", "array", "map", "variant", "text", "uuid",
+        "clock", "base64", "time", "date", "boolean", "whole", "decimal", "double", "float"});
     private static final int MOST_DIGITS = 38;
     /** The first and last time of the calendar that Python, Arrow and Delta's readers share, in seconds. */
     private static final long FIRST_TIME = -62135510400L;
     private static final long LAST_TIME = 253402128000L;
-    /** The first is an object of which no column is made. */
-    static final int OBJECT = 1;
-    static final int ARRAY = 2;
-    static final int MAP = 3;
-    static final int VARIANT = 4;
-    static final int TEXT = 5;
-    static final int UUID = 6;
-    static final int CLOCK = 7;
-    static final int BASE64 = 8;
-    static final int TIME = 9;
-    static final int DATE = 10;
-    static final int BOOLEAN = 11;
-    static final int WHOLE = 12;
-    static final int DECIMAL = 13;
-    static final int DOUBLE = 14;
+    static final int OBJECT = 0;
+    static final int ARRAY = 1;
+    static final int MAP = 2;
+    static final int VARIANT = 3;
+    static final int TEXT = 4;
+    static final int UUID = 5;
+    static final int CLOCK = 6;
+    static final int BASE64 = 7;
+    static final int TIME = 8;
+    static final int DATE = 9;
+    static final int BOOLEAN = 10;
+    static final int WHOLE = 11;
+    static final int DECIMAL = 12;
+    static final int DOUBLE = 13;
 
     final int reads;
     /** How a reason names it, after the path of what is around it. */
     private final String name;
-    private boolean required;
     /** Digits of a decimal; bits of a whole number. */
-    int precision;
-    int scale;
+    final int precision;
+    final int scale;
+    private boolean required;
     private int shortest;
-    int longest;
+    int longest = Integer.MAX_VALUE;
     private byte[][] texts;
     private Pattern pattern;
     private long[] positions;
@@ -57,140 +53,85 @@ public final class RecordField implements Serializable {
     /** How many microseconds a time may be later, and earlier, than the record. */
     private long future;
     private long past;
-    /** Where what was read of it is among all of the record, or of the element, that it lies in; -1 without a column. */
-    int slot = -1;
-    /** The record or element that it lies in. */
-    private RecordField scope = this;
-    /** How many slots a record or an element has. */
-    int slots;
-    /** What an object's row is made of. */
+    final Place place;
+    /** Where what was read of it is among all of the record, or of the element, that it lies in. */
+    int slot;
+    /** What an object's row is made of; of an array or map the column of each element. */
     RecordField[] columns = {};
-    /** Its name in the record with quotes and a colon. */
-    byte[] key;
-    /** The members that are read of an object, in the contract's order; or what each element is. */
-    RecordField[] fields = {};
-    private final Map members = new HashMap();
 
-    RecordField(String reads, String name) {
+    RecordField(Place place, String reads, String name, int precision, int scale) {
+        this.place = place;
         this.reads = READS.indexOf(reads);
         this.name = name;
+        this.precision = precision;
+        this.scale = scale;
         if (this.reads < 0) {
             throw new IllegalArgumentException(reads);
         }
     }
 
-    /**
-     * Adds a column that reads the member to which a path leads, or, without a path, each element of this array or map.
-     * A text has `shortest` to `longest` bytes, an array or map so many elements. Without a restriction, each other is
-     * null: values of a text, its pattern, or the characters of each position; bounds as they are written in JSON.
-     */
-    public RecordField column(List path, String reads, String name, boolean required, int precision, int scale, int shortest,
-            int longest, List texts, String pattern, String positions, String minimum, String maximum, long future, long past) {
-        RecordField column = new RecordField(reads, name);
+    /** Adds a column that reads the member to which a path leads, or, without a path, each element of this array or map. */
+    public RecordField column(List path, String reads, String name, boolean required, int precision, int scale) {
+        RecordField column = new RecordField(place.at(path), reads, name, precision, scale);
+        columns = with(columns, column);
         column.required = required;
-        column.precision = precision;
-        column.scale = scale;
-        column.shortest = shortest;
-        column.longest = longest;
-        column.texts = texts == null ? null : new byte[texts.size()][];
-        for (int number = 0; texts != null && number < texts.size(); number++) {
-            column.texts[number] = bytes((String) texts.get(number));
-        }
-        column.pattern = pattern == null ? null : Pattern.compile(pattern);
-        column.positions = positions == null ? null : masks(positions);
-        column.minimum = column.bound(minimum);
-        column.maximum = column.bound(maximum);
-        column.future = future;
-        column.past = past;
-        add(path, column);
+        column.place.add(column);
         return column;
     }
 
+    static RecordField[] with(RecordField[] columns, RecordField column) {
+        RecordField[] more = (RecordField[]) Arrays.copyOf(columns, columns.length + 1);
+        more[columns.length] = column;
+        return more;
+    }
+
+    /** A text has so many bytes, an array or map so many elements. */
+    public void lengths(int least, int most) {
+        shortest = least;
+        longest = most;
+    }
+
+    /** Bounds as they are written in JSON; null where there is none. */
+    public void bounds(String least, String most) {
+        minimum = bound(least);
+        maximum = bound(most);
+    }
+
+    /** How many microseconds a time may be later, and earlier, than the record. */
+    public void times(long later, long earlier) {
+        future = later;
+        past = earlier;
+    }
+
+    public void values(List accepted) {
+        texts = new byte[accepted.size()][];
+        for (int number = 0; number < texts.length; number++) {
+            texts[number] = ((String) accepted.get(number)).getBytes(StandardCharsets.UTF_8);
+        }
+    }
+
+    public void pattern(String form) {
+        pattern = Pattern.compile(form);
+    }
+
+    /** For each position of a text a line with the characters that it may have, which become a set of 128 bits. */
+    public void positions(String characters) {
+        String[] lines = characters.split("\n");
+        positions = new long[2 * lines.length];
+        for (int position = 0; position < lines.length; position++) {
+            for (int number = 0; number < lines[position].length(); number++) {
+                char found = lines[position].charAt(number);
+                positions[2 * position + (found >> 6)] |= 1L << (found & 63);
+            }
+        }
+    }
+
     private Comparable bound(String written) {
-        byte[] bytes = written == null ? null : bytes(written);
+        byte[] bytes = written == null ? null : written.getBytes(StandardCharsets.UTF_8);
         // A bound may have more digits than the column's values.
         return bytes == null ? null : (Comparable) (reads == DECIMAL
             ? TypedValue.decimal(bytes, 0, bytes.length, MOST_DIGITS, scale)
             : TypedValue.read(this, bytes, 0, bytes.length));
-    }
-
-    /** For each position of a text the characters that it may have (a line for each), as a set of 128 bits. */
-    private static long[] masks(String positions) {
-        String[] lines = positions.split("\n");
-        long[] masks = new long[2 * lines.length];
-        for (int position = 0; position < lines.length; position++) {
-            String characters = lines[position];
-            for (int number = 0; number < characters.length(); number++) {
-                char found = characters.charAt(number);
-                masks[2 * position + (found >> 6)] |= 1L << (found & 63);
-            }
-        }
-        return masks;
-    }
-
-    private static byte[] bytes(String text) {
-        return text.getBytes(StandardCharsets.UTF_8);
-    }
-
-    private void add(List path, RecordField column) {
-        columns = with(columns, columns.length, column);
-        if (path.isEmpty()) {
-            fields = columns;
-        } else {
-            column.scope = scope;
-            put(path, column);
-        }
-        column.slot = column.scope.slots++;
-    }
-
-    private static RecordField[] with(RecordField[] fields, int number, RecordField field) {
-        RecordField[] more = (RecordField[]) Arrays.copyOf(fields, Math.max(fields.length, number + 1));
-        more[number] = field;
-        return more;
-    }
-
-    private void put(List path, RecordField column) {
-        String first = (String) path.get(0);
-        RecordField known = member(first);
-        boolean isHere = path.size() == 1;
-        if (known == null || isHere) {
-            RecordField field = isHere ? column : new RecordField("through", "");
-            field.key = bytes("\"" + first + "\":");
-            int number = known == null ? fields.length : Arrays.asList(fields).indexOf(known);
-            fields = with(fields, number, field);
-            members.put(first, field);
-            if (known != null) {
-                // Until now an object of which no column was made.
-                field.fields = known.fields;
-                field.members.putAll(known.members);
-            }
-        }
-        if (!isHere) {
-            member(first).put(path.subList(1, path.size()), column);
-        }
-    }
-
-    RecordField member(String name) {
-        return (RecordField) members.get(name);
-    }
-
-    boolean hasMembers() {
-        return reads <= OBJECT;
-    }
-
-    /** Whether it is read of a value that begins so. */
-    boolean isIn(JsonToken token) {
-        return reads == ARRAY ? token == JsonToken.START_ARRAY : reads <= MAP && token == JsonToken.START_OBJECT;
-    }
-
-    /** Gives a fault to all columns that read the value, or inside of it. */
-    void block(Object[] found, Fault fault) {
-        if (slot >= 0) {
-            found[slot] = fault;
-        }
-        for (int number = 0; hasMembers() && number < fields.length; number++) {
-            fields[number].block(found, fault);
-        }
     }
 
     /** Whether a row has the values that are required. */
@@ -204,7 +145,7 @@ public final class RecordField implements Serializable {
 
     /** Whether there are enough elements, and those that are required. */
     boolean isComplete(Collection elements) {
-        return elements.size() >= shortest && elements.size() <= longest && !(fields[0].required && elements.contains(null));
+        return elements.size() >= shortest && elements.size() <= longest && !(columns[0].required && elements.contains(null));
     }
 
     /** Whether a text or bytes, or the text of a value of any kind, may be so long. */
@@ -277,13 +218,13 @@ public final class RecordField implements Serializable {
         if (reads == ARRAY && value != null) {
             List elements = (List) value;
             for (int number = 0; number < elements.size(); number++) {
-                elements.set(number, fields[0].withoutFaults(elements.get(number), path + "[" + number + "]", reasons));
+                elements.set(number, columns[0].withoutFaults(elements.get(number), path + "[" + number + "]", reasons));
             }
         } else if (reads == MAP && value != null) {
             Object[] entries = ((Map) value).entrySet().toArray();
             for (int number = 0; number < entries.length; number++) {
                 Map.Entry entry = (Map.Entry) entries[number];
-                entry.setValue(fields[0].withoutFaults(entry.getValue(), path + "[" + entry.getKey() + "]", reasons));
+                entry.setValue(columns[0].withoutFaults(entry.getValue(), path + "[" + entry.getKey() + "]", reasons));
             }
         }
         return value;

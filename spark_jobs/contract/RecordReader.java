@@ -12,7 +12,7 @@ import org.apache.spark.unsafe.types.UTF8String;
  * (record_reader.py). Compiled by Janino: no generics in interfaces, no lambdas.
  */
 public final class RecordReader implements UDF2, Serializable {
-    private final RecordField root = new RecordField("object", "");
+    private final RecordField root = new RecordField(new Place(null), "object", "", 0, 0);
     private int maxBytes;
     private int maxDepth;
     private int maxDigits;

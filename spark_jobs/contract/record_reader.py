@@ -26,7 +26,7 @@ from spark_jobs.contract.java_function import java_function, new_instance
 
 SOURCES = [
     Path(__file__).with_name(f"{name}.java")
-    for name in ("RecordReader", "RecordField", "Reading", "PlainScan", "JsonWalk", "TypedValue")
+    for name in ("RecordReader", "RecordField", "Place", "Reading", "PlainScan", "JsonWalk", "TypedValue")
 ]
 MAX_DIGITS = 1_000
 MOST_DIGITS = 2**31 - 1
@@ -96,22 +96,21 @@ def _add(owner: Any, columns: Sequence[Declared], limits: Limits, dot: str) -> N
     """Add what columns read of the record, or of a part of it."""
     for column in columns:
         kind, name = column.kind, f"{dot}{column.name}" if column.name else ""
-        lengths = (column.min_length, kind.longest(column, limits))
-        past = ANY_TIME if column.past is None else microseconds(column.past)
-        added = owner.column(
-            list(column.path),
-            kind.reads,
-            name,
-            column.required,
-            *kind.size(column),
-            *lengths,
-            list(column.values) or None,
-            *_form(column),
-            *(_written(column, bound) for bound in (column.minimum, column.maximum)),
-            microseconds(column.future),
-            past,
-        )
+        added = owner.column(list(column.path), kind.reads, name, column.required, *kind.size(column))
+        _restrict(added, column, limits)
         _add(added, column.fields, limits, ".")
+
+
+def _restrict(added: Any, column: Declared, limits: Limits) -> None:
+    """Tell the reader what values of a column are accepted."""
+    added.lengths(column.min_length, column.kind.longest(column, limits))
+    added.bounds(*(_written(column, bound) for bound in (column.minimum, column.maximum)))
+    added.times(microseconds(column.future), ANY_TIME if column.past is None else microseconds(column.past))
+    if column.values:
+        added.values(list(column.values))
+    if column.pattern is not None:
+        positions = _positions(column.pattern)
+        _ = added.positions(positions) if positions else added.pattern(java_pattern(column.pattern))
 
 
 def _written(column: Declared, bound: Value | None) -> str | None:
@@ -124,14 +123,6 @@ def _written(column: Declared, bound: Value | None) -> str | None:
 def microseconds(length: timedelta) -> int:
     """Return how many microseconds a length has."""
     return length // timedelta(microseconds=1)
-
-
-def _form(column: Declared) -> tuple[str | None, str | None]:
-    """Return the pattern of a text, or the characters of each position."""
-    if column.pattern is None:
-        return None, None
-    positions = _positions(column.pattern)
-    return None if positions else java_pattern(column.pattern), positions
 
 
 def java_pattern(pattern: str) -> str:

@@ -217,7 +217,9 @@ def _write_before(sql: Sql, writer: SilverTables, table: Table, folder: PlanFold
 
 def save_differences(sql: Sql, folder: PlanFolder, name: str, schema: StructType) -> int:
     """Write the rows of views `before` and `after` that differ; return how many records they are about."""
-    equal = " and ".join(f'b."{column}" is not distinct from a."{column}"' for column in schema.fieldNames())
+    forms = {each.name: sql.with_map if "map<" in each.dataType.simpleString() else "{}" for each in schema}
+    both = ((form.format(f'b."{name}"'), form.format(f'a."{name}"')) for name, form in forms.items())
+    equal = " and ".join(f"{before} is not distinct from {after}" for before, after in both)
     sql.create_table("same", SAME.format(equal=equal))
     for state, side in (("removed", "before"), ("added", "after")):
         sql.save(f"select * from {side} anti join same using (_partition, _offset)", folder.rows(state, name))

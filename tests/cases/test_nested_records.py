@@ -256,8 +256,7 @@ def texts() -> list[bytes]:
     return list(found)
 
 
-def by_way(spark: SparkSession, records: Sequence[bytes]) -> Iterator[tuple[str, pa.Table]]:
-    declared = contract()
+def by_way(spark: SparkSession, records: Sequence[bytes], declared: Contract) -> Iterator[tuple[str, pa.Table]]:
     yield "as written", rows_by(spark, declared, records)
     spaced = [b" " + record for record in records]
     yield "not in plain form", rows_by(spark, declared, spaced)
@@ -276,7 +275,7 @@ def test_values_and_paths_of_reasons_are_those_of_python(spark: SparkSession) ->
     records = texts()
     right = [expected(record) for record in records]
     assert 100 < sum(not reasons for reasons, _ in right) < 500, "the draw has records of both kinds"
-    for way, found in by_way(spark, records):
+    for way, found in by_way(spark, records, contract()):
         names = [column.name for column in COLUMNS]
         kinds = {name: found.schema.field(name).type for name in names}
         for record, row, (reasons, values) in zip(records, found.to_pylist(), right, strict=True):
@@ -338,6 +337,73 @@ def test_columns_that_read_inside_of_one_another_are_declared_in_any_order(spark
         for number in range(6):
             found = [row[f"{name}{number}"] for name in "abc"]
             assert found == [{"e": "a"}, {"d": "b"}, "c"], number
+
+
+WHOLE = Column(
+    "whole",
+    "object",
+    physical_name="order",
+    fields=(
+        Column("id", "string", max_length=3),
+        Column("seen", "string"),
+        Column("place", "object", fields=(Column("zip_code", "string", physical_name="zip"),)),
+        Column(
+            "lines", "array", fields=(Column("", "object", fields=(Column("n", "bigint"), Column("kept", "variant"))),)
+        ),
+    ),
+)
+TAKEN = (
+    Column("id", "string", required=True, physical_name="order.id"),
+    Column("seen_at", "timestamp", physical_name="order.seen"),
+    Column("zip_code", "bigint", physical_name="order.place.zip"),
+    Column("place", "object", physical_name="order.place", fields=(Column("zip", "string"), Column("no", "bigint"))),
+    Column("number", "bigint", physical_name="raw.n"),
+    Column("raw", "variant"),
+    Column("raw_text", "string", physical_name="raw.text"),
+)
+SEEN, AT = "2026-03-01T08:00:00Z", datetime(2026, 3, 1, 8, tzinfo=UTC)
+SHARED: Mapping[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
+    f'{{"order":{{"id":"a","seen":"{SEEN}","place":{{"zip":null,"no":5}},"lines":[{{"n":1,"kept":[2]}}]}}}}': (
+        [],
+        {
+            "id": "a",
+            "seen_at": AT,
+            "place": {"zip": None, "no": 5},
+            "whole": {"id": "a", "seen": SEEN, "place": {"zip_code": None}, "lines": [{"n": 1, "kept": "[2]"}]},
+        },
+    ),
+    '{"order":{"id":"a"},"raw":{"n":7,"more":[1],"text":"x"}}': (
+        [],
+        {
+            "id": "a",
+            "number": 7,
+            "raw": '{"n":7,"more":[1],"text":"x"}',
+            "raw_text": "x",
+            "whole": {"id": "a", "seen": None, "place": None, "lines": None},
+        },
+    ),
+    '{"order":{"id":"abcd"}}': ([("length", "whole.id")], {}),
+    '{"order":{"id":null}}': ([("missing_id", "id")], {}),
+    '{"order":{"id":1,"place":{"zip":"x"}}}': ([("type", "id"), ("type", "zip_code"), ("type", "whole.id")], {}),
+    '{"order":{"id":"a","place":[1]}}': (
+        [("type", "zip_code"), ("type", "place"), ("type", "whole.place")], {},
+    ),
+    '{"order":{"id":"a"},"raw":"x"}': ([("type", "number"), ("type", "raw_text")], {}),
+}  # fmt: skip
+
+
+def test_value_is_in_its_own_column_and_in_the_object_that_declares_it(spark: SparkSession) -> None:
+    for columns in ((*TAKEN, WHOLE), (WHOLE, *TAKEN)):
+        declared = Contract("d", "1", columns, (), ("id",))
+        first, *_ = records = [text.encode() for text in SHARED]
+        reader = record_reader(spark, [each for each in columns if each is not TAKEN[5]], LIMITS)
+        assert reader.isPlain(bytearray(first.replace(b',"kept":[2]', b"")))
+        for way, found in by_way(spark, records, declared):
+            for record, row, (reasons, values) in zip(records, found.to_pylist(), SHARED.values(), strict=True):
+                given = {(each["rule"], each["column"]) for each in row["_reasons"]}
+                assert given == set(reasons), (way, record)
+                expected = {column.name: values.get(column.name) for column in columns}
+                assert reasons or {name: row[name] for name in expected} == expected, (way, record)
 
 
 STRUCTURE: Mapping[str, tuple[str, str, str | None]] = {

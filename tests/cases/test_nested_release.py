@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,40 @@ def test_both_backends_give_the_same_rows(filled: SmallRelease, spark: SparkSess
     assert_same_rows(head_rows(by_spark), head_rows(filled))
     compact_tables(by_spark.settings, [by_spark.release], 600, EARLY)
     assert_same_rows(head_rows(by_spark), head_rows(filled))
+
+
+ALSO_WHOLE = """\
+      - {name: zip_code, logicalType: string, physicalName: sender.address.zip}
+      - name: meta
+        logicalType: object
+        properties:
+          - {name: id, logicalType: string}
+          - {name: sent, logicalType: timestamp, physicalName: at}
+"""
+
+
+def test_identity_event_time_and_key_of_gold_are_also_in_their_objects(
+    spark: SparkSession, tmp_path: Path, backend: str
+) -> None:
+    folder, no_meta = Path(shutil.copytree(PARCELS, tmp_path / "parcels")), Record(list(BROKEN)[5].encode())
+    for name, old, new in (
+        ("contract.yaml", "      - name: items\n", f"{ALSO_WHOLE}      - name: items\n"),
+        ("pipeline.yaml", "keys: [city]", "keys: [zip_code]"),
+    ):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace(old, new, 1))
+    release = small_release(spark, Settings(state=tmp_path / "state", backend=backend), "parcels", folder)
+    release.take([*(sent(each, plain=number > 1) for number, each in enumerate(ACCEPTED[:4])), no_meta])
+    for row, given in zip(release.silver().sort("sent_at").to_dicts(), ACCEPTED, strict=False):
+        at, zip_code = datetime.fromisoformat(given["meta"]["at"]), given["sender"].get("address", {}).get("zip")
+        assert (row["parcel_id"], row["sent_at"], row["zip_code"]) == (given["meta"]["id"], at, zip_code)
+        assert row["meta"] == {"id": given["meta"]["id"], "sent": at}
+        assert (row["sender"]["address"] or {}).get("zip_code") == zip_code
+    codes = {each["sender"]["address"]["zip"] for each in ACCEPTED[:4] if "address" in each["sender"]}
+    assert set(release.read("gold.parcel_days")["zip_code"].drop_nulls()) <= codes
+    (reasons,) = release.rejected()["reasons"].to_list()
+    assert {"parcel_id", "meta"} <= {each["column"] for each in reasons}, "of a meta that is a text"
+    assert differing(release) == {}
 
 
 @pytest.mark.extended

@@ -72,12 +72,25 @@ def with_rule(action: str, expectation: str, **kwargs: Any) -> list[dict[str, An
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "the same path": (add(physicalName="meta.id"), "'meta.id' is the field 'meta.id' of parcel_id"),
-    "a path into what is read": (
-        add(physicalName="sender.paid"),
-        "'sender.paid' is the field 'sender.paid' of sender.paid",
+    "a path that differs by case from what is read": (
+        add(physicalName="sender.PAID"),
+        "'sender.PAID' is the field 'sender.paid' of sender.paid",
+    ),
+    "two fields of an object": (
+        lambda record: named(record, "sender")["properties"].append(
+            {"name": "more", "logicalType": "string", "physicalName": "paid"}
+        ),
+        "'paid' is the field 'paid' of paid",
+    ),
+    "one value of what is read as an object": (
+        add(physicalName="sender.address"),
+        "'sender.address' is read as string here and as object by sender.address: one of them must go",
+    ),
+    "bytes of what is read as a number": (
+        add(physicalName="sender.paid", physicalType="binary"),
+        "'sender.paid' is read as binary here and as decimal(9,2) by sender.paid: one of them must go",
     ),
     "a path into an array": (add(physicalName="items.sku"), "'items.sku' of more lies in 'items', which items reads"),
-    "a path into what is kept": (add(physicalName="extra.n"), "'extra.n' of more lies in 'extra', which extra reads"),
     "no path": (add(physicalName="meta..id"), "with dots between the members of a path"),
     "an empty pointer": (add(physicalName="/"), "each part of a JSON pointer names a member, '' does not"),
     "nothing inside": (add(logicalType="object"), "must list what is inside; to keep the part as JSON"),
@@ -143,6 +156,12 @@ def test_refusal_names_what_is_wrong(case: str, tmp_path: Path) -> None:
 def test_path_into_an_object_that_is_read_apart_from_it_is_accepted(tmp_path: Path) -> None:
     contract = load_contract(edited(tmp_path, add(physicalName="sender.vat")))
     assert contract.columns[-1].path == ("sender", "vat")
+
+
+@pytest.mark.parametrize("path", ["sender.paid", "sender.address.zip", "extra.n", "extra.a.b"])
+def test_path_to_what_another_column_has_inside_is_accepted(tmp_path: Path, path: str) -> None:
+    contract = load_contract(edited(tmp_path, add(physicalName=path)))
+    assert contract.columns[-1].member == path
 
 
 def test_types_inside_are_recorded_in_a_snapshot(tmp_path: Path) -> None:

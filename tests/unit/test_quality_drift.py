@@ -25,7 +25,8 @@ CONTRACT = Contract(
         Column("shop", "string"),
         Column("units", "integer"),
         Column("gift", "boolean"),
-        Column("buyer", "object", fields=(Column("city", "string"),)),
+        Column("buyer", "object", fields=(Column("city", "string"), Column("card", "variant"))),
+        Column("card_no", "string", physical_name="buyer.card.owner.no"),
     ),
     (),
     ("event_id",),
@@ -62,7 +63,8 @@ class Tables:
             "shop": rng.choice(["north", "south", "east"]),
             "units": int(rng.gauss(50, 10)) if 0 < place < ROWS - 1 else 50 + 60 * (1 if place else -1),
             "gift": rng.random() < 0.1,
-            "buyer": {"city": "Ulm"},
+            "buyer": {"city": "Ulm", "card": "{}"},
+            "card_no": "1",
             "payload": b"{}",
         }
         if plant is not None and batch >= CHANGED and place >= 5:
@@ -111,7 +113,8 @@ def unknown_field(row: Row) -> None:
 
 def unknown_field_inside(row: Row) -> None:
     if row["_offset"] == 9_010:
-        row["payload"] = json.dumps({"shop": "north", "buyer": {"city": "Ulm", "e.mail": "x", "shop": "y"}}).encode()
+        buyer = {"city": "Ulm", "e.mail": "x", "shop": "y", "card": {"kind": 1, "owner": {"no": "1", "name": "kept"}}}
+        row["payload"] = json.dumps({"shop": "north", "buyer": buyer}).encode()
 
 
 def test_each_unknown_field_inside_of_an_object_is_named_by_its_path() -> None:

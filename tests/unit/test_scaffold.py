@@ -359,7 +359,11 @@ def test_folder_of_a_nested_sample_is_a_dataset(name: str, tmp_path: Path) -> No
     assert tuple(f.member for f in found.fields if f.name in found.identity) == keys
     assert found.time.member == time
     loaded = load_dataset(name, write_folder(settings, found, sample(records)).folder)
-    read = {column.path for column in loaded.contract.all_columns}
+    columns = loaded.contract.all_columns
+    read = {column.path for column in columns}
+    for key in (key for key in (*keys, time) if "." in key):
+        (inside,) = [column for column in columns if column.name == column.member == key]
+        assert not inside.required, "its own column says what it must be"
     assert {path for record in records for path in paths(record)} - read <= NULL_IN_ALL
 
 

@@ -43,6 +43,7 @@ class LocalSql(DuckSession):
     first_reason = "reasons[1]"
     rules = "unnest(list_distinct([reason.rule for reason in reasons]))"
     numbers = "unnest(range({}))"
+    with_map = "{}"
 
     def view_candidates(self, name: str, writer: SilverTables, given: Sequence[Path]) -> None:
         """Create the view by the index of identities."""

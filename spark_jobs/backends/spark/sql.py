@@ -27,6 +27,8 @@ class SparkSql:
     first_reason = "reasons[0]"
     rules = "explode(array_distinct(reasons.rule))"
     numbers = "explode(sequence(1, {}))"
+    # Spark compares no maps.
+    with_map = "to_json({}, map('timestampFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS', 'ignoreNullFields', 'false'))"
 
     def __init__(self, spark: SparkSession) -> None:
         self._session = spark.newSession()
