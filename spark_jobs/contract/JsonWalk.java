@@ -38,20 +38,9 @@ final class JsonWalk extends Reading {
     private String source;
     /** The beginning of an object or array that a column gets, and cannot read; null while none is shown. */
     private StringBuilder shown;
-    private boolean isEmpty;
-    private boolean isObject;
-    private boolean isWhole;
-    private boolean isAlone;
-    private boolean isTooDeep;
-    private String tooDeep;
-    private String brokenOff;
-    private String tooLong;
-    private String notFinite;
-    private String repeated;
-    private String loneSurrogate;
-    /** Where bytes that are no UTF-8 stood, or that character itself. */
-    private String replaced;
-    private String control;
+    private boolean isEmpty, isObject, isWhole, isAlone, isTooDeep;
+    /** Where each fault is first; `replaced`: where bytes that are no UTF-8 stood, or that character itself. */
+    private String tooDeep, brokenOff, tooLong, notFinite, repeated, loneSurrogate, replaced, control;
 
     JsonWalk(RecordField root, long arrived, int maxDepth, int maxDigits) {
         super(arrived);
@@ -158,7 +147,7 @@ final class JsonWalk extends Reading {
                 entries.put(UTF8String.fromString(key), value);
             }
         }
-        putEntries(field, found, entries);
+        putAll(field, found, entries, entries.values());
         return count;
     }
 
@@ -171,7 +160,7 @@ final class JsonWalk extends Reading {
                 elements.add(value);
             }
         }
-        putElements(field, found, elements);
+        putAll(field, found, elements, elements);
         return count;
     }
 

@@ -100,7 +100,7 @@ final class PlainScan extends Reading {
             }
             elements.add(value(item, inner));
         }
-        putElements(field, found, elements);
+        putAll(field, found, elements, elements);
         return end(']');
     }
 
@@ -123,7 +123,7 @@ final class PlainScan extends Reading {
             }
             entries.put(key, value(item, inner));
         }
-        putEntries(field, found, entries);
+        putAll(field, found, entries, entries.values());
         return end('}');
     }
 

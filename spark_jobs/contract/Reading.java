@@ -1,8 +1,8 @@
 package headrace;
 
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
-import java.util.Map;
 
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.unsafe.types.UTF8String;
@@ -50,14 +50,10 @@ abstract class Reading {
         Place.put(place.columns, found, THERE);
     }
 
-    final void putElements(RecordField column, Object[] found, List elements) {
+    /** Takes an array's list or a map, with its elements. */
+    final void putAll(RecordField column, Object[] found, Object value, Collection elements) {
         isProven = isProven && column.isComplete(elements);
-        found[column.slot] = elements;
-    }
-
-    final void putEntries(RecordField column, Object[] found, Map entries) {
-        isProven = isProven && column.isComplete(entries.values());
-        found[column.slot] = entries;
+        found[column.slot] = value;
     }
 
     /** Returns a column's value; an object has a row. */

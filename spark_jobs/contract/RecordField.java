@@ -5,8 +5,10 @@ import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.regex.Pattern;
 
 import org.apache.spark.sql.Row;
@@ -21,20 +23,8 @@ public final class RecordField implements Serializable {
     /** The first and last time of the calendar that Python, Arrow and Delta's readers share, in seconds. */
     private static final long FIRST_TIME = -62135510400L;
     private static final long LAST_TIME = 253402128000L;
-    static final int OBJECT = 0;
-    static final int ARRAY = 1;
-    static final int MAP = 2;
-    static final int VARIANT = 3;
-    static final int TEXT = 4;
-    static final int UUID = 5;
-    static final int CLOCK = 6;
-    static final int BASE64 = 7;
-    static final int TIME = 8;
-    static final int DATE = 9;
-    static final int BOOLEAN = 10;
-    static final int WHOLE = 11;
-    static final int DECIMAL = 12;
-    static final int DOUBLE = 13;
+    static final int OBJECT = 0, ARRAY = 1, MAP = 2, VARIANT = 3, TEXT = 4, UUID = 5, CLOCK = 6, BASE64 = 7, TIME = 8,
+        DATE = 9, BOOLEAN = 10, WHOLE = 11, DECIMAL = 12, DOUBLE = 13;
 
     final int reads;
     /** How a reason names it, after the path of what is around it. */
@@ -45,14 +35,12 @@ public final class RecordField implements Serializable {
     private boolean required;
     private int shortest;
     int longest = Integer.MAX_VALUE;
-    private byte[][] texts;
+    private Set texts;
     private Pattern pattern;
     private long[] positions;
-    private Comparable minimum;
-    private Comparable maximum;
+    private Comparable minimum, maximum;
     /** How many microseconds a time may be later, and earlier, than the record. */
-    private long future;
-    private long past;
+    private long future, past;
     final Place place;
     /** Where what was read of it is among all of the record, or of the element, that it lies in. */
     int slot;
@@ -104,9 +92,9 @@ public final class RecordField implements Serializable {
     }
 
     public void values(List accepted) {
-        texts = new byte[accepted.size()][];
-        for (int number = 0; number < texts.length; number++) {
-            texts[number] = ((String) accepted.get(number)).getBytes(StandardCharsets.UTF_8);
+        texts = new HashSet();
+        for (int number = 0; number < accepted.size(); number++) {
+            texts.add(UTF8String.fromString((String) accepted.get(number)));
         }
     }
 
@@ -156,14 +144,14 @@ public final class RecordField implements Serializable {
     /** Whether a value, which stands between two places, is one that the column declares; `arrived`: microseconds. */
     boolean accepts(Object value, byte[] bytes, int begin, int end, long arrived) {
         return (minimum == null || minimum.compareTo(value) <= 0) && (maximum == null || maximum.compareTo(value) >= 0)
-            && (reads == TEXT ? acceptsText(bytes, begin, end) : reads == TIME ? acceptsTime((Instant) value, arrived)
+            && (reads == TEXT ? acceptsText(value, bytes, begin, end) : reads == TIME ? acceptsTime((Instant) value, arrived)
                 : reads != BASE64 || hasLength(((byte[]) value).length));
     }
 
-    private boolean acceptsText(byte[] bytes, int begin, int end) {
+    private boolean acceptsText(Object value, byte[] bytes, int begin, int end) {
         // For texts that are not too long, a pattern's steps are bounded (portable_regex.py).
         return hasLength(end - begin)
-            && (texts == null || isOne(bytes, begin, end))
+            && (texts == null || texts.contains(value))
             && (positions == null || hasPositions(bytes, begin, end))
             && (pattern == null || pattern.matcher(new String(bytes, begin, end - begin, StandardCharsets.UTF_8)).find());
     }
@@ -173,15 +161,6 @@ public final class RecordField implements Serializable {
         long ahead = 1000000 * seconds + time.getNano() / 1000 - arrived;
         return seconds >= FIRST_TIME && (seconds < LAST_TIME || seconds == LAST_TIME && time.getNano() == 0)
             && ahead <= future && ahead >= -past;
-    }
-
-    private boolean isOne(byte[] bytes, int begin, int end) {
-        for (int number = 0; number < texts.length; number++) {
-            if (Arrays.equals(texts[number], 0, texts[number].length, bytes, begin, end)) {
-                return true;
-            }
-        }
-        return false;
     }
 
     private boolean hasPositions(byte[] bytes, int begin, int end) {
