@@ -19,9 +19,9 @@ from pydantic_settings import SettingsConfigDict, SettingsError
 from include.ground.errors import MASK, Terminal, mask_secrets, mask_value
 from include.ground.settings_profiles import (
     CLUSTER_SIZES,
+    DECIDED,
     DEFAULT_PROFILE,
     RETIRED,
-    UNSAFE_VALUES,
     Profile,
     ProfiledSettings,
     breaks_guarantee,
@@ -338,7 +338,7 @@ class Settings(ProfiledSettings):
         field = info.field_name or ""
         for key, given in value.items():
             reject_unsafe(key, given)
-            if key.lower() not in UNSAFE_VALUES and (why := reason_refused(field, key)):
+            if key.lower() not in DECIDED and (why := reason_refused(field, key)):
                 raise InvalidSetting(f"{PREFIX}{field.upper()}", f"option {key} is refused: {why}")
             if not re.fullmatch(CLUSTER_SIZES.get(key, ".*"), given, re.DOTALL):
                 raise InvalidSetting(

@@ -159,19 +159,20 @@ UNSAFE_VALUES = {
     "failondataloss": "false",
     "kafka.isolation.level": "read_uncommitted",
     "startingoffsets": "latest",
-    "spark.sql.session.timezone": None,
     "spark.sql.ansi.enabled": "false",
     "spark.sql.streaming.checkpoint.verifymetadataexists.enabled": "false",
     "spark.sql.casesensitive": "false",
 }
+SAFE_VALUES = {"spark.sql.session.timezone": "utc", "spark.hadoop.fs.defaultfs": "file:///"}
+"""Settings of which each other value does so."""
+DECIDED = UNSAFE_VALUES.keys() | SAFE_VALUES.keys()
 
 
 def breaks_guarantee(name: str, value: str) -> bool:
-    """Whether an option with this value would break a guarantee; of time zones all but UTC do. Case is ignored."""
-    if (lower := name.lower()) not in UNSAFE_VALUES:
-        return False
-    unsafe = UNSAFE_VALUES[lower]
-    return value.upper() != "UTC" if unsafe is None else value.lower() == unsafe
+    """Whether an option with this value would break a guarantee. Case is ignored."""
+    if (lower := name.lower()) in SAFE_VALUES:
+        return value.lower() != SAFE_VALUES[lower]
+    return lower in UNSAFE_VALUES and value.lower() == UNSAFE_VALUES[lower]
 
 
 def reason_refused(field: str, name: str) -> str:

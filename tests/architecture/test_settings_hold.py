@@ -18,7 +18,7 @@ from include.ground.settings import (
     reject_unknown,
     reject_unsafe,
 )
-from include.ground.settings_profiles import KNOBS, UNSAFE_VALUES
+from include.ground.settings_profiles import DECIDED, KNOBS
 from spark_jobs.backends.spark_session import GUARDED, GuardedSetting, open_session, verify_guarded
 
 READ_WHILE_LOADING = {"profile"}
@@ -32,6 +32,7 @@ HARMFUL = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.streaming.checkpoint.verifyMetadataExists.enabled": "false",
     "spark.sql.caseSensitive": "FALSE",
+    "spark.hadoop.fs.defaultFS": "hdfs://names:9000",
 }
 
 
@@ -44,7 +45,7 @@ def test_dangerous_values_are_refused(key: str, field: str) -> None:
 
 
 def test_every_dangerous_setting_has_a_case() -> None:
-    assert {key.lower() for key in HARMFUL} == UNSAFE_VALUES.keys()
+    assert {key.lower() for key in HARMFUL} == DECIDED
 
 
 @pytest.mark.parametrize("value", ["UTC", "utc"])

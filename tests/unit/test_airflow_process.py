@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -197,7 +197,9 @@ def keeper(settings: Settings, tmp_path: Path, request: pytest.FixtureRequest) -
     reaper.start()
     yield run
     for left in session(run):
-        left.kill()
+        # A part may end by itself meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            left.kill()
 
 
 def session(run: RunFile) -> list[psutil.Process]:

@@ -151,6 +151,8 @@ def test_missing_jars_prevent_the_start(settings: Settings) -> None:
 def test_missing_java_prevents_the_start(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
+    # Where a machine has no Java, set-up has put one there.
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
     with pytest.raises(JavaMissing):
         start_broker(settings)
 
