@@ -89,7 +89,8 @@ def progress_json(progress: Progress) -> dict[str, Any]:
 def process_json(process: ProcessStatus) -> dict[str, Any]:
     """Return one process as JSON values; `next_try` is when the runner starts it again (UTC), null when it does not.
 
-    A job of a plan also has its dataset, plan, start (UTC) and time limit in seconds.
+    A job of a plan also has its dataset, plan, start (UTC) and time limit in seconds; a stream, the driver that it
+    shares with others.
     """
     return {
         "name": process.name,
@@ -221,7 +222,8 @@ def _lease_table(progress: Progress) -> Table:
 
 def detail_text(process: ProcessStatus) -> str:
     """Return a process's current detail, and why it ended before."""
-    detail = process.detail or process.state.meaning
+    driver = str(process.facts.get("driver", ""))
+    detail = ": ".join(filter(None, [driver and f"in {driver}", process.detail])) or process.state.meaning
     before = process.last_error
     return f"{detail}; before: {before}" if before and before not in detail else detail
 

@@ -231,11 +231,8 @@ def _reporting_status(settings: Settings, run: RunFile, now: datetime) -> Proces
     if silence > SILENT_AFTER:
         return ProcessStatus(run.name, run.pid, ProcessState.UNKNOWN, f"no report for {silence:.0f} s")
     slow = f"no progress for {stalled:.0f} s" if stalled > SLOW_AFTER else ""
-    place = f"in {run.extra['driver']}" if "driver" in run.extra else ""
-    detail = reported.reason or slow
-    return ProcessStatus(
-        run.name, run.pid, reported.process_state, f"{place}: {detail}" if detail and place else detail or place
-    )
+    driver = {"driver": run.extra["driver"]} if "driver" in run.extra else {}
+    return ProcessStatus(run.name, run.pid, reported.process_state, reported.reason or slow, facts=driver)
 
 
 def stalled_seconds(run: RunFile, reported: DriverStatus | None, now: datetime) -> float:

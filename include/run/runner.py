@@ -232,15 +232,14 @@ class Runner:
         tries, asleep = self._tries(status.name), self._asleep(status, request.since if request else None)
         readable = request is not None or dataset not in recorded_datasets(self.settings)
         desired_since = (request.since if request and request.desired else None) if readable else tries.desired_since
-        # Declarations are read only for streams that may be started now.
         given_up = self._has_given_up(status.name, desired_since)
         settled = desired_since is None or status.pid is not None or bool(asleep) or given_up
-        refused = (
-            "" if settled else start_blocker(self.settings, dataset) or self._choose_driver(dataset, desired_since)
-        )
+        refused = "" if settled else self._choose_driver(dataset, desired_since)
         # A plan's job or a repair may hold the lease for a while: the stream has not failed.
         free = status.pid is not None or bool(asleep) or self._is_lease_free(dataset)
         ready = free and broker.state is ProcessState.RUNNING and (settled or self._has_driver(dataset))
+        # Declarations are read only for streams that may be started now.
+        refused = start_blocker(self.settings, dataset) if ready and not settled and not refused else refused
         return self._observe(status, desired_since, refused=refused, ready=ready, asleep=asleep)
 
     def _has_given_up(self, name: str, desired_since: datetime | None) -> bool:

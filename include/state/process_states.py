@@ -66,8 +66,8 @@ WORKING_STATES = {ProcessState.RUNNING, ProcessState.WAITING, ProcessState.HALTE
 class ProcessStatus:
     """Current status of `runner`, `broker`, `stream:<dataset>` or `plan:<job>`: pid (None when gone), state and detail.
 
-    From the runner's record: number of restarts, reason of the last exit, time of the next start (UTC). Jobs have
-    `facts`.
+    From the runner's record: number of restarts, reason of the last exit, time of the next start (UTC). Jobs, and
+    streams in a shared driver, have `facts`.
     """
 
     name: str

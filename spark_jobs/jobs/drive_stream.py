@@ -14,40 +14,26 @@ from include.ground.settings import Settings
 from include.read.publish_to_store import refuse_start
 from include.state.lease import Lease, LeaseLost
 from include.state.process_states import stream_name
-from spark_jobs.backends.session_start import Opened
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED
 from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.derived import DerivedSource, open_derived
 from spark_jobs.stream.driver_loop import DriverLoop
 from spark_jobs.stream.kafka_source import open_kafka_source
-from spark_jobs.stream.pacing import Tempo
+from spark_jobs.stream.pacing import DriverProcess
 from spark_jobs.stream.preflight import fence_earlier_owner
 from spark_jobs.stream.progress import StatusReporter
 from spark_jobs.tables.failpoints import step_listeners
 from spark_jobs.tables.log_lines import error_reason, log_line
 
-ALONE = Tempo()
 
-
-def drive(
-    settings: Settings,
-    name: str,
-    lease: Lease,
-    stop: threading.Event,
-    opened: Opened,
-    tempo: Tempo = ALONE,
-    pid: int = 0,
-) -> int:
-    """Prepare and run the driver under its lease, report the final status, and return the exit code.
-
-    `opened` returns the session, which is being opened meanwhile. `pid`: the dataset's process, if it is not this one.
-    """
+def drive(settings: Settings, name: str, lease: Lease, process: DriverProcess) -> int:
+    """Prepare and run the driver under its lease, report the final status, and return the exit code."""
     status = status_path(settings, stream_name(name))
-    reporter = StatusReporter(status, lease.is_held, pid, tempo.report)
+    reporter = StatusReporter(status, lease.is_held, process.pid, process.tempo.report)
     run: Callable[[], str] | None = None
     step_listeners.append(reporter.note_step)
     try:
-        run = prepare(settings, name, lease, reporter, stop, opened, tempo)
+        run = prepare(settings, name, lease, reporter, process)
         end = run()
     except HeadraceError as error:
         log_line(str(error))
@@ -64,26 +50,20 @@ def drive(
 
 
 def prepare(
-    settings: Settings,
-    name: str,
-    lease: Lease,
-    reporter: StatusReporter,
-    stop: threading.Event,
-    opened: Opened,
-    tempo: Tempo,
+    settings: Settings, name: str, lease: Lease, reporter: StatusReporter, process: DriverProcess
 ) -> Callable[[], str]:
     """Return the loop of the driver, ready to run, which returns its final state."""
-    reporter.status.epoch = lease.epoch
+    stop, reporter.status.epoch = process.stop, lease.epoch
     reporter.start()
     if not await_store(settings, name, lease, reporter, stop):
         return lambda: "stopped"
     fence_earlier_owner(settings, name, lease.epoch)
     if name in derived_names(settings):
-        release = open_derived(settings, name, opened(), lease)
+        release = open_derived(settings, name, process.opened(), lease)
         reporter.status.release = release.release_name
-        return DriverLoop(release, DerivedSource(release, reporter), lease, reporter, stop, tempo).run
-    source, lease = open_kafka_source(settings, name, lease, reporter, stop, opened, tempo)
-    return DriverLoop(source.active, source, lease, reporter, stop, tempo).run
+        return DriverLoop(release, DerivedSource(release, reporter), lease, reporter, stop, process.tempo).run
+    source, lease = open_kafka_source(settings, name, lease, reporter, process)
+    return DriverLoop(source.active, source, lease, reporter, stop, process.tempo).run
 
 
 def await_store(settings: Settings, name: str, lease: Lease, reporter: StatusReporter, stop: threading.Event) -> bool:

@@ -31,7 +31,7 @@ from include.state.process_states import stream_name
 from spark_jobs.backends.session_start import activate, begin_session
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED, use_utc
 from spark_jobs.jobs.drive_stream import drive
-from spark_jobs.stream.pacing import Tempo, shared_tempo
+from spark_jobs.stream.pacing import DriverProcess, Tempo, shared_tempo
 from spark_jobs.stream.progress import StatusReporter
 from spark_jobs.tables.log_lines import error_reason, jvm_end, log_line, log_of_thread
 
@@ -86,7 +86,7 @@ class Member:
                 activate(mine)
                 return mine
 
-            return drive(settings, self.name, lease, self.stop, opened, tempo, self.pid)
+            return drive(settings, self.name, lease, DriverProcess(self.stop, opened, tempo, self.pid))
         finally:
             lease.release()
             # A drain mutes Spark's log.

@@ -43,8 +43,9 @@ def main(arguments: Sequence[str]) -> int:
     opened = begin_session(settings, f"headrace {name}")
     # To import the rest takes a core as long as the JVM takes the other to start.
     from spark_jobs.jobs.drive_stream import drive
+    from spark_jobs.stream.pacing import DriverProcess
 
-    return drive(settings, name, lease, stop, opened)
+    return drive(settings, name, lease, DriverProcess(stop, opened))
 
 
 if __name__ == "__main__":

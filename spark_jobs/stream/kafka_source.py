@@ -28,13 +28,12 @@ from include.read.publication import batches_behind, find_publication
 from include.state.lease import Lease
 from include.state.run_files import bootstrap_servers
 from spark_jobs.backends.release import BronzeEnd, claim_tables, open_bronze, refined_batch
-from spark_jobs.backends.session_start import Opened
 from spark_jobs.stream.active_releases import ActiveReleases, open_active_releases
 from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.driver_loop import Source
 from spark_jobs.stream.ingest import DRAINED, Ingest
 from spark_jobs.stream.loading import LOAD_SECONDS, Loads
-from spark_jobs.stream.pacing import BatchLimitChanged, BronzePacing, Tempo
+from spark_jobs.stream.pacing import BatchLimitChanged, BronzePacing, DriverProcess
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_changed_topic, refuse_lost_bronze
 from spark_jobs.stream.progress import StatusReporter, refresh_progress
 from spark_jobs.stream.recovery import last_active_release, republish, roll_back_tables, usable_generation
@@ -308,13 +307,7 @@ class KafkaSource(Source):
 
 
 def open_kafka_source(
-    settings: Settings,
-    name: str,
-    lease: Lease,
-    reporter: StatusReporter,
-    stop: threading.Event,
-    opened: Opened,
-    tempo: Tempo,
+    settings: Settings, name: str, lease: Lease, reporter: StatusReporter, process: DriverProcess
 ) -> tuple[KafkaSource, Lease]:
     """Preflight (step 2), then start ingest and open the releases' tables; return the source, and the lease as claimed.
 
@@ -339,8 +332,8 @@ def open_kafka_source(
     except LedgerMismatch as error:
         mismatch = error
     pass_step(Step.PREFLIGHT_PASSED)
-    spark = opened()
-    ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, stop, tempo)
+    spark = process.opened()
+    ingest = Ingest(spark, settings, dataset, bronze, generation, lease.epoch, process.stop, process.tempo)
     if head is not None:
         ingest.continue_after(head)
     supervisor, found_version = IngestSupervisor(ingest, reporter), bronze.version

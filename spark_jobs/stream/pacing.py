@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import pyarrow.parquet as pq
 
 from include.ground.kafka import record_reader
+from spark_jobs.backends.session_start import Opened
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 
@@ -135,6 +136,19 @@ class Tempo:
         finally:
             if self.gate:
                 self.gate.leave(token)
+
+
+@dataclass(frozen=True)
+class DriverProcess:
+    """What a dataset's driver gets from its process: `stop` drains it, `opened` returns the session.
+
+    `pid`: the dataset's own process beside a shared driver, 0 for this one.
+    """
+
+    stop: threading.Event
+    opened: Opened
+    tempo: Tempo = Tempo()
+    pid: int = 0
 
 
 def shared_tempo() -> Tempo:

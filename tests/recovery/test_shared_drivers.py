@@ -9,10 +9,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from recovery_site import TEMPLATE, Site, close_broker, copy_dataset, wait_until
 
+from include.ground.kafka import ensure_topic
 from include.ground.paths import lease_path
 from include.ground.settings import Settings
 from include.observe.processes import observe_stream
@@ -34,16 +37,24 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     close_broker(found)
 
 
+@pytest.fixture(scope="module")
+def first(settings: Settings) -> Site:
+    return site(settings, "first")
+
+
+@pytest.fixture(scope="module")
+def second(settings: Settings) -> Site:
+    return site(settings, "second")
+
+
 def site(settings: Settings, name: str, silver: str = "") -> Site:
-    """Return a dataset of the shared driver, declared at the first call; `silver` is put before its code."""
+    """Return a dataset of the shared driver; `silver` is put behind its code."""
     place = settings.datasets / name
-    if not place.exists():
-        copy_dataset(TEMPLATE, place, name)
-        with (place / "pipeline.yaml").open("a") as file:
-            file.write("\ndriver: small_topics\n")
-    if silver:
-        code = place / "silver.py"
-        code.write_text(f"{code.read_text('utf-8')}\n{silver}\n")
+    copy_dataset(TEMPLATE, place, name)
+    with (place / "pipeline.yaml").open("a") as file:
+        file.write("\ndriver: small_topics\n")
+    with (place / "silver.py").open("a") as file:
+        file.write(f"\n{silver}\n")
     return Site(settings, name)
 
 
@@ -64,9 +75,8 @@ def all_published(*sites: Site) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_datasets_come_go_and_fail_alone(settings: Settings) -> None:
-    first, second, broken = (site(settings, name) for name in ("first", "second", "broken"))
-    site(settings, "broken", 'raise ValueError("no such table")')
+def test_datasets_come_go_and_fail_alone(settings: Settings, first: Site, second: Site) -> None:
+    broken = site(settings, "broken", 'raise ValueError("no such table")')
     started = up(first, broken)
     assert (started.returncode, observe_stream(settings, "first").state) == (NOT_STARTED, ProcessState.RUNNING)
     failed = observe_stream(settings, "broken")
@@ -98,20 +108,45 @@ def test_datasets_come_go_and_fail_alone(settings: Settings) -> None:
 
 @pytest.mark.extended
 @pytest.mark.timeout(900)
-def test_kill_of_the_driver_or_of_one_place_loses_nothing(settings: Settings) -> None:
-    first, second = site(settings, "first"), site(settings, "second")
-    first.sent_count = second.sent_count = 10_000
+def test_kill_of_the_driver_or_of_one_place_loses_nothing(first: Site, second: Site) -> None:
     assert up(first, second).returncode == 0
     with first.sending(), second.sending():
         for _ in range(2):
-            places, driver = (pid_of(first), pid_of(second)), pid_of(first, DRIVER)
-            os.kill(driver, signal.SIGKILL)
-            wait_until(lambda: goes_on(first, places[0]) and goes_on(second, places[1]), "both go on")  # noqa: B023
-        beside, driver, place = pid_of(second), pid_of(first, DRIVER), pid_of(first)
+            places = pid_of(first), pid_of(second)
+            os.kill(pid_of(first, DRIVER), signal.SIGKILL)
+            for each, place in zip((first, second), places, strict=True):
+                wait_until(partial(goes_on, each, place), f"{each.dataset} goes on")
+        beside, place = (pid_of(second), pid_of(second, DRIVER)), pid_of(first)
         os.kill(place, signal.SIGKILL)
-        wait_until(lambda: goes_on(first, place), "the first goes on")
-        assert (pid_of(second), pid_of(second, DRIVER)) == (beside, driver)
+        wait_until(partial(goes_on, first, place), "the first goes on")
+        assert (pid_of(second), pid_of(second, DRIVER)) == beside
     all_published(first, second)
+    for each in (first, second):
+        each.assert_nothing_lost()
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_release_and_preflight_concern_one_dataset(settings: Settings, first: Site, second: Site) -> None:
+    assert up(first, second).returncode == 0
+    beside = pid_of(second), pid_of(second, DRIVER)
+    with (settings.datasets / "first" / "silver.py").open("a") as file:
+        file.write("\n# another release\n")
+    with first.sending(), second.sending():
+        released = first.command("release", "run", "--dataset", "first", "--yes")
+        assert released.returncode == 0, released.stdout + released.stderr
+    all_published(first, second)
+    for each in (first, second):
+        each.assert_nothing_lost()
+    admin = AdminClient({"bootstrap.servers": first.bootstrap})
+    admin.delete_topics(["first"])["first"].result(30)
+    wait_until(lambda: observe_stream(settings, "first").state is not ProcessState.RUNNING, "the first knows it")
+    ensure_topic(first.bootstrap, "first", 2)
+    wait_until(lambda: observe_stream(settings, "first").state is ProcessState.FAILED, "the first is given up")
+    second.send()
+    all_published(second)
+    assert (pid_of(second), pid_of(second, DRIVER)) == beside
+    second.assert_nothing_lost()
 
 
 def goes_on(site: Site, before: int) -> bool:

@@ -437,7 +437,7 @@ def test_datasets_of_a_shared_driver_start_after_it_and_it_ends_with_the_last(
     began = [line.split(",")[0] for line in stand_ins.lines]
     assert began.index(f"{SHARED}: started") < began.index(f"{FLIGHTS}: started")
     stand_ins.started("weather")
-    assert observe_stream(settings, "weather").detail == f"in {SHARED}"
+    assert observe_stream(settings, "weather").facts == {"driver": SHARED}
     release_stream(settings, "flights", "a test")
     stand_ins.until(lambda: observe_stream(settings, "flights").pid is None)
     assert (run_of(settings, SHARED).pid, observe_stream(settings, "weather").state) == (driver, ProcessState.RUNNING)
