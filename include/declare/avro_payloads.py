@@ -4,60 +4,30 @@ from __future__ import annotations
 
 import io
 import json
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Context, Decimal
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from include.declare.avro_record import AvroType, SchemaUnusable, avro_record, fastavro_schema
+from include.declare.avro_record import AvroType, avro_record, fastavro_schema
 from include.declare.column_type import AvroKind
 from include.declare.contract import joined_path
 from include.declare.envelopes import columns_read
-from include.declare.payload_format import FramedFormat, paths_read, refused_schema
-from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, framed, schema_id
-from include.ground.errors import Refused
-from include.ground.schema_registry import AVRO, RegisteredSchema, SchemaRegistry
+from include.declare.payload_format import DecodedFormat, paths_read, refused_schema, unencodable
+from include.declare.writer_schemas import HEADER_BYTES, framed
+from include.ground.schema_registry import AVRO, SchemaRegistry
 
 if TYPE_CHECKING:
     from include.declare.contract import Column, Contract
     from include.declare.dataset import Dataset
     from include.declare.payload_format import Encode
 
-MISREAD = ValueError, KeyError, IndexError, EOFError, TypeError, OverflowError, AssertionError, StopIteration
-"""What fastavro raises for bytes that are no record of the schema."""
 MOST_DECIMAL_BYTES = 64
 """More than any decimal of a column has."""
-
-
-def _json(value: bytes, schema: RegisteredSchema, columns: Collection[Column] = ()) -> str | None:
-    """Return a record in the wire format as JSON; None when its schema does not describe it."""
-    payload = io.BytesIO(value)
-    payload.seek(HEADER_BYTES)
-    try:
-        read, parsed = _reader(schema.text)
-        record = read(payload, parsed, None)
-        for path in paths_read(columns, of_text=True):
-            record = as_text(record, path)
-        text = json.dumps(record, default=_plain, ensure_ascii=False, separators=(",", ":"))
-    except (*MISREAD, RecursionError):
-        return None
-    return None if payload.read(1) else text
-
-
-def as_text(value: Any, path: Sequence[str | None]) -> Any:
-    """Return a value in which the bytes at a path are the text that they encode."""
-    if not path:
-        return value.decode() if isinstance(value, bytes) else value
-    if isinstance(value, list) and path[0] is None:
-        return [as_text(each, path[1:]) for each in value]
-    if isinstance(value, dict):
-        return {name: as_text(each, path[1:]) if path[0] in (None, name) else each for name, each in value.items()}
-    return value
 
 
 @lru_cache(maxsize=64)
@@ -99,18 +69,6 @@ def _decimal(value: bytes, schema: Any, *_: Any) -> Decimal:
         raise ValueError(f"a decimal has {len(value)} bytes")
     digits = Decimal(int.from_bytes(value, "big", signed=True))
     return digits.scaleb(-schema.get("scale", 0), Context(prec=4 * MOST_DECIMAL_BYTES))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    if isinstance(value, time):
-        return value.isoformat(timespec="microseconds")
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, date | UUID):
-        return str(value)
-    return b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)
 
 
 def contract_schema(contract: Contract) -> str:
@@ -167,9 +125,7 @@ class AvroEncoding:
             values = self._value(given, avro_record(self.schema), ())
             fastavro.schemaless_writer(out, fastavro_schema(self.schema), values, strict_allow_default=True)
         except (ValueError, TypeError, ArithmeticError, AttributeError, OverflowError) as error:
-            why = f"line {line} cannot be written by the schema: {error or type(error).__name__}; nothing was sent"
-            remedy = "correct the line, or give the schema that describes it: --schema FILE.avsc"
-            raise Refused(why, remedy, code="record-not-encodable", line=line) from error
+            raise unencodable(line, error or type(error).__name__, "avsc") from error
         return framed(self.id, out.getvalue())
 
     def _value(self, value: Any, kind: AvroType, path: tuple[str | None, ...]) -> Any:
@@ -197,8 +153,7 @@ def _shown(part: str | None) -> str:
 
 
 def avro_encoding(contract: Contract, schema: str, number: int) -> AvroEncoding:
-    """Return the encoding of a contract's records by a schema. Raises SchemaUnusable."""
-    _ = avro_record(schema)
+    """Return the encoding of a contract's records by a schema."""
     return AvroEncoding(schema, number, frozenset(paths_read(columns_read(contract), of_text=False)))
 
 
@@ -213,56 +168,39 @@ FROM_JSON: dict[str, Callable[[Any], Any]] = {
 FROM_BASE64 = partial(b64decode, validate=True)
 
 
-class AvroFormat(FramedFormat):
+class AvroFormat(DecodedFormat):
     """Avro, by default written by the contract's own schema."""
 
     name = "avro"
-    is_decoded = True
     schema_type = AVRO
 
-    def text(self, value: bytes, schemas: WriterSchemas, columns: Collection[Column] = ()) -> str | None:
-        """Return a record as JSON. Bytes are base64 there, but for a column of text the text that they encode."""
-        schema = schemas.get(schema_id(value) or -1)
-        if schema is None or schema.type != AVRO:
-            return super().text(value, schemas, columns)
-        return _json(value, schema, columns)
+    def record(self, value: bytes, schema: str) -> Any:
+        payload = io.BytesIO(value)
+        payload.seek(HEADER_BYTES)
+        read, parsed = _reader(schema)
+        found = read(payload, parsed, None)
+        if payload.read(1):
+            raise ValueError("bytes are left")
+        return found
 
-    def _encoding(self, registry: SchemaRegistry, subject: str, dataset: Dataset, schema: Path | None) -> Encode:
+    def plain(self, value: Any) -> Any:
+        if isinstance(value, datetime):
+            return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        if isinstance(value, time):
+            return value.isoformat(timespec="microseconds")
+        if isinstance(value, Decimal):
+            return f"{value:f}"
+        return super().plain(value) if isinstance(value, bytes) else str(value)
+
+    def root(self, schema: str) -> AvroType:
+        return avro_record(schema)
+
+    def own_schema(self, dataset: Dataset) -> str:
         kept = next((each.name for each in dataset.contract.all_columns if each.kind.avro_type(each) is None), None)
-        if schema is None and kept:
+        if kept:
             raise refused_schema(dataset, f"{kept} is any JSON, for which Avro has no type")
-        text = contract_schema(dataset.contract) if schema is None else schema.read_text("utf-8")
-        try:
-            avro_record(text)
-        except SchemaUnusable as error:
-            raise refused_schema(dataset, f"{schema} {error}") from error
-        return avro_encoding(dataset.contract, text, registry.register(subject, text)).encoded
+        return contract_schema(dataset.contract)
 
-    def unread(self, contract: Contract, schema: RegisteredSchema) -> list[str]:
-        if schema.type != AVRO:
-            return [f"the schema is of type {schema.type}, the contract's format is {self.name}"]
-        try:
-            record = avro_record(schema.text)
-        except SchemaUnusable as error:
-            return [f"the schema {error}"]
-        return [why for column in contract.columns for why in unread_column(column, record, column.name)]
-
-
-def unread_column(column: Column, around: Any, name: str) -> Iterator[str]:
-    """Yield why a column, or what is inside of it, cannot be read of a value; `name`: its own in silver.
-
-    `around`: an AvroType, or what is like one.
-    """
-    found = around
-    for part in column.path:
-        found = found.fields.get(part, found.element if found.kind == AvroKind.map else None) if found else None
-    if not column.path:
-        found = around.element
-    if found is None:
-        if column.required:
-            yield f"{name} is required, and the schema has no field {column.member}"
-    elif column.kind.avro_kinds and not set(found.kinds) <= set(column.kind.avro_kinds):
-        yield f"{name} is of type {column.type_text}, and field {column.member or '[]'} of the schema is {found.kind}"
-    else:
-        for each in column.fields:
-            yield from unread_column(each, found, f"{name}.{each.name}" if each.name else f"{name}[]")
+    def encoder(self, registry: SchemaRegistry, subject: str, contract: Contract, schema: str) -> Encode:
+        _ = avro_record(schema)
+        return avro_encoding(contract, schema, registry.register(subject, schema)).encoded

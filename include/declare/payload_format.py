@@ -6,12 +6,16 @@ Each is a subclass and an entry of `FORMATS` (`payloads.py`). The data plane has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import json
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from include.declare.avro_record import SchemaUnusable
+from include.declare.column_type import AvroKind
 from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, framed, schema_id
 from include.declare.yaml_declarations import Finding, InvalidValue
 from include.ground.errors import Refused
@@ -35,6 +39,8 @@ TEXT_OF = "payload_text"
 """The function of DuckDB: payload → text, null for bytes that are none."""
 FIX_TEXT = "fix_text"
 """The same for a record's fix, which is JSON in any format."""
+MISREAD = ValueError, LookupError, EOFError, TypeError, OverflowError, AssertionError, StopIteration, RecursionError
+"""What libraries raise for bytes that are no record of the schema."""
 Opened = Callable[[str], str | None]
 
 
@@ -52,7 +58,7 @@ class PayloadFormat:
     is_decoded: ClassVar[bool] = False
     """Whether it is read by the schema that it names, which is kept with the dataset."""
     schema_type: ClassVar[str] = ""
-    """The registry's type of the schemas by which payloads are decoded."""
+    """The registry's type of the schemas that payloads name."""
     options: ClassVar[Mapping[str, str]] = {}
     """The contract's custom properties about the format, and the fields here that they set."""
 
@@ -141,9 +147,18 @@ class FramedFormat(PayloadFormat):
         registry = schema_registry(settings)
         if registry is None:
             raise RegistryNotSet(f"{dataset.name}: records in the format {self.name} name a registered schema")
-        return self._encoding(registry, subject_of(dataset.pipeline.topic), dataset, schema)
+        text = self.own_schema(dataset) if schema is None else schema.read_text("utf-8")
+        try:
+            return self.encoder(registry, subject_of(dataset.pipeline.topic), dataset.contract, text)
+        except SchemaUnusable as error:
+            raise refused_schema(dataset, f"{schema} {error}") from error
 
-    def _encoding(self, registry: SchemaRegistry, subject: str, dataset: Dataset, schema: Path | None) -> Encode:
+    def own_schema(self, dataset: Dataset) -> str:
+        """Return the schema that a contract is itself. Raises Refused."""
+        raise refused_schema(dataset, f"its records name a schema of type {self.schema_type}, which a contract is not")
+
+    def encoder(self, registry: SchemaRegistry, subject: str, contract: Contract, schema: str) -> Encode:
+        """Register a schema, and return how lines are written by it. Raises SchemaUnusable."""
         raise NotImplementedError
 
 
@@ -151,12 +166,82 @@ class JsonSchemaFormat(FramedFormat):
     """JSON that names a JSON Schema."""
 
     name = "json-schema"
+    schema_type = JSON
 
-    def _encoding(self, registry: SchemaRegistry, subject: str, dataset: Dataset, schema: Path | None) -> Encode:
-        if schema is None:
-            raise refused_schema(dataset, "its records name a JSON Schema, which a contract is not")
-        number = registry.register(subject, schema.read_text("utf-8"), JSON)
+    def encoder(self, registry: SchemaRegistry, subject: str, contract: Contract, schema: str) -> Encode:
+        number = registry.register(subject, schema, JSON)
         return lambda _, line: framed(number, line)
+
+
+class DecodedFormat(FramedFormat):
+    """A payload that is read by the schema that it names, which is kept with the dataset."""
+
+    is_decoded = True
+
+    def text(self, value: bytes, schemas: WriterSchemas, columns: Collection[Column] = ()) -> str | None:
+        """Return a record as JSON. Bytes are base64 there, but for a column of text the text that they encode."""
+        schema = schemas.get(schema_id(value) or -1)
+        if schema is None or schema.type != self.schema_type:
+            return super().text(value, schemas, columns)
+        try:
+            record = self.record(value, schema.text)
+            for path in paths_read(columns, of_text=True):
+                record = as_text(record, path)
+            return json.dumps(record, default=self.plain, ensure_ascii=False, separators=(",", ":"))
+        except MISREAD:
+            return None
+
+    def record(self, value: bytes, schema: str) -> Any:
+        """Return what a payload says, in values of JSON and such as `plain` makes them of. Raises MISREAD."""
+        raise NotImplementedError
+
+    def plain(self, value: Any) -> Any:
+        """Return another value than JSON has as one of JSON."""
+        return b64encode(value).decode("ascii")
+
+    def root(self, schema: str) -> Any:
+        """Return the record that a schema describes, as an AvroType or what is like one. Raises SchemaUnusable."""
+        raise NotImplementedError
+
+    def unread(self, contract: Contract, schema: RegisteredSchema) -> list[str]:
+        if schema.type != self.schema_type:
+            return [f"the schema is of type {schema.type}, the contract's format is {self.name}"]
+        try:
+            record = self.root(schema.text)
+        except SchemaUnusable as error:
+            return [f"the schema {error}"]
+        return [why for column in contract.columns for why in unread_column(column, record, column.name)]
+
+
+def unread_column(column: Column, around: Any, name: str) -> Iterator[str]:
+    """Yield why a column, or what is inside of it, cannot be read of a value; `name`: its own in silver.
+
+    `around`: an AvroType, or what is like one.
+    """
+    found = around
+    for part in column.path:
+        found = found.fields.get(part, found.element if found.kind == AvroKind.map else None) if found else None
+    if not column.path:
+        found = around.element
+    if found is None:
+        if column.required:
+            yield f"{name} is required, and the schema has no field {column.member}"
+    elif column.kind.avro_kinds and not set(found.kinds) <= set(column.kind.avro_kinds):
+        yield f"{name} is of type {column.type_text}, and field {column.member or '[]'} of the schema is {found.kind}"
+    else:
+        for each in column.fields:
+            yield from unread_column(each, found, f"{name}.{each.name}" if each.name else f"{name}[]")
+
+
+def as_text(value: Any, path: Sequence[str | None]) -> Any:
+    """Return a value in which the bytes at a path are the text that they encode."""
+    if not path:
+        return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, list) and path[0] is None:
+        return [as_text(each, path[1:]) for each in value]
+    if isinstance(value, dict):
+        return {name: as_text(each, path[1:]) if path[0] in (None, name) else each for name, each in value.items()}
+    return value
 
 
 def paths_read(columns: Collection[Column], *, of_text: bool) -> Iterator[tuple[str | None, ...]]:
@@ -178,6 +263,13 @@ def decoded(value: bytes) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         return None
+
+
+def unencodable(line: int, why: object, suffix: str) -> Refused:
+    """Return the error of a line of JSON that no schema in a file of this suffix describes."""
+    what = f"line {line} cannot be written by the schema: {why}; nothing was sent"
+    remedy = f"correct the line, or give the schema that describes it: --schema FILE.{suffix}"
+    return Refused(what, remedy, code="record-not-encodable", line=line)
 
 
 def refused_schema(dataset: Dataset, why: str, remedy: str = "give one with --schema FILE") -> Refused:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
-from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from include.declare.avro_payloads import as_text, unread_column
-from include.declare.avro_record import SchemaUnusable
-from include.declare.payload_format import FramedFormat, paths_read, refused_schema
+from include.declare.payload_format import DecodedFormat, unencodable
 from include.declare.protobuf_schemas import ProtobufSchema, ProtobufType, form_of, is_map, protobuf_schema, type_name
-from include.declare.writer_schemas import HEADER_BYTES, WriterSchemas, framed, schema_id
-from include.ground.errors import Refused
-from include.ground.schema_registry import PROTOBUF, RegisteredSchema, SchemaRegistry
+from include.declare.writer_schemas import HEADER_BYTES, framed
+from include.ground.schema_registry import PROTOBUF, SchemaRegistry
 
 if TYPE_CHECKING:
-    from include.declare.contract import Column, Contract
-    from include.declare.dataset import Dataset
+    from include.declare.contract import Contract
     from include.declare.payload_format import Encode
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,39 +20,31 @@ NO_INDEX = b"\x00"
 """The places of the first message of a schema."""
 
 
-class ProtobufFormat(FramedFormat):
+class ProtobufFormat(DecodedFormat):
     """Protobuf, by a schema of which the record names a message."""
 
     name = "protobuf"
-    is_decoded = True
     schema_type = PROTOBUF
 
-    def text(self, value: bytes, schemas: WriterSchemas, columns: Collection[Column] = ()) -> str | None:
-        """Return a record as JSON. Bytes are base64 there, but for a column of text the text that they encode."""
-        schema = schemas.get(schema_id(value) or -1)
-        if schema is None or schema.type != PROTOBUF:
-            return super().text(value, schemas, columns)
-        return _json(value, schema, columns)
+    def record(self, value: bytes, schema: str) -> Any:
+        from google.protobuf.message import DecodeError
 
-    def _encoding(self, registry: SchemaRegistry, subject: str, dataset: Dataset, schema: Path | None) -> Encode:
-        if schema is None:
-            raise refused_schema(dataset, "its records are of a message in Protobuf, which a contract is not")
-        number = registry.register(subject, schema.read_text("utf-8"), PROTOBUF)
+        place, at = _place(value)
+        message = protobuf_schema(schema).message(place)
+        try:
+            message.ParseFromString(value[at:])
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
+        return _plain(message)
+
+    def root(self, schema: str) -> ProtobufType:
+        return ProtobufType(protobuf_schema(schema).roots[(0,)])
+
+    def encoder(self, registry: SchemaRegistry, subject: str, contract: Contract, schema: str) -> Encode:
+        number = registry.register(subject, schema, PROTOBUF)
         found = registry.schema(number)
-        try:
-            known = protobuf_schema(found.text if found else "")
-        except SchemaUnusable as error:
-            raise refused_schema(dataset, f"{schema} {error}") from error
+        known = protobuf_schema(found.text if found else "")
         return lambda line, record: _encoded(known, number, line, record)
-
-    def unread(self, contract: Contract, schema: RegisteredSchema) -> list[str]:
-        if schema.type != PROTOBUF:
-            return [f"the schema is of type {schema.type}, the contract's format is {self.name}"]
-        try:
-            record = ProtobufType(protobuf_schema(schema.text).roots[(0,)])
-        except SchemaUnusable as error:
-            return [f"the schema {error}"]
-        return [why for column in contract.columns for why in unread_column(column, record, column.name)]
 
 
 def _encoded(schema: ProtobufSchema, number: int, line: int, record: bytes) -> bytes:
@@ -70,26 +54,8 @@ def _encoded(schema: ProtobufSchema, number: int, line: int, record: bytes) -> b
     try:
         message = Parse(record, schema.message((0,)), descriptor_pool=schema.pool)
     except ParseError as error:
-        why = f"line {line} cannot be written by the schema: {error}; nothing was sent"
-        remedy = "correct the line, or give the schema that describes it: --schema FILE.proto"
-        raise Refused(why, remedy, code="record-not-encodable", line=line) from error
+        raise unencodable(line, error, "proto") from error
     return framed(number, NO_INDEX + message.SerializeToString())
-
-
-def _json(value: bytes, schema: RegisteredSchema, columns: Collection[Column]) -> str | None:
-    """Return a record in the wire format as JSON; None when its schema does not describe it."""
-    from google.protobuf.message import DecodeError
-
-    try:
-        place, at = _place(value)
-        message = protobuf_schema(schema.text).message(place)
-        message.ParseFromString(value[at:])
-        record = _plain(message)
-        for path in paths_read(columns, of_text=True):
-            record = as_text(record, path)
-    except (DecodeError, ValueError, KeyError, IndexError, RecursionError):
-        return None
-    return json.dumps(record, default=lambda each: b64encode(each).decode("ascii"), ensure_ascii=False)
 
 
 def _place(value: bytes) -> tuple[tuple[int, ...], int]:

@@ -71,7 +71,7 @@ def test_lines_are_sent_with_the_id_of_the_registered_schema(tmp_path: Path) -> 
         assert (registry.types, registry.subjects) == ({1: "JSON"}, {"trades-value": [1]})
         problems, about = registry_check(settings, dataset)
         assert (problems, "schema 1" in about, "not compared" in about) == ([], True, True)
-        with pytest.raises(Refused, match="name a JSON Schema, which a contract is not"):
+        with pytest.raises(Refused, match="name a schema of type JSON, which a contract is not"):
             payload.encoding(settings, dataset, None)
     with pytest.raises(RegistryNotSet):
         payload.encoding(Settings(datasets=tmp_path / "datasets"), dataset, tmp_path / "trade.json")

@@ -270,7 +270,7 @@ def test_both_readers_make_one_json_of_drawn_and_damaged_records(spark: SparkSes
         assert (why is None) == (own is not None), (payload.hex(), why)
         refused += why is not None
         if number < len(whole):
-            quoted = (own or "").replace(": NaN", ': "NaN"').replace(": Infinity", ': "Infinity"')
+            quoted = (own or "").replace(":NaN", ':"NaN"').replace(":Infinity", ':"Infinity"')
             assert as_read(json.loads(text)) == as_read(json.loads(quoted)), payload.hex()
     assert 2000 < refused < 3500
 
