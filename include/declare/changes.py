@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
-from include.declare.gold import CONFIG, EVERY_RUN, Gold, Refresh, listed_once, pairs
-from include.declare.yaml_declarations import Finding, Key, shown
+from include.declare.gold import EVERY_RUN, Gold, Refresh, listed_once, pairs
+from include.declare.yaml_declarations import CONFIG, Finding, Key, shown
 
 
 @dataclass(frozen=True, config=CONFIG)

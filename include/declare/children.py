@@ -11,11 +11,11 @@ from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from include.declare.contract import Column, Contract
-from include.declare.yaml_declarations import Finding, shown
+from include.declare.yaml_declarations import CONFIG, Finding, shown
 from include.ground.record_coordinates import COORDINATES
 from include.ground.sql_quoting import sql_identifier
 
@@ -84,7 +84,7 @@ def child_table(dataset: str, name: str) -> str:
     return f"{dataset}__{name}"
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True))
+@dataclass(frozen=True, config=CONFIG)
 class Children:
     """An array column `from` whose elements are rows of a table of their own; `identity` names one in its record.
 
@@ -118,22 +118,15 @@ class Children:
 
     def findings(self, contract: Contract) -> Iterator[Finding]:
         """Yield where the declaration contradicts the contract."""
-        element, arrays = (
-            self.element(contract),
-            [each.name for each in contract.columns if each.kind.inside == "items"],
-        )
+        element = self.element(contract)
         if element is None:
-            known = f"arrays: {', '.join(arrays) or 'none'}"
-            yield (
-                ("from",),
-                f"must be a column of contract.yaml that is an array of objects, is {shown(self.column)}; {known}",
-            )
+            arrays = ", ".join(each.name for each in contract.columns if each.kind.inside == "items")
+            why = f"must be a column of contract.yaml that is an array of objects, is {shown(self.column)}"
+            yield ("from",), f"{why}; arrays: {arrays or 'none'}"
             return
         if not element.required:
-            yield (
-                ("from",),
-                f"an element of {self.column} may be null, which is no row; declare its items with required: true",
-            )
+            why = f"an element of {self.column} may be null, which is no row; declare its items with required: true"
+            yield ("from",), why
         fields = self.fields(contract)
         for n, name in enumerate(self.identity):
             if name not in fields:
@@ -146,7 +139,5 @@ class Children:
         taken = {each.name for each in contract.columns if each.name != self.column} | set(COORDINATES)
         for name in sorted(taken & fields.keys()):
             rename = f"{{name: {self.name.rstrip('s')}_{name}, physicalName: {name}}}"
-            yield (
-                ("from",),
-                f"field {name} of {self.column} has the name of a column of the record; name it otherwise: {rename}",
-            )
+            why = f"field {name} of {self.column} has the name of a column of the record"
+            yield ("from",), f"{why}; name it otherwise: {rename}"

@@ -85,15 +85,14 @@ def use_of(column: Any, expression: Any) -> Use:
     return "aggregation" if isinstance(expression, exp.AggFunc) else use
 
 
-def unique(origins: Iterator[ColumnOrigin]) -> Origins:
+def unique(origins: Iterable[ColumnOrigin]) -> Origins:
     """Return the origins without repetitions, sorted."""
     return tuple(sorted(set(origins)))
 
 
-CLAUSES: tuple[tuple[str, Use], ...] = (
-    *(("where", "filter"), ("having", "filter"), ("qualify", "filter"), ("joins", "join"), ("group", "group_by")),
-    *(("order", "sort"),),
-)
+CLAUSES: Mapping[str, Use] = {
+    **dict.fromkeys(("where", "having", "qualify"), "filter"), "joins": "join", "group": "group_by", "order": "sort"
+}  # fmt: skip
 
 
 def query_columns(sql: str, tables: Mapping[str, Sequence[str]], dialect: str = "spark") -> TableColumns:
@@ -166,7 +165,7 @@ def _row_origins(scope: Any) -> Iterator[ColumnOrigin]:
 
 
 def _clause_origins(scope: Any) -> Iterator[ColumnOrigin]:
-    for key, use in CLAUSES:
+    for key, use in CLAUSES.items():
         clause = scope.expression.args.get(key) or ()
         for part in clause if isinstance(clause, list | tuple) else [clause]:
             condition = part.args.get("on") if use == "join" else part
@@ -241,7 +240,7 @@ def unchanged_fields(dataset: Dataset) -> dict[str, str]:
 
 def _silver_columns(dataset: Dataset) -> SilverColumns:
     fields = [column.name for column in dataset.contract.plain_columns]
-    tables = {table.name: [name for name, _ in table.columns] for table in dataset.pipeline.reference}
+    tables = {table.name: table.names for table in dataset.pipeline.reference}
     return silver_columns((dataset.folder / "silver.py").read_text("utf-8"), fields, tables)
 
 
@@ -281,7 +280,7 @@ def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumn
     made = {name: _grain_origins(gold, silver, name) for name in gold.grain_columns} | dict(_computed(gold, silver))
     keys = (ColumnOrigin(silver, key, "group_by") for key in gold.keys)
     order = (ColumnOrigin(silver, name, "sort") for name in gold.order_by)
-    rows = unique(iter([*keys, *_expression(silver, gold.row_condition, "filter"), *order]))
+    rows = unique([*keys, *_expression(silver, gold.row_condition, "filter"), *order])
     known = {column.lower() for column in columns}
 
     def found_in_silver(origins: Origins) -> Origins:
@@ -295,7 +294,7 @@ def gold_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColumn
 def _through_function(gold: Gold, read: TableColumns) -> TableColumns:
     """Return the origins of a function's columns: each may depend on all that the function reads."""
     origins = [replace(each, use="transformation") for name, _ in gold.columns for each in read.columns.get(name, ())]
-    made = {name: unique(iter(origins)) for name, _ in gold.returns}
+    made = {name: unique(origins) for name, _ in gold.returns}
     return TableColumns({key: read.columns.get(key, ()) for key in gold.keys} | made, read.rows)
 
 
@@ -315,7 +314,7 @@ def _child_lineage(gold: Gold, silver: str, columns: Sequence[str]) -> TableColu
 
 def derived_lineage(derived: DerivedDataset, columns: Mapping[str, Sequence[str]]) -> dict[str, TableColumns]:
     """Return the origins of the columns of a derived dataset's tables; `columns`: those of the sources' tables."""
-    return {f"gold.{gold.name}": _derived_gold(derived, gold, columns) for gold in derived.pipeline.gold}
+    return {gold.table: _derived_gold(derived, gold, columns) for gold in derived.pipeline.gold}
 
 
 def _derived_gold(derived: DerivedDataset, gold: DerivedGold, columns: Mapping[str, Sequence[str]]) -> TableColumns:
@@ -363,7 +362,7 @@ def _computed(gold: Gold, silver: str) -> Iterator[tuple[str, Origins]]:
         yield from ((name, of_time) for name in (gold.session.start, gold.session.end))
     for measure in gold.silver_measures:
         parts = (*made.get(measure.of, ()), *made.get(measure.to, ()))
-        made[measure.name] = unique(iter([*parts, *_measure(measure, silver)]))
+        made[measure.name] = unique([*parts, *_measure(measure, silver)])
     yield from made.items()
     yield from ((name, unique(_expression(silver, expression))) for name, expression in gold.columns)
 

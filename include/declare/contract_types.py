@@ -6,7 +6,7 @@ A type is declared by `logicalType`, and `physicalType` or `logicalTypeOptions.f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from include.declare.column_type import (
     CLOCK,
@@ -34,6 +34,22 @@ _COMPARED = frozenset({Ability.ordered, Ability.measured, Ability.equal})
 _FORMED = frozenset({Ability.ordered, Ability.counted, Ability.equal, Ability.text})
 NESTED = "it has several values; declare a column of its own with the path to one, as physicalName: customer.id"
 _NUMBERS = (AvroKind.integer, AvroKind.float, AvroKind.decimal)
+INTEGERS = {
+    "integer": (32, "integer", ("int", "integer", "int32")),
+    "bigint": (64, "long", ("bigint", "long", "int64")),
+    "smallint": (16, "short", ("smallint", "short", "int16")),
+    "tinyint": (8, "byte", ("tinyint", "byte", "int8")),
+}
+"""By name the bits, the type in Spark, and how it is declared."""
+
+
+def _integers() -> Iterator[IntegerType]:
+    for name, (bits, spark, physical) in INTEGERS.items():
+        facts = (name, "integer", physical, name.upper(), "long" if bits > 32 else "int", (AvroKind.integer,))
+        wider = tuple(other for other, (more, *_) in INTEGERS.items() if more > bits)
+        yield IntegerType(*facts, formats=(f"i{bits}",), wider=wider, bits=bits, spark=spark)
+
+
 COLUMN_TYPES: Mapping[str, ColumnType] = {
     each.name: each
     for each in (
@@ -74,51 +90,7 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
             is_base64=True,
             no_key="statistics of files cannot hold its bytes; declare a string, which has the base64 text",
         ),
-        IntegerType(
-            "integer",
-            "integer",
-            ("int", "integer", "int32"),
-            "INTEGER",
-            "int",
-            (AvroKind.integer,),
-            formats=("i32",),
-            wider=("bigint",),
-        ),
-        IntegerType(
-            "bigint",
-            "integer",
-            ("bigint", "long", "int64"),
-            "BIGINT",
-            "long",
-            (AvroKind.integer,),
-            formats=("i64",),
-            bits=64,
-            spark="long",
-        ),
-        IntegerType(
-            "smallint",
-            "integer",
-            ("smallint", "short", "int16"),
-            "SMALLINT",
-            "int",
-            (AvroKind.integer,),
-            formats=("i16",),
-            wider=("integer", "bigint"),
-            bits=16,
-            spark="short",
-        ),
-        IntegerType(
-            "tinyint",
-            "integer",
-            ("tinyint", "byte", "int8"),
-            "TINYINT",
-            "int",
-            (AvroKind.integer,),
-            formats=("i8",),
-            wider=("smallint", "integer", "bigint"),
-            bits=8,
-            spark="byte",
-        ),
+        *_integers(),
         DecimalType(
             "number",
             "number",
@@ -174,13 +146,7 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
         ),
         BooleanType("boolean", "boolean", ("boolean", "bool"), "BOOLEAN", "boolean", (AvroKind.boolean,)),
         ObjectType(
-            "object",
-            "object",
-            ("object", "struct"),
-            "STRUCT",
-            None,
-            (AvroKind.record, AvroKind.map),
-            no_key=NESTED,
+            "object", "object", ("object", "struct"), "STRUCT", None, (AvroKind.record, AvroKind.map), no_key=NESTED
         ),
         MapType(
             "map",

@@ -55,8 +55,8 @@ def _gold_name_conflicts(settings: Settings, dataset: Dataset, pipeline: Documen
     """Yield the gold tables that another dataset declares too, and children named as one: readers know names alone."""
     for children in dataset.pipeline.children:
         if (name := child_table(dataset.name, children.name)) in dataset_names(settings):
-            key, why = ("children", children.name), f"there is a dataset {name}, which has the table silver.{name}"
-            yield Problem(pipeline.path, pipeline.line(key), ".".join(key), why)
+            why = f"there is a dataset {name}, which has the table silver.{name}"
+            yield pipeline.problem(("children", children.name), why)
     for other in dataset_names(settings):
         if other == dataset.name:
             continue
@@ -64,9 +64,8 @@ def _gold_name_conflicts(settings: Settings, dataset: Dataset, pipeline: Documen
         theirs = gold.get("gold") if isinstance(gold, dict) else None
         for table in dataset.pipeline.gold:
             if isinstance(theirs, dict) and table.name in theirs:
-                key = ("gold", table.name)
                 why = f"dataset {other} has a gold table of this name; names are unique over all datasets"
-                yield Problem(pipeline.path, pipeline.line(key), ".".join(key), why)
+                yield pipeline.problem(("gold", table.name), why)
 
 
 def _analysis_name_conflicts(settings: Settings, dataset: Dataset) -> Iterator[Problem]:

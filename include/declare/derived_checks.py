@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from include.declare.children import child_table
 from include.declare.contract_rules import Rule, referenced_columns, rule_findings, typed_rule
@@ -20,7 +19,7 @@ from include.declare.derived_dataset import (
     derived_names,
     read_derived,
 )
-from include.declare.sql_checks import parsed_statements
+from include.declare.sql_checks import NotSql, parsed_expression, parsed_query, row_faults
 from include.declare.touched_checks import grain_mismatches
 from include.declare.yaml_declarations import Document, Finding, InvalidValue, Key, Problem, accepted_names, shown
 from include.ground.settings import Settings
@@ -60,21 +59,16 @@ def derived_findings(
     yield from accepted_names((("sources", name), name) for name in pipeline.sources)
     yield from accepted_names((("gold", gold.name), gold.name) for gold in pipeline.gold)
     others = {table: owner for table, owner in tables if owner != dataset}
-    own = {f"silver.{dataset}", *(f"gold.{gold.name}" for gold in pipeline.gold)}
+    own = {f"silver.{dataset}", *(gold.table for gold in pipeline.gold)}
     for name, table in pipeline.sources.items():
         yield from ((("sources", name), why) for why in _source_problems(table, own, others))
         if dataset in _upstream(others.get(table, ""), dict(tables), sources):
-            yield (
-                ("sources", name),
-                f"{table} is itself derived from this dataset; derived datasets must not form a circle",
-            )
+            why = f"{table} is itself derived from this dataset; derived datasets must not form a circle"
+            yield ("sources", name), why
     for gold in pipeline.gold:
-        if f"gold.{gold.name}" in others:
-            owner = others[f"gold.{gold.name}"]
-            yield (
-                ("gold", gold.name),
-                f"dataset {owner} has a gold table of this name; names are unique over all datasets",
-            )
+        if gold.table in others:
+            why = f"dataset {others[gold.table]} has a gold table of this name; names are unique over all datasets"
+            yield ("gold", gold.name), why
         yield from ((("gold", gold.name, *key), why) for key, why in _gold_findings(gold, tuple(pipeline.sources)))
 
 
@@ -153,10 +147,9 @@ def _quality_findings(gold: DerivedGold) -> Iterator[Finding]:
 def _output_names(gold: DerivedGold) -> list[str]:
     """Return the names of the query's columns; none when the text alone does not show them."""
     try:
-        trees = parsed_statements(gold.query)
-    except SqlglotError:
+        names = parsed_query(gold.query).named_selects
+    except NotSql:
         return []
-    names = trees[0].named_selects if len(trees) == 1 and isinstance(trees[0], exp.Query) else []
     return [] if "*" in names else list(names)
 
 
@@ -174,33 +167,27 @@ def _touched_by_findings(
 def _expression_problems(text: str, columns: tuple[str, ...] | None) -> Iterator[str]:
     """Yield why a text is not an SQL expression of one row, over these columns unless None."""
     try:
-        trees = parsed_statements(text)
-    except SqlglotError:
-        trees = []
-    if len(trees) != 1 or not isinstance(trees[0], exp.Condition) or isinstance(trees[0], exp.Query):
-        yield f"must be one SQL expression of Spark, is {shown(text)}"
+        tree = parsed_expression(text)
+    except NotSql as error:
+        yield str(error)
         return
-    if nested := next(trees[0].find_all(exp.AggFunc, exp.Window, exp.Query), None):
-        yield f"must be an expression of one row; {nested.sql(dialect='spark')} needs many"
-    named = {column.name for column in trees[0].find_all(exp.Column)}
+    yield from row_faults(tree)
+    named = {column.name for column in tree.find_all(exp.Column)}
     if columns is not None and (not named or named - set(columns)):
         yield f"must be an expression over {', '.join(columns)} alone, so that a row never moves, is {shown(text)}"
 
 
 def _query_problems(gold: DerivedGold, sources: tuple[str, ...]) -> Iterator[str]:
     try:
-        trees = parsed_statements(gold.query)
-    except SqlglotError as error:
-        yield f"is not SQL of Spark: {str(error).splitlines()[0][:200]}"
+        query = parsed_query(gold.query)
+    except NotSql as error:
+        yield str(error)
         return
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        yield "must hold one query and no other statement"
-        return
-    known = {*sources, *(cte.alias for cte in trees[0].find_all(exp.CTE))}
-    for table in trees[0].find_all(exp.Table):
+    known = {*sources, *(cte.alias for cte in query.find_all(exp.CTE))}
+    for table in query.find_all(exp.Table):
         if table.name and (table.db or table.name not in known):
             yield f"reads {table.sql(dialect='spark')}, which is not a source; sources: {', '.join(sources)}"
-    names = trees[0].named_selects
+    names = query.named_selects
     if "*" not in names and (missing := [column for column in gold.grain if column not in names]):
         yield f"the query's columns must include {', '.join(missing)}, are {', '.join(names)}"
 

@@ -33,9 +33,9 @@ from include.declare.dataset import (
     released_dataset,
     released_folder,
 )
-from include.declare.gold import CONFIG, Gold, QueryGold, QueryText
+from include.declare.gold import Gold, QueryGold, QueryText
 from include.declare.pipeline import Pipeline, Retention, load_pipeline, named_items
-from include.declare.yaml_declarations import NAME, Document, raise_problems
+from include.declare.yaml_declarations import CONFIG, NAME, Document, raise_problems
 from include.ground.errors import Terminal
 from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
@@ -72,6 +72,10 @@ class DerivedGold:
     quality: tuple[RuleModel, ...] = ()
     columns: dict[str, OutputColumn] = field(default_factory=dict)
 
+    @property
+    def table(self) -> str:
+        return f"gold.{self.name}"
+
 
 @dataclass(frozen=True, config=CONFIG)
 class DerivedPipeline:
@@ -101,7 +105,7 @@ def as_dataset(derived: DerivedDataset) -> Dataset:
     """Return it as a dataset for comparisons and checkpoints: the gold tables, and a contract with their rules."""
     gold, nothing = tuple(as_query(each) for each in derived.pipeline.gold), timedelta()
     pipeline = Pipeline("", 0, "", nothing, (), nothing, gold, (), derived.pipeline.retention)
-    rules = {f"gold.{each.name}": each.quality for each in derived.pipeline.gold}
+    rules = {each.table: each.quality for each in derived.pipeline.gold}
     typed = {table: tuple(typed_rule(rule, None, strict=False) for rule in found) for table, found in rules.items()}
     contract = Contract(derived.name, "", (), (), (), typed)
     return Dataset(derived.name, derived.folder, derived.release, contract, pipeline, derived.release)
@@ -148,7 +152,7 @@ def declared_derived(settings: Settings, name: str) -> DerivedDataset:
 def derived_in_order(settings: Settings) -> list[DerivedDataset]:
     """Return the declared derived datasets, each after those whose tables it reads. Raises DeclarationRefused."""
     found = {name: declared_derived(settings, name) for name in derived_names(settings)}
-    owners = {f"gold.{gold.name}": name for name, derived in found.items() for gold in derived.pipeline.gold}
+    owners = {gold.table: name for name, derived in found.items() for gold in derived.pipeline.gold}
     needed = {
         name: {owners[table] for table in derived.pipeline.sources.values() if table in owners}
         for name, derived in found.items()
@@ -159,7 +163,7 @@ def derived_in_order(settings: Settings) -> list[DerivedDataset]:
 def origin_datasets(settings: Settings, name: str) -> list[str]:
     """Return the datasets with a topic from which a derived dataset is computed, sorted. Raises DeclarationRefused."""
     sources = {each.name: set(each.pipeline.sources.values()) for each in derived_in_order(settings)}
-    derived = {f"gold.{gold.name}": each.name for each in derived_in_order(settings) for gold in each.pipeline.gold}
+    derived = {gold.table: each.name for each in derived_in_order(settings) for gold in each.pipeline.gold}
     tables = sources[name]
     while below := tables & set(derived):
         tables = (tables - below).union(*(sources[derived[table]] for table in below))
@@ -250,7 +254,7 @@ def derived_edges(derived: DerivedDataset) -> Iterator[LineageEdge]:
     """Yield the edges from the sources of a derived dataset to its gold tables."""
     for gold in derived.pipeline.gold:
         by = f"derived by {', '.join(gold.grain)}"
-        yield from (LineageEdge(source, f"gold.{gold.name}", by) for source in derived.pipeline.sources.values())
+        yield from (LineageEdge(source, gold.table, by) for source in derived.pipeline.sources.values())
 
 
 def described_gold(gold: Gold) -> str:

@@ -17,19 +17,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import BeforeValidator, ValidationInfo
 from pydantic.dataclasses import dataclass
 
 from include.declare.children import INDEX, Elements
 from include.declare.measures import Measure, measure_expressions, measures_findings, ordered_by_time, parsed_measures
 from include.declare.windows import Session, Timed, Window
-from include.declare.yaml_declarations import NAME, NAME_RULE, Finding, Key, parsed_duration, shown
+from include.declare.yaml_declarations import CONFIG, NAME, NAME_RULE, Finding, Key, parsed_duration, shown
 
 if TYPE_CHECKING:
     from include.declare.changes import Changes
     from include.declare.fold_function import FoldFunction
 
-CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
 EVERY_RUN, ON_CLOSE = "every_run", "on_close"
 INTERVAL = re.compile(r"every +(.+)")
 WORD = re.compile(r"'[^']*'|[A-Za-z_][A-Za-z0-9_]*(?!\w*\s*\()")

@@ -16,12 +16,11 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from include.declare.derived_dataset import DerivedGold, as_query
 from include.declare.gold import QueryGold
-from include.declare.sql_checks import parsed_statements
-from include.declare.windows import DAY, MICROSECOND, Domain, Window, WindowSize
+from include.declare.sql_checks import NotSql, parsed_expression
+from include.declare.windows import DAY, MICROSECOND, NOTHING, Domain, Window, WindowSize
 
 UNITS = {
     "second": timedelta(seconds=1),
@@ -34,7 +33,6 @@ UNITS = {
     "year": timedelta(days=366),
 }
 """The longest span of each unit."""
-NOTHING = timedelta()
 FAR = (datetime(2, 1, 1, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC))
 """Beyond these, a shifted moment may have no value in Python."""
 
@@ -64,10 +62,9 @@ class Shift:
 def shift_of(expression: str) -> Shift | None:
     """Return how an expression of `touched_by` shifts one column; None when that is not known."""
     try:
-        trees = parsed_statements(expression)
-    except SqlglotError:
+        return _shift(parsed_expression(expression))
+    except NotSql:
         return None
-    return _shift(trees[0]) if len(trees) == 1 else None
 
 
 def _shift(node: Any) -> Shift | None:
@@ -137,7 +134,6 @@ def _moment(value: Any) -> datetime | None:
 
 UNIT: dict[Domain, timedelta] = {"time": MICROSECOND, "day": DAY}
 """What a length of windows counts."""
-MIDNIGHT = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0}
 
 
 @dataclass(frozen=True)
@@ -182,17 +178,13 @@ def timed_query(gold: DerivedGold, schema: Any) -> QueryGold:
     if found is None:
         return query
     column, domain = found
-    # sqlglot takes half a second to import.
-    pass
-
     shifts = [shift_of(expressions[column]) for expressions in gold.touched_by.values() if column in expressions]
-    longest = max((-shift.least for shift in shifts if shift is not None), default=timedelta())
+    longest = max((-shift.least for shift in shifts if shift is not None), default=NOTHING)
     length = max(1, -(-longest // UNIT[domain]))
     window = Window(column, WindowSize(f"{length} {domain}", domain, length), column)
     return replace(query, window=window, keys=tuple(name for name in gold.grain if name != column))
 
 
 def _first_day(moment: datetime) -> date:
-    moment = moment.astimezone(UTC)
-    midnight = moment.replace(**MIDNIGHT)  # type: ignore[arg-type]
-    return (midnight if midnight == moment else midnight + timedelta(days=1)).date()
+    """Return the day that begins at or after a moment."""
+    return (moment.astimezone(UTC) + (DAY - MICROSECOND)).date()

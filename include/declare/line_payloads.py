@@ -30,14 +30,11 @@ class TextFormat(PayloadFormat):
     has_members = False
 
     def findings(self, contract: Contract) -> Iterator[Finding]:
-        """Yield why the columns are not one text."""
         columns = contract.columns
         if len(columns) != 1 or columns[0].type != "string" or len(columns[0].path) != 1:
             found = ", ".join(f"{column.name} ({column.type_text})" for column in columns)
-            yield (
-                PROPERTIES,
-                f"a record of text is the value of one string column, and silver.py makes others; has {found}",
-            )
+            why = f"a record of text is the value of one string column, and silver.py makes others; has {found}"
+            yield PROPERTIES, why
 
     def text(self, value: bytes, schemas: WriterSchemas, columns: Collection[Column] = ()) -> str | None:
         found, members = line_of(value), [column.path[0] for column in columns]
@@ -86,14 +83,11 @@ class CsvFormat(PayloadFormat):
         return f"{self.name} ({', '.join(parts)})"
 
     def findings(self, contract: Contract) -> Iterator[Finding]:
-        """Yield the columns that are no field of a line."""
         names = self.names(contract.columns)
         for number, column in enumerate(contract.columns):
             if column.kind.inside or len(column.path) != 1:
-                yield (
-                    (*PROPERTIES, number),
-                    f"{column.name}: a field of csv is one value, and {column.type_text} is none",
-                )
+                why = f"{column.name}: a field of csv is one value, and {column.type_text} is none"
+                yield (*PROPERTIES, number), why
             elif column.path[0] not in names:
                 yield (*PROPERTIES, number), f"{column.path[0]} is not in fields ({', '.join(names)}) of the lines"
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, StrictInt
+from pydantic import Field, StrictInt
 from pydantic.dataclasses import dataclass
 
-from include.declare.yaml_declarations import Finding, InvalidValue, shown
+from include.declare.yaml_declarations import CONFIG, Finding, InvalidValue, shown
 from include.ground.sql_quoting import sql_identifier
 
 QUANTILE_ERROR = 0.01
@@ -74,7 +74,7 @@ else:
     FunctionName = Literal[tuple(FUNCTIONS)]
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=CONFIG)
 class Measure:
     """One measure: a function over an SQL expression of silver columns (`*`: any row; empty: a ratio).
 

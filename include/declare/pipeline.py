@@ -1,7 +1,6 @@
 """The pipeline of a dataset: topic, event time, identity, and the gold tables as declared.
 
-The values are the schema of `pipeline.yaml`: pydantic validates keys and
-types, and functions here check what the values mean.
+pydantic validates keys and types of `pipeline.yaml`, and functions here check what the values mean.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from include.declare.children import BAD_CHILDREN, Children, Elements, child_tab
 from include.declare.contract import Contract
 from include.declare.envelopes import ENVELOPES, known_envelope
 from include.declare.gold import (
-    CONFIG,
     EVERY_RUN,
     AdditiveGold,
     ChildGold,
@@ -36,6 +34,7 @@ from include.declare.state_by_key import FoldGold, LastGold
 from include.declare.time_zones import UTC_ZONE, TimeZone
 from include.declare.windows import Window
 from include.declare.yaml_declarations import (
+    CONFIG,
     Document,
     Duration,
     Finding,
@@ -83,6 +82,10 @@ class ReferenceTable:
     name: str
     keys: tuple[str, ...]
     columns: Annotated[tuple[tuple[str, ColumnType], ...], BeforeValidator(pairs)]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.columns]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -211,26 +214,10 @@ def read_pipeline(document: Document) -> Pipeline | None:
     found = document.parsed(_PipelineFile, folder=document.path.parent)
     if found is None:
         return None
-    identity, changes = found.identity, found.changes
-    if found.envelope:
-        changes = ENVELOPES[found.envelope].of_changes(changes)
-    return Pipeline(
-        topic=found.topic,
-        partitions=found.partitions,
-        event_time=found.event_time,
-        lateness=found.lateness,
-        identity=identity.columns,
-        horizon=identity.horizon,
-        gold=tuple(gold.completed(found.event_time, identity.columns, changes) for gold in found.gold),
-        reference=found.reference,
-        retention=found.retention,
-        idle=found.idle,
-        sleep_after=found.sleep_after,
-        driver=found.driver,
-        children=found.children,
-        changes=changes,
-        envelope=found.envelope,
-    )
+    changes = ENVELOPES[found.envelope].of_changes(found.changes) if found.envelope else found.changes
+    identity, horizon = found.identity.columns, found.identity.horizon
+    gold = tuple(each.completed(found.event_time, identity, changes) for each in found.gold)
+    return Pipeline(**{**vars(found), "identity": identity, "horizon": horizon, "gold": gold, "changes": changes})
 
 
 OWN_DRIVER = "own"
@@ -272,9 +259,9 @@ def pipeline_findings(pipeline: Pipeline) -> Iterator[Finding]:
         place = ("reference", table.name)
         yield from accepted_names([(place, table.name)])
         yield from listed_once((*place, "keys"), table.keys)
-        columns = [name for name, _ in table.columns]
-        if not set(table.keys) <= set(columns):
-            yield (*place, "keys"), f"must be columns of the table ({', '.join(columns)}), are {', '.join(table.keys)}"
+        if not set(table.keys) <= set(table.names):
+            why = f"must be columns of the table ({', '.join(table.names)}), are {', '.join(table.keys)}"
+            yield (*place, "keys"), why
 
 
 def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding]:
@@ -282,10 +269,8 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
     records = types = {column.name: column for column in contract.columns}
     known = f"is not a column of the contract; columns: {', '.join(types)}"
     if pipeline.envelope and not contract.payload.has_members:
-        why = (
-            f"a record of {contract.payload.name} has no members, so no row lies in an envelope of {pipeline.envelope}"
-        )
-        yield ("envelope",), why
+        why = f"a record of {contract.payload.name} has no members"
+        yield ("envelope",), f"{why}, so no row lies in an envelope of {pipeline.envelope}"
     for n, name in enumerate(pipeline.identity):
         if name not in types:
             yield ("identity", "columns", n), f"{name!r} {known}"
@@ -297,12 +282,11 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
         yield from ((("children", each.name, *key), why) for key, why in each.findings(contract))
     children = {each.name: each for each in pipeline.children}
     for gold in pipeline.gold:
-        of_child = children[gold.over.name].fields(contract) if gold.over and gold.over.name in children else {}
+        over = gold.over.name if gold.over else ""
+        of_child = children[over].fields(contract) if over in children else {}
         types = records | of_child
         if gold.timed_by is not None and gold.timed_by.column in of_child:
-            why = (
-                f"is of an element; the time of a table over {gold.over.name if gold.over else ''} is one of the record"
-            )
+            why = f"is of an element; the time of a table over {over} is one of the record"
             yield ("gold", gold.name, gold.timed_by.part, "column"), why
         for n, name in enumerate(gold.keys):
             if name in types and types[name].kind.no_key:

@@ -133,16 +133,15 @@ def read_version(settings: Settings, dataset: str, table: ReferenceTable, versio
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     path = reference_path(settings, dataset, table.name)
-    names = [name for name, _ in table.columns]
     try:
         found = DeltaTable(str(path), version=version)
         refuse_lost_commits(path, version)
-        lacking = sorted(set(names) - {field.name for field in found.schema().fields})
+        lacking = sorted(set(table.names) - {field.name for field in found.schema().fields})
         if lacking:
             what = f"{dataset}: reference table {table.name}, version {version}, has no column {', '.join(lacking)}"
             remedy = "declare the new columns as a reference table of another name"
             raise Terminal(f"{what}; nothing was done", remedy, code="reference-changed", lacking=lacking)
-        rows: pa.Table = found.to_pyarrow_table(columns=names)
+        rows: pa.Table = found.to_pyarrow_table(columns=table.names)
     except (TableNotFoundError, DeltaError, FileNotFoundError, LogDamaged) as error:
         raise _lost(dataset, table.name, version) from error
     return rows.cast(arrow_schema(table)).sort_by([(key, "ascending") for key in table.keys])

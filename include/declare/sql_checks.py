@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from include.declare.contract import ADDED_UP, Contract
 from include.declare.gold import Gold
 from include.declare.pipeline import Pipeline
 from include.declare.silver_columns import PossibleColumns, names_in_code, silver_columns
-from include.declare.yaml_declarations import Document, Finding, Key, Problem, shown, spelled
+from include.declare.yaml_declarations import Document, Finding, Key, Problem, shown
 from include.ground.record_coordinates import COORDINATES
 
 Reason = tuple[int, str]
@@ -46,10 +47,8 @@ def grain_problems(query: Any, grain: Sequence[str]) -> Iterator[Reason]:
     for select in query.find_all(exp.Select):
         yield from _select_problems(select, columns, listed)
     for part in query.find_all(exp.Limit, exp.Offset, exp.Fetch):
-        yield (
-            _line(part),
-            f"takes rows of all grains together; use row_number() over (partition by {listed} order by …)",
-        )
+        why = f"takes rows of all grains together; use row_number() over (partition by {listed} order by …)"
+        yield _line(part), why
     for condition in query.find_all(exp.In, exp.Exists):
         if condition.find(exp.Query):
             yield _line(condition), f"looks into rows of other grains; join the subquery using ({listed})"
@@ -176,16 +175,13 @@ def _import_faults(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 def sql_problems(pipeline: Document, declared: Pipeline, contract: Contract) -> Iterator[Problem]:
     """Yield the SQL of a pipeline that does not parse, or names columns that silver cannot have."""
     source = _silver_columns(declared, contract, pipeline.path.parent / "silver.py")
-    for key, why in _expression_findings(("event_time",), declared.event_time, source):
-        yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+    yield from starmap(pipeline.problem, _expression_findings(("event_time",), declared.event_time, source))
     wide = {column.name.lower(): column.may_overflow for column in contract.plain_columns}
     for gold in (each for each in declared.gold if not each.only_adds):
-        for key, why in _overflows(gold, wide):
-            yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+        yield from starmap(pipeline.problem, _overflows(gold, wide))
         known = source if gold.over is None or source is None else source.of(gold.over.columns)
-        for key, expression, columns in _expressions(gold, known):
-            for _, why in _expression_findings(key, expression, columns):
-                yield Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+        for expression in _expressions(gold, known):
+            yield from starmap(pipeline.problem, _expression_findings(*expression))
         if named := pipeline.value["gold"][gold.name].get(gold.query_key):
             file = pipeline.path.parent / str(named)
             for line, why in _query_findings(gold, known):
@@ -205,31 +201,22 @@ def _expressions(gold: Gold, silver: PossibleColumns | None) -> Iterator[tuple[K
 def _expression_findings(key: Key, expression: str, known: PossibleColumns | None) -> Iterator[Finding]:
     """Yield why a text is not an SQL expression over these columns; `known` is None where they cannot be known."""
     try:
-        trees = parsed_statements(expression)
-    except SqlglotError as error:
-        yield key, f"is not an SQL expression of Spark: {_reason(error)}, is {shown(expression)}"
+        tree = parsed_expression(expression)
+    except NotSql as error:
+        yield key, str(error)
         return
-    if len(trees) != 1 or not isinstance(trees[0], exp.Condition) or isinstance(trees[0], exp.Query):
-        yield key, f"must be one SQL expression, is {shown(expression)}"
-        return
-    if "measures" in key and (nested := next(trees[0].find_all(exp.AggFunc, exp.Window), None)):
-        yield key, f"must be an expression of one row; {nested.sql(dialect='spark')} needs many"
-    yield from ((key, why) for why in (*_unknown_columns(trees[0], known), *_unknown_functions(trees[0])))
+    if "measures" in key:
+        yield from ((key, why) for why in row_faults(tree))
+    yield from ((key, why) for why in (*_unknown_columns(tree, known), *_unknown_functions(tree)))
 
 
 def _query_findings(gold: Gold, silver: PossibleColumns | None) -> Iterator[tuple[int, str]]:
     """Yield line and reason where a query cannot be the query of a gold table."""
     try:
-        trees = parsed_statements(gold.query)
-    except SqlglotError as error:
-        line = error.errors[0].get("line") if isinstance(error, ParseError) and error.errors else 1
-        yield int(line or 1), f"is not SQL of Spark: {_reason(error)}"
+        query = parsed_query(gold.query)
+    except NotSql as error:
+        yield error.line, str(error)
         return
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        kinds = ", ".join(tree.key for tree in trees) or "nothing"
-        yield 1, f"must hold one query and no other statement, holds {kinds}"
-        return
-    query = trees[0]
     ours = {"silver", *(cte.alias.lower() for cte in query.find_all(exp.CTE))}
     for table in query.find_all(exp.Table):
         if table.name and table.name.lower() not in ours:
@@ -298,6 +285,45 @@ def duckdb_translation(expression: str) -> str:
     return str(parsed_statements(expression)[0].sql(dialect="duckdb", identify=True))
 
 
+class NotSql(ValueError):
+    """A text is not the one query, or the one expression, that it must be; `line`: where that shows."""
+
+    def __init__(self, why: str, line: int = 1) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def parsed_query(sql: str) -> Any:
+    """Return the query that a text is. Raises NotSql."""
+    trees = _parsed(sql, "SQL of Spark")
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        kinds = ", ".join(tree.key for tree in trees) or "nothing"
+        raise NotSql(f"must hold one query and no other statement, holds {kinds}")
+    return trees[0]
+
+
+def parsed_expression(sql: str) -> Any:
+    """Return the expression that a text is. Raises NotSql."""
+    trees = _parsed(sql, "an SQL expression of Spark")
+    if len(trees) != 1 or not isinstance(trees[0], exp.Condition) or isinstance(trees[0], exp.Query):
+        raise NotSql(f"must be one SQL expression, is {shown(sql)}")
+    return trees[0]
+
+
+def _parsed(sql: str, what: str) -> list[Any]:
+    try:
+        return parsed_statements(sql)
+    except SqlglotError as error:
+        line = error.errors[0].get("line") if isinstance(error, ParseError) and error.errors else 1
+        raise NotSql(f"is not {what}: {_reason(error)}, is {shown(sql)}", int(line or 1)) from error
+
+
+def row_faults(tree: Any) -> Iterator[str]:
+    """Yield why an expression needs more than one row."""
+    if nested := next(tree.find_all(exp.AggFunc, exp.Window, exp.Query), None):
+        yield f"must be an expression of one row; {nested.sql(dialect='spark')} needs many"
+
+
 def parsed_statements(sql: str) -> list[Any]:
     """Return the statements of a text; raises SqlglotError."""
     kinds = [token.token_type for token in sqlglot.tokenize(sql, read="spark")]
@@ -338,7 +364,7 @@ def _unknown_functions(tree: Any) -> Iterator[str]:
 
 def _silver_columns(pipeline: Pipeline, contract: Contract, silver: Path) -> PossibleColumns | None:
     """Return the possible columns of silver; None when `silver.py` computes names at run time."""
-    fields, reference = [column.name for column in contract.columns], dict(_reference_columns(pipeline))
+    fields, reference = contract.names, {table.name: table.names for table in pipeline.reference}
     try:
         text = silver.read_text("utf-8")
         tree = ast.parse(text)
@@ -349,10 +375,6 @@ def _silver_columns(pipeline: Pipeline, contract: Contract, silver: Path) -> Pos
     added = silver_columns(text, fields, reference).added
     certain = {*fields, *COORDINATES, *added, *(name for names in reference.values() for name in names)}
     return PossibleColumns(frozenset(certain), frozenset(names_in_code(tree)))
-
-
-def _reference_columns(pipeline: Pipeline) -> Iterator[tuple[str, list[str]]]:
-    yield from ((table.name, [name for name, _ in table.columns]) for table in pipeline.reference)
 
 
 def _binds(node: ast.Assign | ast.Import | ast.ImportFrom) -> bool:

@@ -15,9 +15,9 @@ from pydantic.dataclasses import dataclass
 
 from include.declare.children import INDEX
 from include.declare.fold_function import PLACE_IN_ORDER, FoldFunction, parsed_function
-from include.declare.gold import CONFIG, EVERY_RUN, Gold, History, LatestGold, Over, Refresh, pairs
+from include.declare.gold import EVERY_RUN, Gold, History, LatestGold, Over, Refresh, pairs
 from include.declare.measures import Measure, measure_expressions, parsed_measures
-from include.declare.yaml_declarations import NAME, NAME_RULE, Finding, parsed_duration
+from include.declare.yaml_declarations import CONFIG, NAME, NAME_RULE, Finding, parsed_duration
 
 if TYPE_CHECKING:
     from include.declare.changes import Changes
@@ -39,16 +39,8 @@ class LastGold(LatestGold):
     table has them: the value of each is a column, and all rows of the key have the result.
     """
 
-    name: str
-    partition: str = ""
-    keys: tuple[str, ...] = ()
-    order_by: tuple[str, ...] = ()
     rows: StrictInt = 0
-    columns: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)] = ()
     measures: Annotated[tuple[Measure, ...], BeforeValidator(parsed_measures)] = ()
-    where: str = "true"
-    refresh: Refresh = EVERY_RUN
-    over: Over = None
     kind: Literal["last"] = "last"  # type: ignore[assignment]
 
     @property

@@ -100,14 +100,14 @@ class TimeZone:
 
     @cached_property
     def earliest(self) -> Offsets:
-        """The offsets by local time whose moment is the earlier one where clocks repeat or skip that time."""
+        """The offsets by local time, for `earliest_moment`."""
         at, offsets, cycle = self._steps
         before = (self.offset, *offsets)
         return Offsets(tuple(map(sum, zip(at, before, strict=False))), before, cycle)
 
     @cached_property
     def latest(self) -> Offsets:
-        """The offsets by local time whose moment is the later one where clocks repeat or skip that time."""
+        """The offsets by local time, for `latest_moment`."""
         at, offsets, cycle = self._steps
         return Offsets(tuple(map(sum, zip(at, offsets, strict=True))), (self.offset, *offsets), cycle)
 
@@ -128,9 +128,10 @@ class TimeZone:
 UTC_ZONE = TimeZone("UTC", rule="UTC0")
 
 
+@cache
 def zone_names() -> frozenset[str]:
     """Return the names of all zones of the installed database."""
-    return _zone_names()
+    return frozenset(resources.files("tzdata").joinpath("zones").read_text("utf-8").split())
 
 
 def database_version() -> str:
@@ -141,7 +142,7 @@ def database_version() -> str:
 @cache
 def installed_zone(name: str) -> TimeZone:
     """Return a zone of the installed database; ValueError with near names when it has none of this name."""
-    if name not in _zone_names():
+    if name not in zone_names():
         raise ValueError(f"must be UTC or a name like Europe/Paris, is {name!r}{_near(name)}")
     return _read_zone(name, resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes())
 
@@ -200,18 +201,11 @@ def _recorded_at(path: Path, mtime_ns: int) -> Mapping[str, TimeZone]:
     }
 
 
-@cache
-def _zone_names() -> frozenset[str]:
-    return frozenset(resources.files("tzdata").joinpath("zones").read_text("utf-8").split())
-
-
 def _near(name: str) -> str:
-    spelled = {known.lower(): known for known in sorted(_zone_names())}
-    cities = {known.rpartition("/")[2].lower(): known for known in sorted(_zone_names())}
-    wanted = name.strip().replace(" ", "_").lower()
-    places = {**cities, **spelled}
-    keys = difflib.get_close_matches(wanted, places, n=3, cutoff=0.75)
-    near = list(dict.fromkeys(places[key] for key in keys))
+    names = sorted(zone_names())
+    places = {**{each.rpartition("/")[2].lower(): each for each in names}, **{each.lower(): each for each in names}}
+    keys = difflib.get_close_matches(name.strip().replace(" ", "_").lower(), places, n=3, cutoff=0.75)
+    near = dict.fromkeys(places[key] for key in keys)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -41,6 +41,9 @@ class Branch:
     sources: frozenset[str]
     one_sided: frozenset[str] = frozenset()
 
+    def origins(self, column: str, source: str) -> frozenset[str]:
+        return self.columns.get(column.lower(), {}).get(source, frozenset())
+
 
 @dataclass
 class _Relation:
@@ -81,12 +84,10 @@ def _source_branch(source: str, columns: Collection[str]) -> Branch:
 
 def normalized(expression: Any) -> str:
     """Return the SQL of an expression without names of tables, in one spelling."""
-    plain = expression.copy().transform(lambda node: exp.column(node.name.lower()) if _is_column(node) else node)
+    plain = expression.copy().transform(
+        lambda node: exp.column(node.name.lower()) if isinstance(node, exp.Column) else node
+    )
     return str(plain.unnest().sql(dialect="spark", normalize=True, identify=False))
-
-
-def _is_column(node: Any) -> bool:
-    return isinstance(node, exp.Column)
 
 
 def _branches(query: Any, known: Mapping[str, list[Branch]], sources: set[str]) -> list[Branch]:
@@ -270,15 +271,13 @@ def _mismatch(gold: DerivedGold, source: str, column: str, branch: Branch | None
     touched = _parsed(gold.touched_by[source][column])
     if branch is None or touched is None or isinstance(touched, exp.Array | exp.GenerateSeries):
         return ""
-    found = branch.columns.get(column.lower(), {}).get(source, frozenset())
+    found = branch.origins(column, source)
     if found and all(_are_different_functions(touched, _parsed(text)) for text in found):
         shown = " or ".join(sorted(found))
         return f"the query puts a row of {source} into {column} = {shown}, not {normalized(touched)}"
     if not found and source in branch.one_sided:
-        return (
-            f"the query joins rows of {source} with all earlier or all later ones, so a row is part of many grains; "
-            f"give the join both bounds and touched_by an array, or leave {column} out of the grain"
-        )
+        why = f"the query joins rows of {source} with all earlier or all later ones, so a row is part of many grains"
+        return f"{why}; give the join both bounds and touched_by an array, or leave {column} out of the grain"
     return ""
 
 
@@ -286,7 +285,7 @@ def _is_proven(gold: DerivedGold, source: str, column: str, branch: Branch | Non
     touched = _parsed(gold.touched_by[source][column])
     if branch is None or touched is None:
         return False
-    found = branch.columns.get(column.lower(), {}).get(source, frozenset())
+    found = branch.origins(column, source)
     named = touched.expressions if isinstance(touched, exp.Array) else [touched]
     return not found.isdisjoint(normalized(each) for each in named)
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass as plain_dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 from pydantic.dataclasses import dataclass
 
 from include.declare.event_times import FIRST, LAST, after, before
 from include.declare.time_zones import (
     DUCKDB,
+    EPOCH,
     FIRST_MICROS,
     LAST_MICROS,
     UTC_ZONE,
@@ -31,7 +32,7 @@ from include.declare.time_zones import (
     moment_sql,
     parsed_zone,
 )
-from include.declare.yaml_declarations import NAME, NAME_RULE, Duration, Finding, InvalidValue, shown
+from include.declare.yaml_declarations import CONFIG, NAME, NAME_RULE, Duration, Finding, InvalidValue, shown
 from include.ground.sql_quoting import sql_identifier, sql_literal
 
 Domain = Literal["time", "day", "month"]
@@ -48,14 +49,13 @@ UNITS: dict[str, tuple[Domain, int]] = {
     "month": ("month", 1),
     "year": ("month", 12),
 }
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 NOTHING = timedelta(0)
 DAY = timedelta(days=1)
 MONDAY = 4
 """Weeks begin on a Monday; 1970-01-05 is the first."""
 FIRST_POSITION: dict[Domain, int] = {
-    "time": (FIRST - EPOCH) // MICROSECOND,
+    "time": FIRST_MICROS,
     "day": (FIRST - EPOCH).days,
     "month": (1 - 1970) * 12,
 }
@@ -145,7 +145,7 @@ class Timed(ABC):
         """Yield what is wrong with it alone, and as part of a table with these keys."""
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True))
+@dataclass(frozen=True, config=CONFIG)
 class Window(Timed):
     """Windows of `size` over a timestamp column, named `name` in gold; with `slide` a new one begins that often.
 
@@ -219,7 +219,6 @@ class Window(Timed):
         return Closing(self.name, self.first_open(watermark))
 
     def findings(self, keys: Sequence[str]) -> Iterator[Finding]:
-        """Yield what is wrong with it alone, and as part of a table with these keys."""
         size, slide = self.size, self.slide
         if not NAME.fullmatch(self.name):
             yield ("as",), f"{NAME_RULE}, is {shown(self.name)}"
@@ -261,7 +260,7 @@ class Window(Timed):
         return start if self.slide else f"greatest({start}, {self.first})"
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=CONFIG)
 class Session(Timed):
     """Sessions of rows at most `gap` apart in a timestamp column; gold has their first and last time."""
 
@@ -279,7 +278,6 @@ class Session(Timed):
         return Closing(self.end, before(watermark, self.gap) if watermark else None)
 
     def findings(self, keys: Sequence[str]) -> Iterator[Finding]:
-        """Yield what is wrong with it alone, and as part of a table with these keys."""
         for key in ("start", "end"):
             if not NAME.fullmatch(name := getattr(self, key)):
                 yield (key,), f"{NAME_RULE}, is {shown(name)}"

@@ -87,6 +87,10 @@ def inside(*key: str | int) -> Iterator[None]:
         raise
 
 
+CONFIG = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True)
+"""Of dataclasses that are declared: unknown keys are errors."""
+
+
 class Declared(BaseModel):
     """A mapping of a YAML file: types are not converted, unknown keys are errors, `ignored` keys are for people."""
 
@@ -120,9 +124,12 @@ class Document:
         self._values = 0
         self.value = self._read()
 
+    def problem(self, key: Key, why: str) -> Problem:
+        return Problem(self.path, self.line(key), spelled(key), why)
+
     def refuse(self, key: Key, why: str) -> None:
         """Note a problem with the value of `key`."""
-        self.problems.append(Problem(self.path, self.line(key), spelled(key), why))
+        self.problems.append(self.problem(key, why))
 
     @contextmanager
     def problem_at(self, *key: str | int) -> Iterator[None]:

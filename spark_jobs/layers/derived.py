@@ -342,7 +342,7 @@ def checked_rows(
     document = Document(derived.folder / DERIVED, strict=False)
 
     def refused(why: str) -> QueryUnfit:
-        return QueryUnfit(settings, derived, Problem(document.path, document.line(key), ".".join(key), why))
+        return QueryUnfit(settings, derived, document.problem(key, why))
 
     key: tuple[str, ...] = ("gold", gold.name, "query")
     try:

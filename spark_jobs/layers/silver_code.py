@@ -29,7 +29,7 @@ from pyspark.sql.types import DoubleType, IntegralType, NullType, NumericType, S
 from include.declare.children import BAD_CHILDREN
 from include.declare.dataset import Dataset
 from include.declare.gold import Gold
-from include.declare.yaml_declarations import DeclarationRefused, Document, Key, Problem, spelled
+from include.declare.yaml_declarations import DeclarationRefused, Document, Key, Problem
 from include.ground.errors import Terminal, mask_secrets
 from include.ground.record_coordinates import COORDINATES
 from include.ground.settings import Settings
@@ -304,7 +304,7 @@ def _query_problems(file: Path, gold: Gold, found: DataFrame | AnalysisException
 
 
 def _at(pipeline: Document, key: Key, why: str) -> Problem:
-    return Problem(pipeline.path, pipeline.line(key), spelled(key), why)
+    return pipeline.problem(key, why)
 
 
 def _analysis_error(query: Callable[[], DataFrame]) -> str:

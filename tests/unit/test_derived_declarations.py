@@ -70,7 +70,7 @@ def test_a_correct_derived_dataset_has_no_problems(settings: Settings) -> None:
         ("      weather: {", "      wether: {", "gold.hourly_delays.touched_by.wether", "is not a source"),
         (", origin: station", "", "gold.hourly_delays.touched_by.weather", "gives hour"),
         ("origin: station", "origin: max(station)", "gold.hourly_delays.touched_by.weather.origin", "needs many"),
-        ("origin: station", "origin: station)", "gold.hourly_delays.touched_by.weather.origin", "one SQL expression"),
+        ("origin: station", "origin: station)", "gold.hourly_delays.touched_by.weather.origin", "are not balanced"),
         ("gold/hourly_delays.sql", "gold/other.sql", "gold.hourly_delays.query", "there is no file"),
         ("    grain:", "    grains:", "gold.hourly_delays.grains", "is not a known key"),
     ],
