@@ -23,6 +23,7 @@ NOT_EXECUTED = {
         "existing-airflow",
         "history-from-files",
         "install",
+        "many-small-streams",
         "metrics-and-alerts",
         "more-load",
         "nested-records",

@@ -42,7 +42,7 @@ ENDS_WITHIN = 75.0
 
 
 @dataclass
-class Member:
+class SharedDataset:
     """A dataset of this process, at the other end of `channel` its own process `pid`; `before`: its last thread."""
 
     name: str
@@ -102,7 +102,7 @@ class SharedDriver:
     listener: socket.socket
     reporter: StatusReporter
     tempo: Tempo = field(default_factory=shared_tempo)
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, SharedDataset] = field(default_factory=dict)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def serve(self, stop: threading.Event) -> int:
@@ -132,7 +132,7 @@ class SharedDriver:
         with suppress(OSError, ValueError):
             pid, name = channel.recv(4096).decode().split()
             before = self.members.get(name)
-            member = Member(name, int(pid), channel, before.thread if before else None)
+            member = SharedDataset(name, int(pid), channel, before.thread if before else None)
             channel.settimeout(None)
             member.begin(self.settings, self.session, self.tempo)
             self.members[name] = member
@@ -140,7 +140,7 @@ class SharedDriver:
             return
         channel.close()
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: SharedDataset) -> None:
         """Drain a dataset whose process was stopped, or is gone, or has read how the dataset ended."""
         member.left = time.monotonic()
         member.stop.set()
