@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from include.declare.contract import member_path
+from include.declare.envelopes import OPERATIONS
 from include.declare.inferred_dataset import (
     InferredDataset,
     InferredField,
@@ -103,9 +104,9 @@ class InferredChanges(InferredDataset):
 def is_change(record: Record) -> bool:
     """Whether a record is Debezium's, with or without a schema next to it."""
     change = _change(record)
-    rows = [change.get("after"), change.get("before")]
-    is_row = any(isinstance(row, dict) for row in rows) and all(isinstance(row, dict | None) for row in rows)
-    return isinstance(change.get("op"), str) and "source" in change and is_row
+    op, rows = change.get("op"), [change.get("after"), change.get("before")]
+    is_row = all(isinstance(row, dict | None) for row in rows) and (any(rows) or op in OPERATIONS.truncate)
+    return isinstance(op, str) and "source" in change and is_row
 
 
 def inferred_changes(name: str, topic: str, sample: RecordSample, now: datetime) -> InferredChanges:
@@ -167,11 +168,13 @@ def _broken(changes: Sequence[Record], key: Sequence[InferredField]) -> int:
     live, broken = set[tuple[Any, ...]](), 0
     for change in changes:
         at, was = (_values(change.get(side), key) for side in ("after", "before"))
-        if change["op"] == "d":
+        if change["op"] in OPERATIONS.truncate:
+            live.clear()
+        elif change["op"] in OPERATIONS.delete:
             live.discard(was)
-            continue
-        broken += (change["op"] == "c" and at in live) or (change["op"] == "u" and None not in was and was != at)
-        live.add(at)
+        else:
+            broken += (change["op"] == "c" and at in live) or (change["op"] == "u" and None not in was and was != at)
+            live.add(at)
     return broken
 
 

@@ -23,8 +23,9 @@ from include.declare.contract import joined_path
 from include.declare.contract_columns import POINTED
 from include.declare.contract_types import COLUMN_TYPES, default_type
 from include.declare.portable_regex import DEFAULT_STRING_BYTES
-from include.declare.sample_records import Fields, RecordSample, SampleUnusable, is_day, is_local, is_zoned, moment
+from include.declare.sample_records import Fields, RecordSample, is_day, is_local, is_zoned, moment
 from include.declare.yaml_declarations import NAME
+from include.ground.record_coordinates import POSITION
 
 TIME_NAME = re.compile(r"(^|_)(at|ts|time|timestamp|date|datetime|when|created|updated|on)(_|$)|_(ms|us|at|ts)$")
 INTEGERS = ("integer", "bigint")
@@ -51,6 +52,7 @@ class TimeForm(StrEnum):
     seconds = "seconds since 1970"
     millis = "milliseconds since 1970"
     micros = "microseconds since 1970"
+    kafka = "when Kafka got the record"
 
 
 SCALES = {TimeForm.seconds: 1, TimeForm.millis: 1_000, TimeForm.micros: 1_000_000}
@@ -281,8 +283,12 @@ ID_NAME = re.compile(r"^(id|uuid|guid|key|no|number)$|_(id|uuid|guid|key|no|numb
 EVENT_TIMES = re.compile(
     r"^(occurred|event|happened|observed|measured|recorded|read|created|sent)_|^(ts|time|timestamp)$"
 )
+KAFKA_TIME = InferredField("_timestamp", (), "timestamp", True, 0, TimeForm.kafka)
+"""The event time of records that have none."""
 FORMS = (*(TimeForm.zoned, TimeForm.millis, TimeForm.micros, TimeForm.seconds), TimeForm.local, TimeForm.day)
 MOST_GROUPS, MOST_MEASURES, MOST_LIKELY = 100, 3, 12
+LEAST_DIFFERENT = 20
+"""So many records must differ in a field that is not named like an id before it alone may be the identity."""
 MOST_REPEATED = 0.005
 """Share of records that may repeat the identity of another one with other content, if the field is named like an id."""
 
@@ -312,7 +318,7 @@ class InferredDataset:
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns of the identity that the contract has."""
-        return self.identity
+        return tuple(field.name for field in self.fields if field.name in self.identity)
 
     @property
     def pointed(self) -> tuple[tuple[str, str, str], ...]:
@@ -326,11 +332,10 @@ class InferredDataset:
 
 
 def inferred_dataset(name: str, topic: str, sample: RecordSample, now: datetime) -> InferredDataset:
-    """Infer dataset `name` from a sample. Raises SampleUnusable when no field is a time or none can be
-    an identity."""
+    """Infer dataset `name` from a sample."""
     tree, left_out = inferred_fields(sample.fields, now)
     fields = list(_single(tree))
-    time = _time(sample, fields, left_out)
+    time = _time(fields)
     identity, reason = _identity(sample, name, fields)
     free = [field for field in fields if field.name not in identity and not field.is_time]
     group = _group(free, len(sample.fields))
@@ -344,7 +349,7 @@ def inferred_dataset(name: str, topic: str, sample: RecordSample, now: datetime)
         fields=tuple(columns),
         left_out=left_out,
         unusual=sample.unusual,
-        identity=tuple(field.name for field in columns if field.name in identity),
+        identity=tuple(field.name for field in columns if field.name in identity) or POSITION,
         identity_reason=reason,
         time=time,
         event_time=time.name if time.form is TimeForm.zoned else _free_name("event_time", fields),
@@ -390,13 +395,10 @@ def _loose(field: InferredField, paths: Collection[tuple[str, ...]]) -> Inferred
     return replace(field, fields=inner)
 
 
-def _time(sample: RecordSample, fields: Sequence[InferredField], left_out: dict[str, str]) -> InferredField:
-    """Return the event time: a required time, in the best form, named like one, the first of them."""
+def _time(fields: Sequence[InferredField]) -> InferredField:
+    """Return the event time: a required time, in the best form, named like one, the first of them; or Kafka's."""
     times = [field for field in fields if field.is_time and field.required]
-    if not times:
-        names = ", ".join([*(field.name for field in fields), *left_out])
-        raise SampleUnusable(sample.origin, f"no field is a time in every record (fields: {names})")
-    return min(times, key=lambda field: (FORMS.index(field.form), *_unlikely(field, EVENT_TIMES)))
+    return min(times, key=lambda field: (FORMS.index(field.form), *_unlikely(field, EVENT_TIMES)), default=KAFKA_TIME)
 
 
 def _unlikely(field: InferredField, names: re.Pattern[str]) -> tuple[bool, bool, bool]:
@@ -416,6 +418,8 @@ def _identity(sample: RecordSample, name: str, fields: Sequence[InferredField]) 
         if len(found) == 1 and ID_NAME.search(found[0].name) and repeated <= MOST_REPEATED * len(sample.fields):
             return names, f"different in all but {repeated:,} of {count}; those repeat one of the others"
     every = tuple(field.name for field in fields if field.required)
+    if not every:
+        return (), "no field is one value in every record, so each record of Kafka counts"
     return every, f"no field and no pair of fields is different in each of {count}, so all that every record has"
 
 
@@ -425,7 +429,8 @@ def likely_keys(name: str, fields: Sequence[InferredField]) -> Iterator[tuple[In
     plain = [field for field in fit if not field.is_time]
     named = [f"{name}_id", f"{name.removesuffix('s')}_id", "event_id", "record_id", "id", "uuid"]
     ranked = sorted(plain, key=lambda f: (named.index(f.name) if f.name in named else 99, *_unlikely(f, ID_NAME)))
-    yield from ((field,) for field in ranked if ID_NAME.search(field.name) or field.type == "string")
+    texts = [field for field in ranked if field.type == "string" and field.distinct >= LEAST_DIFFERENT]
+    yield from ((field,) for field in ranked if ID_NAME.search(field.name) or field in texts)
     # A pair is looked for among the likely ones only: a record may have hundreds of fields inside.
     likely, times = ranked[:MOST_LIKELY], [field for field in fit if field.is_time][:MOST_LIKELY]
     yield from ((field, time) for field in likely for time in times)

@@ -43,7 +43,7 @@ from include.declare.yaml_declarations import (
     raise_problems,
     shown,
 )
-from include.ground.record_coordinates import COORDINATES
+from include.ground.record_coordinates import COORDINATES, POSITION
 
 ColumnType = Literal["string", "integer", "long", "double", "boolean", "date"]
 NEVER = "never"
@@ -272,7 +272,7 @@ def dataset_findings(pipeline: Pipeline, contract: Contract) -> Iterator[Finding
         why = f"a record of {contract.payload.name} has no members"
         yield ("envelope",), f"{why}, so no row lies in an envelope of {pipeline.envelope}"
     for n, name in enumerate(pipeline.identity):
-        if name not in types:
+        if name not in (*types, *POSITION):
             yield ("identity", "columns", n), f"{name!r} {known}"
     for name in pipeline.time_columns:
         if name in types and types[name].type != "timestamp":
@@ -314,7 +314,8 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
     if pipeline.envelope:
         for n, why in ENVELOPES[pipeline.envelope].hidden(contract):
             yield ("schema", 0, "properties", n, "name"), why
-    own = [name for name in pipeline.identity if not pipeline.envelope or name in contract.names]
+    added = () if pipeline.envelope else set(pipeline.identity) - set(POSITION)
+    own = [name for name in pipeline.identity if name in contract.names or name in added]
     if list(contract.identity) != own:
         declared, expected = (", ".join(names) or "none" for names in (contract.identity, own))
         why = f"columns with primaryKey ({declared}) must be identity.columns of pipeline.yaml ({expected})"

@@ -14,6 +14,7 @@ import yaml
 from include.declare.dataset import expected_path
 from include.declare.inferred_changes import InferredChanges
 from include.declare.inferred_dataset import (
+    KAFKA_TIME,
     LARGE_SAMPLE,
     InferredDataset,
     InferredField,
@@ -35,6 +36,7 @@ CONVERSIONS = {
     TimeForm.micros: 'F.timestamp_micros(F.col("{name}").cast("long"))',
     TimeForm.local: 'F.col("{name}").cast("timestamp")',
     TimeForm.day: 'F.col("{name}").cast("timestamp")',
+    TimeForm.kafka: 'F.col("{name}")',
 }
 
 
@@ -47,9 +49,13 @@ def contract_text(dataset: InferredDataset) -> str:
             [f"# left out: {_comment(name)} {why}\n" for name, why in dataset.left_out.items()]
             + [f"# not considered: {_comment(fault)} ({count:,})\n" for fault, count in dataset.unusual.items()]
         ),
-        reason=f"      # The primary key ({', '.join(dataset.identity)}) is a guess: {dataset.identity_reason}.",
+        reason=f"      # {_primary_key(dataset)}: {dataset.identity_reason}.",
         properties="\n".join([*_pointed(dataset), *_properties(dataset)]),
     )
+
+
+def _primary_key(dataset: InferredDataset) -> str:
+    return f"The primary key ({', '.join(dataset.identity)}) is a guess" if dataset.keys else "There is no primary key"
 
 
 def _properties(dataset: InferredDataset) -> Iterator[str]:
@@ -86,11 +92,13 @@ def _records_pipeline(dataset: InferredDataset) -> str:
     day = "day" if all(field.name != "day" for field in dataset.fields) else "event_day"
     group = dataset.group
     converted = f", which silver.py makes of {dataset.time.name}" if dataset.event_time != dataset.time.name else ""
+    own = "The time at which Kafka got the record" if dataset.time is KAFKA_TIME else "The record's own time"
     return PIPELINE.format(
         name=dataset.name,
         topic=json.dumps(dataset.topic),
-        converted=converted,
+        time=f"{own}{converted}",
         event_time=_key(dataset.event_time),
+        same=SAME if dataset.keys else ALL_DIFFERENT,
         identity=", ".join(map(_key, dataset.identity)),
         table=gold_name(dataset),
         day=day,
@@ -112,12 +120,17 @@ def _children(dataset: InferredDataset) -> Iterator[str]:
 
 def silver_text(dataset: InferredDataset) -> str:
     """Return silver.py."""
-    if dataset.event_time == dataset.time.name:
-        return SILVER.format(name=dataset.name)
-    conversion = CONVERSIONS[dataset.time.form].format(name=dataset.time.name)
-    zone = ", read as UTC unless it has a zone" if dataset.time.form in (TimeForm.local, TimeForm.day) else ""
-    return TIMED_SILVER.format(
-        name=dataset.name, event_time=dataset.event_time, time=dataset.time.name, zone=zone, conversion=conversion
+    time, made = dataset.time, dataset.event_time
+    if made == time.name:
+        does = "Return the accepted records; add or derive columns here, one row for each record."
+        return SILVER.format(name=dataset.name, how="as it is", imports="", does=does, made="")
+    zone = ", read as UTC unless it has a zone" if time.form in (TimeForm.local, TimeForm.day) else ""
+    return SILVER.format(
+        name=dataset.name,
+        how="with its time as a timestamp",
+        imports="from pyspark.sql import functions as F\n",
+        does=f"Add `{made}`, the time in `{time.name}`{zone}; a record whose time does not exist is rejected.",
+        made=f'.withColumn("{made}", {CONVERSIONS[time.form].format(name=time.name)})',
     )
 
 
@@ -252,13 +265,13 @@ PIPELINE = """\
 topic: {topic}
 partitions: 2
 
-# The record's own time{converted}. Records older than the newest minus `lateness` are late; they still count.
+# {time}. Records older than the newest minus `lateness` are late; they still count.
 event_time: {event_time}
 lateness: 1 day
 # A partition without records for so long holds nothing back that waits for late records; never: it does.
 idle: 5 minutes
 
-# The first record of an identity wins; a later one within the horizon (event time) is a duplicate.
+{same}
 identity:
   columns: [{identity}]
   horizon: 3 days
@@ -271,6 +284,9 @@ gold:
 {keys}    measures:
 {measures}
 {children}"""
+
+SAME = "# The first record of an identity wins; a later one within the horizon (event time) is a duplicate."
+ALL_DIFFERENT = "# A record is known by its place in the topic alone: one that is sent twice counts twice."
 
 CHANGES = """\
 # What the platform does with `{name}`; what a row must look like is in contract.yaml.
@@ -305,32 +321,17 @@ gold:
 """
 
 SILVER = '''\
-"""`silver.{name}`: an accepted record as it is."""
+"""`silver.{name}`: an accepted record {how}."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-
-
-def silver(accepted: DataFrame) -> DataFrame:
-    """Return the accepted records; add or derive columns here, one row for each record."""
-    return accepted
-'''
-
-TIMED_SILVER = '''\
-"""`silver.{name}`: an accepted record with its time as a timestamp."""
-
-from __future__ import annotations
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
+{imports}
 
 def silver(accepted: DataFrame) -> DataFrame:
-    """Add `{event_time}`, the time in `{time}`{zone}; a record whose time does not exist is rejected."""
-    return accepted.withColumn("{event_time}", {conversion})
+    """{does}"""
+    return accepted{made}
 '''
-
 
 PIPELINES: Mapping[type[InferredDataset], Callable[[Any], str]] = {
     InferredDataset: _records_pipeline,
@@ -391,8 +392,10 @@ def write_folder(settings: Settings, dataset: InferredDataset, sample: RecordSam
 
 
 def case_texts(dataset: InferredDataset, sample: RecordSample) -> tuple[bytes, str]:
-    """Return a case's records and what is expected: the first of the sample, one of them twice, one without its key."""
+    """Return a case's records and what is expected: the first of the sample, with a key one twice and one without."""
     first = sample.objects[:CASE_RECORDS]
+    if not dataset.keys:
+        return b"\n".join(first) + b"\n", json.dumps({"rejected": {}}) + "\n"
     keyed = (json.loads(each) for each in sample.objects)
     keyless = next(each for each in keyed if all(value_at(each, path) is not None for path in dataset.key_paths))
     for *around, member in dataset.key_paths:

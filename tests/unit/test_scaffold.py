@@ -171,6 +171,26 @@ def test_field_with_another_name_is_read_by_a_json_pointer() -> None:
     assert fields.items() >= {"at_all": "/at all", "type": "/@type", "a_b": "/a.b"}.items()
 
 
+def test_records_without_a_time_or_a_key_have_those_that_kafka_gave_them(tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path)
+    records = [{"Records": [{"at": "2026-05-01T08:00:00Z", "id": n}], "note": None} for n in range(3)]
+    dataset = load_dataset("orders", write_folder(settings, inferred(records), sample(records)).folder)
+    assert dataset.pipeline.identity == ("_partition", "_offset")
+    assert dataset.contract.identity == ()
+    assert dataset_problems(settings, "orders") == []
+    case = expected_case(tmp_path / "orders" / "cases" / "sample.jsonl")
+    assert case is not None
+    assert case.rejected == {}
+    silver = (tmp_path / "orders" / "silver.py").read_text()
+    assert 'withColumn("event_time", F.col("_timestamp"))' in silver
+
+
+def test_few_records_make_no_text_an_identity_that_is_not_named_like_one() -> None:
+    actions = inferred(orders(4, order_id="same", action=lambda n: f"a{n}", amount=1))
+    assert actions.identity == ("order_id", "placed_at")
+    assert inferred(orders(20, order_id="same", action=lambda n: f"a{n}", amount=1)).identity == ("action",)
+
+
 def test_names_in_camel_case_become_columns() -> None:
     assert [column_name(name) for name in ("clientIp", "HTTPStatus", "client-ip", "_id", "plain")] == [
         *("client_ip", "http_status", "client_ip", "id", "plain")
@@ -248,7 +268,6 @@ def test_time_that_lies_after_the_event_may_be_in_the_future() -> None:
         (b"\n\n", "has no record"),
         (b"a,b\n1,2\n", "not JSON objects"),
         (b'{"a": 1}\n[1]\n"x"\n', "2 of 3 records are not JSON objects"),
-        (b'{"a": 1}\n{"a": 2}\n', "no field is a time"),
         (b"\xff\xfe\n", "not JSON objects"),
     ],
 )

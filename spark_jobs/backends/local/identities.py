@@ -77,6 +77,10 @@ def columns_with_identity(dataset: Dataset, others: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*dataset.pipeline.identity, *others]))
 
 
+def _listed(dataset: Dataset, others: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in columns_with_identity(dataset, others))
+
+
 def identify_files(dataset: Dataset, silver: Table, accepted: Sequence[Path], count: int) -> IdentifiedRows:
     """Return the rows of files, at most `count`, with silver's columns: identity and coordinates of them."""
     with session_for(count) as duck:
@@ -213,7 +217,7 @@ def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str)
     identity = identity_columns(dataset)
     duck.view_arrow("suspects", pa.table({"_mark": _suspects(duck, identity, fresh, known)}))
     for name, rows, columns in (("fresh", fresh, COORDINATES), ("known", known, RANK)):
-        marked = f"select hash({identity}) as _mark, {identity}, {', '.join(columns)} from {rows}"
+        marked = f"select hash({identity}) as _mark, {_listed(dataset, columns)} from {rows}"
         duck.view_query(f"suspect_{name}", f"select * exclude (_mark) from ({marked}) semi join suspects using (_mark)")
     rank_copies(duck, dataset, "suspect_fresh", "suspect_known")
 
@@ -224,9 +228,9 @@ def rank_copies(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> 
     Column `_winner` names the first one. Earlier means (ingest batch, partition, offset). All rows are sorted, so they
     should be those that may share an identity.
     """
-    identity, rank = identity_columns(dataset), ", ".join(RANK)
-    columns = {"identity": identity, "coordinates": ", ".join(COORDINATES), "rank": rank}
-    duck.create_table("duplicates", COPIES.format(**columns, fresh=fresh, known=known))
+    columns = {"coordinates": _listed(dataset, COORDINATES), "ranks": _listed(dataset, RANK), "rank": ", ".join(RANK)}
+    sql = COPIES.format(identity=identity_columns(dataset), **columns, fresh=fresh, known=known)
+    duck.create_table("duplicates", sql)
 
 
 def _suspects(duck: DuckSession, identity: str, fresh: str, known: str) -> Words:
@@ -243,9 +247,9 @@ def _suspects(duck: DuckSession, identity: str, fresh: str, known: str) -> Words
 MARKS = "select _mark from (select hash({identity}) as _mark from {rows})"
 COPIES = """
 with compared as (
-    select {identity}, {coordinates}, true as _fresh from {fresh}
+    select {coordinates}, true as _fresh from {fresh}
     union all by name
-    select {identity}, {rank}, false as _fresh from {known}
+    select {ranks}, false as _fresh from {known}
 ),
 ranked as (
     select
