@@ -82,6 +82,7 @@ def is_published(site: Site) -> bool:
     return False
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_datasets_come_go_and_fail_alone(settings: Settings, first: Site, second: Site) -> None:
     broken = site(settings, "broken", 'raise ValueError("no such table")')
